@@ -1,0 +1,31 @@
+"""Penstock feeds a GPU from Python: no copy, allocation or wait that the data does not demand."""
+
+from penstock.array import Array
+from penstock.device import Device, devices
+from penstock.driver.protocol import DeviceInfo
+from penstock.errors import *  # noqa: F403
+from penstock.errors import __all__ as _errors
+from penstock.event import Event
+from penstock.kernel import Kernel
+from penstock.memory import MemoryStats
+from penstock.pending import Pending
+from penstock.stream import Stream
+from penstock.trace import Trace, TraceEvent, trace
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Array",
+    "Device",
+    "DeviceInfo",
+    "Event",
+    "Kernel",
+    "MemoryStats",
+    "Pending",
+    "Stream",
+    "Trace",
+    "TraceEvent",
+    "devices",
+    "trace",
+    *_errors,
+]

@@ -1,0 +1,252 @@
+"""A typed, shaped view of bytes on a device, with NumPy's names and habits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock import transfer
+from penstock.buffer import Buffer
+from penstock.dtypes import Dtype, as_dtype, as_shape
+from penstock.errors import ArgumentError, InvalidValue, ShapeMismatch
+from penstock.layout import Index, Layout, contiguous_strides, index_layout, region_of
+from penstock.pending import Pending
+
+if TYPE_CHECKING:
+    from penstock.device import Device
+    from penstock.stream import Stream
+
+Host: TypeAlias = "npt.NDArray[Any]"
+
+
+class Array:
+    """Bytes of a buffer, seen as numbers. Slices and reshapes share the buffer.
+
+    Nothing here waits but `numpy`, `view` and what asks for values at once (`item`, `float(x)`,
+    `np.asarray(x)`), and those wait for exactly the work that writes the bytes they show.
+    """
+
+    __slots__ = (
+        "__weakref__", "buffer", "contiguous", "dtype", "layout", "nbytes", "region", "shape",
+        "size",
+    )  # fmt: skip
+
+    # NumPy asks this before it treats an operand as a sequence of scalars.
+    __array_priority__ = 1000
+
+    def __init__(self, buffer: Buffer, layout: Layout, dtype: Dtype) -> None:
+        self.buffer = buffer
+        self.layout = layout
+        self.dtype = dtype
+        self.shape = layout.shape
+        self.size = math.prod(layout.shape)
+        self.nbytes = self.size * dtype.itemsize
+        self.region = region_of(layout)  #: the bytes of the buffer that this array covers
+        self.contiguous = self.region.hi - self.region.lo == self.nbytes and (
+            self.size < 2 or layout.strides == contiguous_strides(layout.shape, dtype.itemsize)
+        )
+
+    @property
+    def device(self) -> Device:
+        return self.buffer.device
+
+    @property
+    def name(self) -> str:
+        """What errors and receipts call the array: the name it was made with."""
+        return self.buffer.name
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def itemsize(self) -> int:
+        return self.dtype.itemsize
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        return self.layout.strides
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise ArgumentError("len() of a 0-d array")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        state = ", closed" if self.buffer.closed else ""
+        return f"<Array {self.name!r} {self.shape} {self.dtype} on {self.device.name}{state}>"
+
+    # The same bytes, seen otherwise. Copies nothing, waits for nothing.
+
+    def __getitem__(self, index: Index | tuple[Index, ...]) -> Array:
+        """A slice that shares the bytes, by NumPy's basic indexing."""
+        self.buffer.check()
+        return Array(self.buffer, index_layout(self.layout, index), self.dtype)
+
+    def reshape(self, *shape: Any) -> Array:
+        """The same bytes in another shape; one dimension may be -1."""
+        self.buffer.check()
+        dims = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
+        if dims.count(-1) == 1:
+            rest = math.prod(n for n in dims if n != -1)
+            if rest and self.size % rest == 0:
+                dims = tuple(self.size // rest if n == -1 else n for n in dims)
+        dims = as_shape(dims) if -1 not in dims else dims
+        if -1 in dims or math.prod(dims) != self.size:
+            raise ShapeMismatch(f"cannot reshape {self.shape}, {self.size} elements, to {dims}")
+        self._need_contiguous("reshape")
+        strides = contiguous_strides(dims, self.itemsize)
+        return Array(self.buffer, self.layout._replace(shape=dims, strides=strides), self.dtype)
+
+    def ravel(self) -> Array:
+        """The same bytes in one dimension."""
+        return self.reshape(-1)
+
+    def reinterpret(self, dtype: npt.DTypeLike) -> Array:
+        """The same bytes as another dtype; the last dimension changes size to match."""
+        self.buffer.check()
+        kind = as_dtype(dtype)
+        self._need_contiguous("reinterpret")
+        last = (self.shape[-1] if self.shape else 1) * self.itemsize
+        if last % kind.itemsize or (not self.shape and kind.itemsize != self.itemsize):
+            raise ShapeMismatch(
+                f"cannot see rows of {last} bytes as {kind}, whose size is {kind.itemsize}"
+            )
+        dims = (*self.shape[:-1], last // kind.itemsize) if self.shape else ()
+        strides = contiguous_strides(dims, kind.itemsize)
+        return Array(self.buffer, Layout(self.layout.offset, dims, strides, kind.itemsize), kind)
+
+    def pitched(self, rows: int, width: int, pitch: int, offset: int = 0) -> Array:
+        """Rows of `width` bytes, `pitch` bytes from one to the next, from byte `offset` on.
+
+        A uint8 array of shape (rows, width); what it reads and writes is exactly those bytes.
+        """
+        self.buffer.check()
+        self._need_contiguous("pitched")
+        end = offset + (rows - 1) * pitch + width
+        if min(rows, width) < 1 or pitch < width or offset < 0 or end > self.nbytes:
+            raise InvalidValue(
+                f"{rows} rows of {width} bytes at pitch {pitch} from byte {offset} do not fit "
+                f"the {self.nbytes} bytes of array {self.name!r}"
+            )
+        layout = Layout(self.layout.offset + offset, (rows, width), (pitch, 1), 1)
+        return Array(self.buffer, layout, np.dtype(np.uint8))
+
+    # Transfers.
+
+    def write(
+        self, source: npt.ArrayLike, stream: Stream | None = None, borrow: bool = False
+    ) -> Pending[None]:
+        """Put `source` into the array, in stream order. Never blocks.
+
+        When the call returns, the caller may change `source`; with `borrow=True`, only after the
+        returned `Pending` is done, which saves a copy when the array is busy.
+        """
+        return transfer.write(self, source, stream, borrow)
+
+    def read(self, stream: Stream | None = None, out: Host | None = None) -> Pending[Host]:
+        """The content at this point of the stream, on its way to the host. Never blocks.
+
+        The result is a NumPy array of its own, or `out`.
+        """
+        return transfer.read(self, stream, out)
+
+    def numpy(self) -> Host:
+        """The content as a NumPy array of its own; waits for the work that writes it."""
+        return transfer.read_now(self)
+
+    def view(self, mode: Literal["r", "w", "rw"] = "r") -> Host:
+        """A NumPy array over the device's own bytes: no copy, after exactly the waits it needs.
+
+        A held view is stable: the device does not write what a view shows (it gets a fresh
+        backing, or the call raises `ViewHeld`), and does not touch what a writable view shows.
+        Drop the array and its slices to end the view.
+        """
+        return transfer.view(self, mode)
+
+    def copy_from(self, source: Array, stream: Stream | None = None) -> Pending[None]:
+        """Copy another array of the same shape and dtype into this one, in stream order."""
+        return transfer.copy(self, source, stream)
+
+    def fill(self, value: Any, stream: Stream | None = None) -> Pending[None]:
+        """Set every element to `value`, in stream order."""
+        return transfer.fill(self, value, stream)
+
+    def copy(self, stream: Stream | None = None, *, name: str = "") -> Array:
+        """A contiguous array of its own with the same content, in stream order."""
+        made = self.device.empty(self.shape, self.dtype, name=name)
+        made.copy_from(self, stream)
+        return made
+
+    def __setitem__(self, index: Index | tuple[Index, ...], value: Any) -> None:
+        part = self[index]
+        if isinstance(value, Array):
+            part.copy_from(value)
+        elif np.ndim(value) == 0:
+            part.fill(value)
+        else:
+            source = np.asarray(value, None if isinstance(value, np.ndarray) else self.dtype)
+            try:
+                source = np.broadcast_to(source, part.shape)
+            except ValueError as error:
+                raise ShapeMismatch(
+                    f"cannot put shape {source.shape} into shape {part.shape}"
+                ) from error
+            part.write(source)
+
+    # Values at once.
+
+    def __array__(self, dtype: npt.DTypeLike = None, copy: bool | None = None) -> Host:
+        if copy is False:
+            raise InvalidValue(
+                "a NumPy array of a device array is a copy; for none, use x.view('r')"
+            )
+        content = self.numpy()
+        return content if dtype is None else content.astype(dtype, copy=False)
+
+    def item(self) -> Any:
+        """The one element as a Python number."""
+        if self.size != 1:
+            raise ShapeMismatch(f"only an array of one element has an item; this has {self.size}")
+        return self.numpy().item()
+
+    def tolist(self) -> Any:
+        return self.numpy().tolist()
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    # The end.
+
+    def close(self) -> None:
+        """Give the buffer back, for all arrays that share it; work in flight still finishes."""
+        self.buffer.close()
+
+    @property
+    def closed(self) -> bool:
+        return self.buffer.closed
+
+    def __enter__(self) -> Array:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _need_contiguous(self, what: str) -> None:
+        if not self.contiguous:
+            raise ShapeMismatch(
+                f"{what} needs a contiguous array; take a contiguous copy with copy() first"
+            )

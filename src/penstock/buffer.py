@@ -1,0 +1,126 @@
+"""Bytes on a device, whatever memory is behind them at the moment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penstock import trace
+from penstock.errors import Closed, ReadOnly, ViewHeld
+from penstock.hazards import Region
+from penstock.memory import Backing
+
+if TYPE_CHECKING:
+    from penstock.device import Device
+    from penstock.scheduler import Scheduler
+    from penstock.stream import Stream
+
+_RENAMES = 4  # backings one buffer may have in flight
+
+
+class Buffer:
+    """Owned by the arrays that view it; retires its backing when the last of them is gone.
+
+    A buffer may be *renamed*: given a fresh backing while the old one is still in use. It is
+    pinned, and never renamed, where something outside knows its address: adopted memory.
+    """
+
+    __slots__ = (
+        "__weakref__", "_kept", "_old", "backing", "closed", "scheduler", "name", "nbytes", "pinned",
+        "writable",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        backing: Backing,
+        nbytes: int,
+        name: str,
+        *,
+        pinned: bool = False,
+        writable: bool = True,
+        kept: Any = None,
+    ) -> None:
+        self.scheduler = scheduler
+        self.backing = backing
+        self.nbytes = nbytes
+        self.name = name
+        self.pinned = pinned
+        self.writable = writable
+        self.closed = False
+        self._kept = kept  # what must outlive the device's last use of the bytes
+        self._old: list[Backing] = []
+
+    @property
+    def device(self) -> Device:
+        return self.scheduler.device
+
+    def close(self) -> None:
+        """Give the bytes back once work in flight is done with them."""
+        with self.scheduler.lock:
+            if not self.closed:
+                self.closed = True
+                self.scheduler.retire(self.backing, self._kept)
+
+    def __del__(self) -> None:
+        # May run in any thread, in the middle of anything: only leave a message.
+        if not getattr(self, "closed", True):
+            self.scheduler.buffer_dropped(self.backing, self._kept)
+
+    def check(self) -> None:
+        if self.closed:
+            raise Closed(f"array {self.name!r} is closed")
+
+    @property
+    def can_rename(self) -> bool:
+        """Whether a fresh backing may take over, without letting old ones pile up."""
+        if self.pinned:
+            return False
+        self._old = [old for old in self._old if old.history.pending()]
+        return len(self._old) < _RENAMES
+
+    def rename(self, reason: str) -> Backing:
+        """Switch to a fresh backing of undefined content; the old one."""
+        old = self.backing
+        self.backing = self.scheduler.pool.allocate(self.nbytes)
+        self._old.append(old)
+        self.scheduler.retire(old)
+        if trace.active:
+            trace.emit("rename", reason, buffer=self.name, lo=0, hi=self.nbytes, path="rename")
+        return old
+
+    def backing_for(self, stream: Stream, region: Region, write: bool, what: str) -> Backing:
+        """The backing for a command to use, after making way for live host views (rule 6)."""
+        if self.backing.views:
+            self._make_way(stream, region, write, what)
+        return self.backing
+
+    def check_writable(self, what: str) -> None:
+        if not self.writable:
+            raise ReadOnly(
+                f"{what} writes array {self.name!r}, whose memory is read-only "
+                "(a file, or a read-only NumPy array); use dev.array to get a writable copy"
+            )
+
+    def _make_way(self, stream: Stream, region: Region, write: bool, what: str) -> None:
+        self.scheduler.drain()
+        shown = [view for view in self.backing.views if view[0].overlaps(region)]
+        if any(writable for _, writable in shown):
+            raise ViewHeld(
+                f"{what} uses bytes {region.lo}:{region.hi} of array {self.name!r}, which a live "
+                "writable view still shows; drop the view (del it and all its slices) first"
+            )
+        if not write or not shown:
+            return
+        if self.pinned:
+            raise ViewHeld(
+                f"{what} writes bytes {region.lo}:{region.hi} of array {self.name!r}, which a live "
+                "view still shows, and its memory cannot be replaced because it is adopted; "
+                "drop the view first, or take a copy with numpy()"
+            )
+        old = self.rename(f"{what} writes what a view still shows")
+        if region.pitch or region.hi - region.lo < self.nbytes:
+            whole = Region(0, self.nbytes)
+            rows = np.array([[old.offset, self.backing.offset, self.nbytes]], np.uint64)
+            stream.copy(old, whole, self.backing, whole, rows, "keep what is not overwritten")

@@ -1,0 +1,75 @@
+"""Host copies in stream order: a thread that copies when the copy's predecessors are done.
+
+The *ordered* path of a transfer. The stream's next submission waits, on the device, for a value of
+the copier's lane; the copier waits for the work the copy conflicts with, copies, and signals that
+value. So the caller waits for nothing and no byte is copied twice.
+
+No deadlock: a task waits only for work submitted before it was queued, and that work waits only
+for tasks queued before it. One copier belongs to one stream, so streams do not hold each other up.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from penstock.errors import Error
+from penstock.hazards import Lane
+from penstock.hostlane import HostLane
+
+if TYPE_CHECKING:
+    from penstock.scheduler import Scheduler
+
+Task = tuple[dict[Lane, int], Callable[[], None], int]
+
+
+class Copier(HostLane):
+    """A host lane with a thread of its own, started when there is first something to do."""
+
+    def __init__(self, scheduler: Scheduler, name: str) -> None:
+        super().__init__(scheduler.driver, name)
+        self._scheduler = weakref.ref(scheduler)
+        self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def add(self, after: dict[Lane, int], copy: Callable[[], None]) -> int:
+        """Queue a copy to be made after these points, all submitted; the value of its end."""
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._run, name=f"penstock {self.lane.name}", daemon=True
+            )
+            self._thread.start()
+        value = self.start()
+        self._tasks.put((after, copy, value))
+        return value
+
+    def stop(self) -> None:
+        """End the thread after the tasks it has. Safe to call twice."""
+        if self._thread is not None:
+            self._tasks.put(None)
+            if self._thread is not threading.current_thread():
+                self._thread.join()
+            self._thread = None
+
+    def close(self) -> None:
+        self.stop()
+        super().close()
+
+    def _run(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            after, copy, value = task
+            scheduler = self._scheduler()
+            if scheduler is None:
+                return
+            try:
+                scheduler.await_points(after)
+                copy()
+                self.finish(value)
+            except Error as error:
+                # Whoever waits for this copy, or for work behind it, learns of it from there.
+                scheduler.mark_lost(error)
+                return
+            del after, copy, task, scheduler

@@ -1,0 +1,254 @@
+"""An opened GPU: memory, queues, capabilities. The face of everything else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock import adoption, trace, transfer
+from penstock.array import Array
+from penstock.buffer import Buffer
+from penstock.driver.protocol import DeviceInfo
+from penstock.dtypes import Shape, as_dtype, as_shape
+from penstock.errors import ArgumentError, InvalidValue, NoDevice, Timeout
+from penstock.hazards import Lane
+from penstock.kernel import Kernel
+from penstock.layout import Layout, contiguous_strides
+from penstock.memory import MemoryStats
+from penstock.scheduler import Scheduler
+from penstock.stream import Stream
+
+_BEST_FIRST = ("discrete", "integrated", "virtual", "other", "cpu")
+
+
+def devices() -> list[DeviceInfo]:
+    """Every device Penstock can open: name, kind, driver, memory, uma, limits."""
+    from penstock.driver.vulkan import enumerate_devices
+
+    return enumerate_devices()
+
+
+class Device:
+    """An opened device.
+
+    `which` is a part of its name ("llvmpipe"), its number in `devices()`, or None for the best:
+    a GPU if there is one, else the CPU driver. `transfers` forces how host bytes travel, see
+    `penstock.transfer`. `validate` turns on the Khronos validation layer.
+    """
+
+    def __init__(
+        self,
+        which: str | int | None = None,
+        *,
+        driver: str = "vulkan",
+        transfers: str = "auto",
+        validate: bool = False,
+    ) -> None:
+        if driver != "vulkan":
+            raise InvalidValue(f"unknown driver {driver!r}; there is 'vulkan'")
+        if transfers not in transfer.MODES:
+            raise InvalidValue(
+                f"transfers={transfers!r}; choose one of {', '.join(transfer.MODES)}"
+            )
+        from penstock.driver.vulkan import VulkanDriver, enumerate_devices
+
+        index = _choose(which, enumerate_devices(validate))
+        opened = VulkanDriver(index, _notify, validate=validate)
+        self.info: DeviceInfo = opened.info
+        self.name = self.info.name
+        self.scheduler = Scheduler(self, opened, transfers)
+        self.adopted = adoption.Registry()
+        self.default_stream = self.stream(name="default stream")
+
+    # Arrays.
+
+    def empty(self, shape: Shape, dtype: npt.DTypeLike = np.float32, *, name: str = "") -> Array:
+        """An array of undefined content."""
+        dims, kind = as_shape(shape), as_dtype(dtype)
+        nbytes = kind.itemsize * int(np.prod(dims, dtype=object))
+        layout = Layout(0, dims, contiguous_strides(dims, kind.itemsize), kind.itemsize)
+        scheduler = self.scheduler
+        with scheduler.lock:
+            scheduler.check()
+            scheduler.drain()
+            backing = scheduler.pool.allocate(nbytes)
+            buffer = Buffer(scheduler, backing, nbytes, name or scheduler.new_name())
+        return Array(buffer, layout, kind)
+
+    def array(self, source: npt.ArrayLike, dtype: npt.DTypeLike = None, *, name: str = "") -> Array:
+        """A new array with a copy of `source`."""
+        data = np.asarray(source, None if dtype is None else as_dtype(dtype))
+        made = self.empty(data.shape, data.dtype, name=name)
+        made.write(data)
+        return made
+
+    def asarray(self, source: Array | npt.ArrayLike) -> Array:
+        """`source` itself if it is an array of this device, else a new array with a copy."""
+        return source if isinstance(source, Array) and source.device is self else self.array(source)
+
+    def full(
+        self, shape: Shape, value: Any, dtype: npt.DTypeLike = None, *, name: str = ""
+    ) -> Array:
+        """An array filled with one value."""
+        made = self.empty(shape, np.asarray(value).dtype if dtype is None else dtype, name=name)
+        made.fill(value)
+        return made
+
+    def zeros(self, shape: Shape, dtype: npt.DTypeLike = np.float32, *, name: str = "") -> Array:
+        return self.full(shape, 0, dtype, name=name)
+
+    def ones(self, shape: Shape, dtype: npt.DTypeLike = np.float32, *, name: str = "") -> Array:
+        return self.full(shape, 1, dtype, name=name)
+
+    def empty_like(self, x: Array | npt.NDArray[Any], *, name: str = "") -> Array:
+        return self.empty(x.shape, x.dtype, name=name)
+
+    def zeros_like(self, x: Array | npt.NDArray[Any], *, name: str = "") -> Array:
+        return self.zeros(x.shape, x.dtype, name=name)
+
+    def ones_like(self, x: Array | npt.NDArray[Any], *, name: str = "") -> Array:
+        return self.ones(x.shape, x.dtype, name=name)
+
+    def full_like(self, x: Array | npt.NDArray[Any], value: Any, *, name: str = "") -> Array:
+        return self.full(x.shape, value, x.dtype, name=name)
+
+    def adopt(self, source: npt.NDArray[Any], *, name: str = "") -> Array:
+        """An array that *is* the caller's memory: no copy, now or later.
+
+        The device works in place, so look at the memory through the array (`view`, `numpy`), or
+        after the work on it is done. The NumPy array is kept alive for as long as needed. Raises
+        `CannotAdopt` where the device cannot do it; an array from `host_empty` always works.
+        """
+        return adoption.adopt(self, source, name)
+
+    def host_empty(self, shape: Shape, dtype: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
+        """A NumPy array of undefined content that this device can always adopt."""
+        return adoption.host_empty(self, as_shape(shape), as_dtype(dtype))
+
+    def from_file(
+        self,
+        path: str | os.PathLike[str],
+        dtype: npt.DTypeLike,
+        shape: Shape,
+        offset: int = 0,
+        *,
+        name: str = "",
+    ) -> Array:
+        """A read-only array that is a part of a file: mapped and used in place, not copied.
+
+        Where the device cannot import the file's pages, the bytes are copied once, and the
+        receipt says so. The file must not shrink while it is in use.
+        """
+        return adoption.from_file(self, Path(path), as_dtype(dtype), as_shape(shape), offset, name)
+
+    # Work.
+
+    def kernel(
+        self,
+        source: str | bytes | os.PathLike[str],
+        *,
+        name: str = "",
+        defines: Mapping[str, str | int | float] | None = None,
+        constants: Mapping[str, Any] | None = None,
+    ) -> Kernel:
+        """A kernel from GLSL text, SPIR-V bytes, or a file of either.
+
+        `defines` are preprocessor macros for GLSL, `constants` are specialisation constants.
+        """
+        return Kernel(self, source, name=name, defines=defines or {}, constants=constants or {})
+
+    def stream(self, *, name: str = "") -> Stream:
+        """A new stream: an ordered queue of work beside the others."""
+        with self.scheduler.lock:
+            self.scheduler.check()
+            return self.scheduler.new_stream(name)
+
+    def synchronize(self, timeout: float | None = None) -> None:
+        """Block until everything on every stream is done."""
+        scheduler = self.scheduler
+        with scheduler.lock:
+            scheduler.check()
+            points: dict[Lane, int] = scheduler.everything_recorded()
+        if not scheduler.wait_for(points, timeout, "synchronize() of the whole device"):
+            raise Timeout(f"{self.name} was not done within {timeout} s; the work goes on")
+
+    # State.
+
+    @property
+    def memory(self) -> MemoryStats:
+        """How much memory is reserved, used and free."""
+        with self.scheduler.lock:
+            self.scheduler.check()
+            return self.scheduler.memory_stats()
+
+    def trim(self) -> int:
+        """Give unused cached memory back to the driver; the number of bytes given back."""
+        with self.scheduler.lock:
+            self.scheduler.check()
+            return self.scheduler.trim()
+
+    @property
+    def closed(self) -> bool:
+        return self.scheduler.closed
+
+    def close(self) -> None:
+        """Finish all work, then release everything. Safe to call twice.
+
+        NumPy arrays that show the device's memory stay valid: what they show is released when
+        the last of them is gone. A device whose work does not end within 30 s is abandoned.
+        """
+        self.scheduler.close()
+
+    def __enter__(self) -> Device:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # Only once nothing refers to it: no array, event or pending value is left to use it.
+        scheduler = getattr(self, "scheduler", None)
+        if scheduler is not None:
+            scheduler.close()
+
+    def __repr__(self) -> str:
+        return f"<Device {self.name!r} ({self.info.kind}){', closed' if self.closed else ''}>"
+
+
+def _choose(which: str | int | None, found: list[DeviceInfo]) -> int:
+    """The index of the device that was asked for."""
+    if not found:
+        raise NoDevice(
+            "no Vulkan device on this machine. For one that runs on the CPU, on Debian and "
+            "Ubuntu: apt install mesa-vulkan-drivers"
+        )
+    names = ", ".join(f"{info.index}: {info.name}" for info in found)
+    if which is None:
+        return min(found, key=lambda info: _BEST_FIRST.index(info.kind)).index
+    if isinstance(which, str):
+        fitting = [info.index for info in found if which.lower() in info.name.lower()]
+        if not fitting:
+            raise NoDevice(f"no device has {which!r} in its name; there are {names}")
+        return fitting[0]
+    if isinstance(which, bool) or not isinstance(which, int):
+        raise ArgumentError(f"a device is a name or a number, not {which!r}")
+    if not 0 <= which < len(found):
+        raise NoDevice(f"there is no device number {which}; there are {names}")
+    return which
+
+
+def _notify(what: str, nbytes: int) -> None:
+    """Put what the driver creates on the receipt."""
+    if trace.active:
+        trace.emit("allocation", what, nbytes=nbytes)

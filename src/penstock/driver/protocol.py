@@ -1,0 +1,175 @@
+"""What a driver must provide: memory, programs, recordings, timelines. Nothing else.
+
+A driver knows bytes and commands. It knows no arrays, keeps no hazards, decides no waits and
+takes no locks: everything above it calls it under the device's lock, except `wait` and `signal`,
+which any thread may call at any time, and `Timeline.value`, which is a plain poll.
+
+Ordering, in full. Commands of one queue start in the order they were recorded and submitted, and
+may overlap, finish out of order and see stale memory unless ordered by one of these:
+
+=============  ====================================================================================
+`barrier()`    everything earlier on this queue is complete, and its writes are visible to
+               everything later on this queue
+`publish()`    writes by everything earlier on this queue become visible to the host, once the host
+               has seen the timeline value that the recording's submission signals
+`acquire()`    host writes made before a timeline value that the submission waited for become
+               visible to everything later on this queue
+submit waits   the submission starts after the timeline values are reached; device writes made
+               before those signals are visible to it
+submission     host writes made before the call to `submit`, and device writes whose timeline value
+               the host had seen by then, are visible to the submission
+=============  ====================================================================================
+
+On memory that is not `coherent`, host writes additionally need `flush` before they count as made,
+and host reads `invalidate` after the value was seen.
+
+Lifetimes: a `Memory`, `Program` or `Recording` must not be freed or recorded into again before
+the timeline value of its last submission is reached. The layer above guarantees this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.spirv import Interface
+
+#: Regions of a copy: rows of (source offset, destination offset, byte count).
+Regions = npt.NDArray[np.uint64]
+
+#: Called by a driver with (what, bytes) whenever it creates something that costs.
+Notify = Callable[[str, int], None]
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """What is known about a device before it is opened."""
+
+    index: int
+    name: str
+    kind: str  # "discrete", "integrated", "virtual", "cpu" or "other"
+    driver: str  # "vulkan", …
+    driver_info: str  # the vendor's own name and version
+    api_version: str
+    memory: int  # bytes of the largest device-local heap
+    uma: bool  # the host can map, and reads through its caches, all device memory
+    can_import: bool  # can work in ordinary host memory in place
+    limits: Mapping[str, int | tuple[int, ...]] = field(repr=False)
+    features: frozenset[str] = field(repr=False)
+
+
+class Memory(Protocol):
+    """One allocation of the driver's, mapped for as long as it lives if it can be."""
+
+    handle: int
+    nbytes: int
+    address: int | None  # where the host sees it, or None
+    cached: bool  # host reads are fast
+    coherent: bool  # no flush and invalidate needed
+
+
+class Program(Protocol):
+    """A kernel made ready for this device."""
+
+    interface: Interface
+    push: bytearray  # the push constants; a dispatch takes a copy of them
+
+
+class Timeline(Protocol):
+    """A counter that submissions and the host raise, and that both can wait for."""
+
+    def value(self) -> int:
+        """The value reached so far. Raises `DeviceLost`."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Recording(Protocol):
+    """A list of commands for one submission. `begin` empties it for reuse."""
+
+    def begin(self) -> None: ...
+
+    def dispatch(self, program: Any, bindings: list[int], groups: tuple[int, int, int]) -> None:
+        """Run a program with its `push` block as it is now.
+
+        `bindings` is flat: memory handle, offset, byte count for each of the program's bindings.
+        """
+        ...
+
+    def copy(self, source: Any, target: Any, regions: Regions) -> None: ...
+
+    def fill(self, target: Any, offset: int, nbytes: int, word: int) -> None:
+        """Repeat a 4-byte word. Offset and size are multiples of 4."""
+        ...
+
+    def barrier(self) -> None: ...
+
+    def publish(self) -> None: ...
+
+    def acquire(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Queue(Protocol):
+    """Where recordings go to run, in order."""
+
+    def recording(self) -> Recording: ...
+
+    def submit(
+        self, recording: Any, waits: Sequence[tuple[Any, int]], timeline: Any, value: int
+    ) -> None:
+        """Run the recording after `waits`; when it and all before it on this queue are complete,
+        raise `timeline` to `value`.
+
+        When it fails nothing has happened, and the same call may be made again.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+class Driver(Protocol):
+    """An opened device."""
+
+    info: DeviceInfo
+    queue_count: int
+
+    def allocate(self, nbytes: int, *, host: bool) -> Memory:
+        """New memory: `host` asks for memory that is mapped and fast for the host to read."""
+        ...
+
+    def import_host(self, address: int, nbytes: int) -> Memory:
+        """Make whole pages of host memory usable in place."""
+        ...
+
+    def free(self, memory: Any) -> None: ...
+
+    def flush(self, memory: Any, lo: int, hi: int) -> None: ...
+
+    def invalidate(self, memory: Any, lo: int, hi: int) -> None: ...
+
+    def program(
+        self, code: bytes, interface: Interface, constants: Mapping[int, bytes]
+    ) -> Program: ...
+
+    def forget(self, program: Any) -> None: ...
+
+    def queue(self, index: int) -> Queue: ...
+
+    def timeline(self) -> Timeline: ...
+
+    def wait(self, points: Sequence[tuple[Any, int]], timeout_ns: int) -> bool:
+        """Block until all timelines reach their values; False when time ran out."""
+        ...
+
+    def signal(self, timeline: Any, value: int) -> None:
+        """Raise a timeline from the host."""
+        ...
+
+    def close(self) -> None: ...

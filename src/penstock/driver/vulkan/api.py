@@ -1,0 +1,181 @@
+"""Raw Vulkan: the loader library, one instance per validation setting, results as exceptions.
+
+Uses the `vulkan` package for its declarations only. Its friendly wrappers cost tens of
+microseconds a call and lose what nested structures point to, so every structure here is made
+with `ffi.new` and every pointee is kept by whoever made it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from typing import Any
+
+from penstock.errors import DeviceLost, Error, NoDevice, OutOfMemory
+
+#: A cffi object. cffi has no static types.
+C = Any
+
+VALIDATION_LAYER = "VK_LAYER_KHRONOS_validation"
+
+_OUT_OF_MEMORY = (-1, -2)
+_DEVICE_LOST = -4
+_lock = threading.Lock()
+
+INSTALL = (
+    "Install a Vulkan loader and a driver, on Debian and Ubuntu: "
+    "apt install libvulkan1 mesa-vulkan-drivers"
+)
+
+
+@functools.cache
+def load() -> tuple[C, C]:
+    """The `ffi` with all of Vulkan's declarations, and the opened loader library."""
+    try:
+        from vulkan._vulkan import ffi, lib
+    except OSError as error:
+        raise NoDevice(f"no Vulkan loader (libvulkan) on this machine. {INSTALL}") from error
+    return ffi, lib
+
+
+def check(result: int, what: str) -> None:
+    """Turn a failed `VkResult` into the exception a user should see."""
+    if result >= 0:
+        return
+    ffi, _ = load()
+    name = ffi.typeof("VkResult").elements.get(result, str(result))
+    if result in _OUT_OF_MEMORY:
+        raise OutOfMemory(f"{what}: the driver is out of memory ({name})")
+    if result == _DEVICE_LOST:
+        raise DeviceLost(f"{what}: the device was lost ({name})")
+    raise Error(f"{what} failed: {name}")
+
+
+def text(array: C) -> str:
+    """A C string as Python text."""
+    ffi, _ = load()
+    return str(ffi.string(array).decode("utf-8", "replace"))
+
+
+def listing(call: Any, ctype: str, *arguments: C) -> list[C]:
+    """Call a Vulkan function that fills an array of `ctype` of a size it must be asked for."""
+    ffi, _ = load()
+    count = ffi.new("uint32_t *")
+    check(call(*arguments, count, ffi.NULL) or 0, ctype)
+    items = ffi.new(f"{ctype}[]", max(1, count[0]))
+    check(call(*arguments, count, items) or 0, ctype)
+    return [items[i] for i in range(count[0])]
+
+
+class Instance:
+    """A Vulkan instance. Kept for the life of the process: drivers dislike being reloaded."""
+
+    def __init__(self, validate: bool) -> None:
+        ffi, lib = load()
+        self.messages: list[str] = []
+        keep: list[C] = []
+
+        def names(items: list[bytes]) -> C:
+            strings = [ffi.new("char[]", item) for item in items]
+            keep.extend(strings)
+            array = ffi.new("char *[]", strings or [ffi.NULL])
+            keep.append(array)
+            return array
+
+        application = ffi.new("VkApplicationInfo *")
+        application.sType = lib.VK_STRUCTURE_TYPE_APPLICATION_INFO
+        engine = ffi.new("char[]", b"penstock")
+        application.pEngineName = application.pApplicationName = engine
+        application.apiVersion = (1 << 22) | (3 << 12)
+        info = ffi.new("VkInstanceCreateInfo *")
+        info.sType = lib.VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO
+        info.pApplicationInfo = application
+        if validate:
+            self._require_layer()
+            features = ffi.new("VkValidationFeaturesEXT *")
+            features.sType = lib.VK_STRUCTURE_TYPE_VALIDATION_FEATURES_EXT
+            enables = ffi.new(
+                "VkValidationFeatureEnableEXT[]",
+                [lib.VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT],
+            )
+            features.enabledValidationFeatureCount = 1
+            features.pEnabledValidationFeatures = enables
+            messenger = self._messenger()
+            features.pNext = messenger
+            info.pNext = features
+            info.enabledLayerCount = 1
+            info.ppEnabledLayerNames = names([VALIDATION_LAYER.encode()])
+            info.enabledExtensionCount = 1
+            info.ppEnabledExtensionNames = names([b"VK_EXT_debug_utils"])
+            keep += [features, enables, messenger]
+        out = ffi.new("VkInstance *")
+        check_instance(lib.vkCreateInstance(info, ffi.NULL, out))
+        self.handle = out[0]
+        if validate:
+            create = self.function("vkCreateDebugUtilsMessengerEXT")
+            check(
+                create(self.handle, messenger, ffi.NULL, ffi.new("VkDebugUtilsMessengerEXT *")),
+                "vkCreateDebugUtilsMessengerEXT",
+            )
+
+    def function(self, name: str) -> C:
+        """An instance-level function by name."""
+        ffi, lib = load()
+        pointer = lib.vkGetInstanceProcAddr(self.handle, name.encode())
+        return ffi.cast(f"PFN_{name}", pointer)
+
+    def physical_devices(self) -> list[C]:
+        _, lib = load()
+        return listing(lib.vkEnumeratePhysicalDevices, "VkPhysicalDevice", self.handle)
+
+    def _require_layer(self) -> None:
+        _, lib = load()
+        layers = listing(lib.vkEnumerateInstanceLayerProperties, "VkLayerProperties")
+        if VALIDATION_LAYER not in [text(layer.layerName) for layer in layers]:
+            raise NoDevice(
+                f"validation was asked for, but the layer {VALIDATION_LAYER} is not installed. "
+                "On Debian and Ubuntu: apt install vulkan-validationlayers"
+            )
+
+    def _messenger(self) -> C:
+        """Collect what the validation layer says in `messages`."""
+        ffi, lib = load()
+
+        def hear(severity: int, types: int, data: C, user: C) -> int:
+            self.messages.append(text(data.pMessage))
+            return 0
+
+        self._callback = ffi.callback("PFN_vkDebugUtilsMessengerCallbackEXT", hear)
+        info = ffi.new("VkDebugUtilsMessengerCreateInfoEXT *")
+        info.sType = lib.VK_STRUCTURE_TYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO_EXT
+        info.messageSeverity = (
+            lib.VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT
+            | lib.VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT
+        )
+        info.messageType = (
+            lib.VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT
+            | lib.VK_DEBUG_UTILS_MESSAGE_TYPE_PERFORMANCE_BIT_EXT
+        )
+        info.pfnUserCallback = self._callback
+        return info
+
+
+def check_instance(result: int) -> None:
+    """An instance that cannot be made mostly means that no driver is installed."""
+    if result in (-9, -7, -6, -3):
+        raise NoDevice(
+            f"a Vulkan loader is present, but no usable driver (code {result}). {INSTALL}"
+        )
+    check(result, "vkCreateInstance")
+
+
+@functools.cache
+def _instance(validate: bool) -> Instance:
+    return Instance(validate)
+
+
+def instance(validate: bool = False) -> Instance:
+    """The process's instance; `PENSTOCK_VALIDATE=1` turns the validation layer on for all."""
+    with _lock:
+        return _instance(validate or os.environ.get("PENSTOCK_VALIDATE", "") not in ("", "0"))

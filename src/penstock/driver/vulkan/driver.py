@@ -1,0 +1,318 @@
+"""Finding, describing and opening Vulkan devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from penstock.driver.protocol import DeviceInfo, Notify
+from penstock.driver.vulkan.api import C, Instance, check, instance, listing, load, text
+from penstock.driver.vulkan.memory import MemoryTypes, VulkanMemory
+from penstock.driver.vulkan.program import VulkanProgram
+from penstock.driver.vulkan.recording import VulkanQueue
+from penstock.driver.vulkan.timeline import VulkanTimeline
+from penstock.errors import CannotAdopt, NoDevice
+from penstock.spirv import Interface
+
+_KINDS = {0: "other", 1: "integrated", 2: "discrete", 3: "virtual", 4: "cpu"}
+_COMPUTE_QUEUE = 0x2
+_MAX_QUEUES = 4
+_PUSH_DESCRIPTOR = "VK_KHR_push_descriptor"
+_HOST_IMPORT = "VK_EXT_external_memory_host"
+
+#: Optional features that are switched on wherever the device has them, by structure.
+_FEATURES = {
+    "VkPhysicalDeviceFeatures": (
+        "robustBufferAccess",
+        "shaderFloat64",
+        "shaderInt64",
+        "shaderInt16",
+    ),
+    "VkPhysicalDeviceVulkan11Features": (
+        "storageBuffer16BitAccess",
+        "uniformAndStorageBuffer16BitAccess",
+        "storagePushConstant16",
+        "variablePointersStorageBuffer",
+        "variablePointers",
+    ),
+    "VkPhysicalDeviceVulkan12Features": (
+        "storageBuffer8BitAccess",
+        "uniformAndStorageBuffer8BitAccess",
+        "storagePushConstant8",
+        "shaderBufferInt64Atomics",
+        "shaderFloat16",
+        "shaderInt8",
+        "shaderSubgroupExtendedTypes",
+        "scalarBlockLayout",
+        "timelineSemaphore",
+        "vulkanMemoryModel",
+    ),
+}
+
+_DEVICE_FUNCTIONS = """
+vkGetDeviceQueue vkDeviceWaitIdle vkDestroyDevice vkAllocateMemory vkFreeMemory vkMapMemory
+vkCreateBuffer vkDestroyBuffer vkGetBufferMemoryRequirements vkBindBufferMemory
+vkFlushMappedMemoryRanges vkInvalidateMappedMemoryRanges vkCreateSemaphore vkDestroySemaphore
+vkGetSemaphoreCounterValue vkWaitSemaphores vkSignalSemaphore vkCreateShaderModule
+vkDestroyShaderModule vkCreateDescriptorSetLayout vkDestroyDescriptorSetLayout
+vkCreatePipelineLayout vkDestroyPipelineLayout vkCreateComputePipelines vkDestroyPipeline
+vkCreateDescriptorUpdateTemplate vkDestroyDescriptorUpdateTemplate vkCreateDescriptorPool
+vkDestroyDescriptorPool vkAllocateDescriptorSets vkUpdateDescriptorSets vkCreateCommandPool
+vkDestroyCommandPool vkAllocateCommandBuffers vkBeginCommandBuffer vkEndCommandBuffer
+vkQueueSubmit vkCmdPipelineBarrier vkCmdBindPipeline vkCmdBindDescriptorSets vkCmdPushConstants
+vkCmdDispatch vkCmdCopyBuffer vkCmdFillBuffer
+vkCmdPushDescriptorSetWithTemplateKHR vkGetMemoryHostPointerPropertiesEXT
+""".split()
+
+
+def enumerate_devices(validate: bool = False) -> list[DeviceInfo]:
+    """Every Vulkan device that can run Penstock."""
+    found = [_Physical(handle) for handle in instance(validate).physical_devices()]
+    usable = [physical for physical in found if physical.usable]
+    return [physical.info(index) for index, physical in enumerate(usable)]
+
+
+class _Physical:
+    """A physical device and what it reports about itself."""
+
+    def __init__(self, handle: C) -> None:
+        ffi, lib = load()
+        self.handle = handle
+        self.host_import = ffi.new("VkPhysicalDeviceExternalMemoryHostPropertiesEXT *")
+        self.host_import.sType = (
+            lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_MEMORY_HOST_PROPERTIES_EXT
+        )
+        self.vulkan11 = ffi.new("VkPhysicalDeviceVulkan11Properties *")
+        self.vulkan11.sType = lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES
+        self.vulkan12 = ffi.new("VkPhysicalDeviceVulkan12Properties *")
+        self.vulkan12.sType = lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_PROPERTIES
+        self.properties = ffi.new("VkPhysicalDeviceProperties2 *")
+        self.properties.sType = lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2
+        extensions = listing(
+            lib.vkEnumerateDeviceExtensionProperties, "VkExtensionProperties", handle, ffi.NULL
+        )
+        self.extensions = {text(extension.extensionName) for extension in extensions}
+        lib.vkGetPhysicalDeviceProperties(handle, ffi.addressof(self.properties.properties))
+        self.version = int(self.properties.properties.apiVersion)
+        self.usable = self.version >= (1 << 22 | 2 << 12)
+        if not self.usable:
+            return
+        self.properties.pNext = self.vulkan11
+        self.vulkan11.pNext = self.vulkan12
+        if _HOST_IMPORT in self.extensions:
+            self.vulkan12.pNext = self.host_import
+        lib.vkGetPhysicalDeviceProperties2(handle, self.properties)
+        memory = ffi.new("VkPhysicalDeviceMemoryProperties *")
+        lib.vkGetPhysicalDeviceMemoryProperties(handle, memory)
+        self.memory_types = MemoryTypes(memory)
+        self.features = self._supported()
+        self.family, self.queue_count = self._compute_family()
+        self.usable = self.family is not None and "timelineSemaphore" in self.features
+
+    def info(self, index: int) -> DeviceInfo:
+        properties = self.properties.properties
+        limits = properties.limits
+        return DeviceInfo(
+            index=index,
+            name=text(properties.deviceName),
+            kind=_KINDS.get(properties.deviceType, "other"),
+            driver="vulkan",
+            driver_info=f"{text(self.vulkan12.driverName)} {text(self.vulkan12.driverInfo)}",
+            api_version=".".join(
+                str(part)
+                for part in (self.version >> 22, self.version >> 12 & 0x3FF, self.version & 0xFFF)
+            ),
+            memory=self.memory_types.main_heap_size,
+            uma=self.memory_types.uma,
+            can_import=_HOST_IMPORT in self.extensions,
+            limits={
+                "allocation": int(self.vulkan11.maxMemoryAllocationSize),
+                "binding_alignment": int(limits.minStorageBufferOffsetAlignment),
+                "binding_range": int(limits.maxStorageBufferRange),
+                "bindings": int(limits.maxPerStageDescriptorStorageBuffers),
+                "group_count": tuple(int(n) for n in limits.maxComputeWorkGroupCount),
+                "group_invocations": int(limits.maxComputeWorkGroupInvocations),
+                "group_size": tuple(int(n) for n in limits.maxComputeWorkGroupSize),
+                "import_alignment": int(self.host_import.minImportedHostPointerAlignment),
+                "push_constants": int(limits.maxPushConstantsSize),
+                "shared_memory": int(limits.maxComputeSharedMemorySize),
+                "subgroup_size": int(self.vulkan11.subgroupSize),
+                "uniform_range": int(limits.maxUniformBufferRange),
+            },
+            features=self.features,
+        )
+
+    def feature_chain(self, wanted: frozenset[str] | None) -> tuple[C, list[C]]:
+        """The feature structures, asked for or (with `wanted`) filled in, and their owners."""
+        ffi, lib = load()
+        twelve = ffi.new("VkPhysicalDeviceVulkan12Features *")
+        twelve.sType = lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES
+        eleven = ffi.new("VkPhysicalDeviceVulkan11Features *")
+        eleven.sType = lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES
+        eleven.pNext = twelve
+        root = ffi.new("VkPhysicalDeviceFeatures2 *")
+        root.sType = lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2
+        root.pNext = eleven
+        parts = [root.features, eleven, twelve]
+        if wanted is not None:
+            for part, names in zip(parts, _FEATURES.values(), strict=True):
+                for name in names:
+                    setattr(part, name, name in wanted)
+        return root, parts
+
+    def _supported(self) -> frozenset[str]:
+        _, lib = load()
+        root, parts = self.feature_chain(None)
+        lib.vkGetPhysicalDeviceFeatures2(self.handle, root)
+        return frozenset(
+            name
+            for part, names in zip(parts, _FEATURES.values(), strict=True)
+            for name in names
+            if getattr(part, name)
+        )
+
+    def _compute_family(self) -> tuple[int | None, int]:
+        _, lib = load()
+        families = listing(
+            lib.vkGetPhysicalDeviceQueueFamilyProperties, "VkQueueFamilyProperties", self.handle
+        )
+        for index, family in enumerate(families):
+            if family.queueFlags & _COMPUTE_QUEUE:
+                return index, min(int(family.queueCount), _MAX_QUEUES)
+        return None, 0
+
+
+class VulkanDriver:
+    """An opened Vulkan device. Owns the `VkDevice`; all else made from it must go before it."""
+
+    def __init__(self, index: int, notify: Notify, *, validate: bool = False) -> None:
+        ffi, lib = load()
+        self.notify = notify
+        self.instance: Instance = instance(validate)
+        usable = [p for p in map(_Physical, self.instance.physical_devices()) if p.usable]
+        if not 0 <= index < len(usable):
+            raise NoDevice(f"no Vulkan device number {index}; there are {len(usable)}")
+        physical = usable[index]
+        self.info = physical.info(index)
+        self.memory_types = physical.memory_types
+        self.family = physical.family
+        self.queue_count = physical.queue_count
+        self.atom = int(physical.properties.properties.limits.nonCoherentAtomSize)
+        self.push_descriptors = _PUSH_DESCRIPTOR in physical.extensions
+        self._programs: set[VulkanProgram] = set()
+        wanted = [e for e in (_PUSH_DESCRIPTOR, _HOST_IMPORT) if e in physical.extensions]
+        names = [ffi.new("char[]", name.encode()) for name in wanted]
+        name_array = ffi.new("char *[]", names or [ffi.NULL])
+        priorities = ffi.new("float[]", [1.0] * self.queue_count)
+        queues = ffi.new("VkDeviceQueueCreateInfo *")
+        queues.sType = lib.VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO
+        queues.queueFamilyIndex = self.family
+        queues.queueCount = self.queue_count
+        queues.pQueuePriorities = priorities
+        features, parts = physical.feature_chain(physical.features)
+        create = ffi.new("VkDeviceCreateInfo *")
+        create.sType = lib.VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO
+        create.pNext = features
+        create.queueCreateInfoCount = 1
+        create.pQueueCreateInfos = queues
+        create.enabledExtensionCount = len(wanted)
+        create.ppEnabledExtensionNames = name_array
+        out = ffi.new("VkDevice *")
+        check(lib.vkCreateDevice(physical.handle, create, ffi.NULL, out), "vkCreateDevice")
+        del parts
+        self.handle = out[0]
+        self.call = self._functions()
+
+    def allocate(self, nbytes: int, *, host: bool) -> VulkanMemory:
+        memory = VulkanMemory(self, nbytes, host=host)
+        self.notify("memory", nbytes)
+        return memory
+
+    def import_host(self, address: int, nbytes: int) -> VulkanMemory:
+        if not self.info.can_import:
+            raise CannotAdopt(
+                f"{self.info.name} cannot import host memory ({_HOST_IMPORT} is missing); use an "
+                "array from dev.host_empty, or dev.array to copy"
+            )
+        return VulkanMemory(self, nbytes, imported=address)
+
+    def free(self, memory: VulkanMemory) -> None:
+        for program in self._programs:
+            program.drop_sets()
+        memory.close()
+
+    def flush(self, memory: VulkanMemory, lo: int, hi: int) -> None:
+        result = self.call.vkFlushMappedMemoryRanges(self.handle, 1, memory.range(lo, hi))
+        check(result, "vkFlushMappedMemoryRanges")
+
+    def invalidate(self, memory: VulkanMemory, lo: int, hi: int) -> None:
+        result = self.call.vkInvalidateMappedMemoryRanges(self.handle, 1, memory.range(lo, hi))
+        check(result, "vkInvalidateMappedMemoryRanges")
+
+    def program(
+        self, code: bytes, interface: Interface, constants: Mapping[int, bytes]
+    ) -> VulkanProgram:
+        made = VulkanProgram(self, code, interface, constants)
+        self._programs.add(made)
+        return made
+
+    def forget(self, program: VulkanProgram) -> None:
+        self._programs.discard(program)
+        program.close()
+
+    def queue(self, index: int) -> VulkanQueue:
+        ffi, _ = load()
+        out = ffi.new("VkQueue *")
+        self.call.vkGetDeviceQueue(self.handle, self.family, index % self.queue_count, out)
+        self.notify("queue", 0)
+        return VulkanQueue(self, out[0])
+
+    def timeline(self) -> VulkanTimeline:
+        self.notify("timeline", 0)
+        return VulkanTimeline(self)
+
+    def wait(self, points: Sequence[tuple[VulkanTimeline, int]], timeout_ns: int) -> bool:
+        ffi, lib = load()
+        info = ffi.new("VkSemaphoreWaitInfo *")
+        info.sType = lib.VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO
+        info.semaphoreCount = len(points)
+        semaphores = ffi.new("VkSemaphore[]", [timeline.semaphore for timeline, _ in points])
+        values = ffi.new("uint64_t[]", [value for _, value in points])
+        info.pSemaphores = semaphores
+        info.pValues = values
+        result = self.call.vkWaitSemaphores(self.handle, info, timeout_ns)
+        check(result, "vkWaitSemaphores")
+        return bool(result == lib.VK_SUCCESS)
+
+    def signal(self, timeline: VulkanTimeline, value: int) -> None:
+        ffi, lib = load()
+        info = ffi.new("VkSemaphoreSignalInfo *")
+        info.sType = lib.VK_STRUCTURE_TYPE_SEMAPHORE_SIGNAL_INFO
+        info.semaphore = timeline.semaphore
+        info.value = value
+        check(self.call.vkSignalSemaphore(self.handle, info), "vkSignalSemaphore")
+
+    def close(self) -> None:
+        ffi, _ = load()
+        for program in list(self._programs):
+            self.forget(program)
+        self.call.vkDestroyDevice(self.handle, ffi.NULL)
+
+    @property
+    def messages(self) -> list[str]:
+        """What the validation layer has said, if it is on."""
+        return self.instance.messages
+
+    def _functions(self) -> Any:
+        """Every device-level function, looked up once."""
+        ffi, lib = load()
+        pointers = {
+            name: lib.vkGetDeviceProcAddr(self.handle, name.encode()) for name in _DEVICE_FUNCTIONS
+        }
+        return SimpleNamespace(
+            **{
+                name: ffi.cast(f"PFN_{name}", pointer) if pointer else None
+                for name, pointer in pointers.items()
+            }
+        )

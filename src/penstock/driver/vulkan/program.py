@@ -1,0 +1,280 @@
+"""Compute pipelines, and how buffers are bound to them.
+
+Where the device has push descriptors the bindings go straight into the recording. Elsewhere each
+distinct combination of bindings gets a descriptor set, kept for the next time and rewritten only
+when no recording that uses it can still be running.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from penstock.driver.vulkan.api import C, check, load
+from penstock.errors import InvalidSpirv
+from penstock.spirv import Interface
+
+if TYPE_CHECKING:
+    from penstock.driver.vulkan.driver import VulkanDriver
+
+_COMPUTE = 0x20
+_SETS_PER_POOL = 64
+_SETS_KEPT = 1024
+
+
+class DescriptorSet:
+    """A descriptor set and how many unfinished recordings use it."""
+
+    __slots__ = ("handle", "uses")
+
+    def __init__(self, handle: C) -> None:
+        self.handle = handle
+        self.uses = 0
+
+
+class VulkanProgram:
+    """A pipeline with its layout. `push` holds the push constants of the next dispatch."""
+
+    def __init__(
+        self,
+        driver: VulkanDriver,
+        code: bytes,
+        interface: Interface,
+        constants: Mapping[int, bytes],
+    ) -> None:
+        ffi, _ = load()
+        self._driver = driver
+        self.interface = interface
+        self.push = bytearray(interface.push_size)
+        self.push_pointer = ffi.from_buffer(self.push) if self.push else ffi.NULL
+        self.push_size = interface.push_size
+        self.slots = len(interface.bindings)
+        self._packer = struct.Struct(f"{3 * self.slots}Q")
+        self.pack_into = self._packer.pack_into
+        self.infos = bytearray(self._packer.size)
+        self.infos_pointer = ffi.cast("void *", ffi.from_buffer(self.infos))
+        self._types = [_descriptor_type(b.kind) for b in interface.bindings]
+        self.set_layout = self.layout = self.pipeline = self.template = ffi.NULL
+        self._pools: list[C] = []
+        self._free: list[DescriptorSet] = []
+        self._stale: list[DescriptorSet] = []
+        self._sets: OrderedDict[bytes, DescriptorSet] = OrderedDict()
+        try:
+            self._make_layouts()
+            self._make_pipeline(code, constants)
+            if driver.push_descriptors and self.slots:
+                self._make_template()
+        except BaseException:
+            self.close()
+            raise
+
+    def descriptor_set(self, bindings: list[int]) -> DescriptorSet:
+        """A set that holds exactly these bindings."""
+        key = self._packer.pack(*bindings)
+        found = self._sets.get(key)
+        if found is not None:
+            self._sets.move_to_end(key)
+            return found
+        fresh = self._unused_set()
+        self._write(fresh, bindings)
+        self._sets[key] = fresh
+        return fresh
+
+    def drop_sets(self) -> None:
+        """Forget all bindings, because a buffer they may name is about to go."""
+        self._stale += self._sets.values()
+        self._sets.clear()
+
+    def close(self) -> None:
+        ffi, _ = load()
+        call, handle = self._driver.call, self._driver.handle
+        for pool in self._pools:
+            call.vkDestroyDescriptorPool(handle, pool, ffi.NULL)
+        if self.template:
+            call.vkDestroyDescriptorUpdateTemplate(handle, self.template, ffi.NULL)
+        call.vkDestroyPipeline(handle, self.pipeline, ffi.NULL)
+        call.vkDestroyPipelineLayout(handle, self.layout, ffi.NULL)
+        call.vkDestroyDescriptorSetLayout(handle, self.set_layout, ffi.NULL)
+
+    def _make_layouts(self) -> None:
+        ffi, lib = load()
+        driver = self._driver
+        bindings = ffi.new("VkDescriptorSetLayoutBinding[]", max(1, self.slots))
+        for slot, (binding, kind) in enumerate(
+            zip(self.interface.bindings, self._types, strict=True)
+        ):
+            bindings[slot].binding = binding.binding
+            bindings[slot].descriptorType = kind
+            bindings[slot].descriptorCount = 1
+            bindings[slot].stageFlags = _COMPUTE
+        info = ffi.new("VkDescriptorSetLayoutCreateInfo *")
+        info.sType = lib.VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO
+        info.bindingCount = self.slots
+        info.pBindings = bindings
+        if driver.push_descriptors:
+            info.flags = lib.VK_DESCRIPTOR_SET_LAYOUT_CREATE_PUSH_DESCRIPTOR_BIT_KHR
+        out = ffi.new("VkDescriptorSetLayout *")
+        check(
+            driver.call.vkCreateDescriptorSetLayout(driver.handle, info, ffi.NULL, out),
+            "vkCreateDescriptorSetLayout",
+        )
+        self.set_layout = out[0]
+        layout = ffi.new("VkPipelineLayoutCreateInfo *")
+        layout.sType = lib.VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO
+        layout.setLayoutCount = 1
+        layout.pSetLayouts = out
+        push = ffi.new("VkPushConstantRange *")
+        push.stageFlags = _COMPUTE
+        push.size = self.push_size
+        layout.pushConstantRangeCount = 1 if self.push_size else 0
+        layout.pPushConstantRanges = push
+        made = ffi.new("VkPipelineLayout *")
+        check(
+            driver.call.vkCreatePipelineLayout(driver.handle, layout, ffi.NULL, made),
+            "vkCreatePipelineLayout",
+        )
+        self.layout = made[0]
+
+    def _make_pipeline(self, code: bytes, constants: Mapping[int, bytes]) -> None:
+        ffi, lib = load()
+        driver = self._driver
+        words = ffi.from_buffer(code)
+        module = ffi.new("VkShaderModuleCreateInfo *")
+        module.sType = lib.VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO
+        module.codeSize = len(code)
+        module.pCode = ffi.cast("uint32_t *", words)
+        out = ffi.new("VkShaderModule *")
+        check(
+            driver.call.vkCreateShaderModule(driver.handle, module, ffi.NULL, out),
+            "vkCreateShaderModule",
+        )
+        entry = ffi.new("char[]", self.interface.entry.encode())
+        info = ffi.new("VkComputePipelineCreateInfo *")
+        info.sType = lib.VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO
+        info.layout = self.layout
+        info.stage.sType = lib.VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO
+        info.stage.stage = _COMPUTE
+        info.stage.module = out[0]
+        info.stage.pName = entry
+        data = ffi.from_buffer(b"".join(constants.values()) or b"\0")
+        entries = ffi.new("VkSpecializationMapEntry[]", max(1, len(constants)))
+        offset = 0
+        for slot, (number, value) in enumerate(constants.items()):
+            entries[slot].constantID = number
+            entries[slot].offset = offset
+            entries[slot].size = len(value)
+            offset += len(value)
+        special = ffi.new("VkSpecializationInfo *")
+        special.mapEntryCount = len(constants)
+        special.pMapEntries = entries
+        special.dataSize = offset
+        special.pData = data
+        info.stage.pSpecializationInfo = special
+        made = ffi.new("VkPipeline *")
+        result = driver.call.vkCreateComputePipelines(
+            driver.handle, ffi.NULL, 1, info, ffi.NULL, made
+        )
+        driver.call.vkDestroyShaderModule(driver.handle, out[0], ffi.NULL)
+        if result == -13:
+            raise InvalidSpirv("the driver's compiler rejects this kernel (VK_ERROR_UNKNOWN)")
+        check(result, "vkCreateComputePipelines")
+        self.pipeline = made[0]
+
+    def _make_template(self) -> None:
+        ffi, lib = load()
+        driver = self._driver
+        entries = ffi.new("VkDescriptorUpdateTemplateEntry[]", self.slots)
+        for slot, (binding, kind) in enumerate(
+            zip(self.interface.bindings, self._types, strict=True)
+        ):
+            entries[slot].dstBinding = binding.binding
+            entries[slot].descriptorCount = 1
+            entries[slot].descriptorType = kind
+            entries[slot].offset = 24 * slot
+            entries[slot].stride = 24
+        info = ffi.new("VkDescriptorUpdateTemplateCreateInfo *")
+        info.sType = lib.VK_STRUCTURE_TYPE_DESCRIPTOR_UPDATE_TEMPLATE_CREATE_INFO
+        info.descriptorUpdateEntryCount = self.slots
+        info.pDescriptorUpdateEntries = entries
+        info.templateType = lib.VK_DESCRIPTOR_UPDATE_TEMPLATE_TYPE_PUSH_DESCRIPTORS_KHR
+        info.pipelineBindPoint = lib.VK_PIPELINE_BIND_POINT_COMPUTE
+        info.pipelineLayout = self.layout
+        out = ffi.new("VkDescriptorUpdateTemplate *")
+        check(
+            driver.call.vkCreateDescriptorUpdateTemplate(driver.handle, info, ffi.NULL, out),
+            "vkCreateDescriptorUpdateTemplate",
+        )
+        self.template = out[0]
+
+    def _unused_set(self) -> DescriptorSet:
+        if not self._free and self._stale:
+            self._free = [s for s in self._stale if s.uses == 0]
+            self._stale = [s for s in self._stale if s.uses]
+        if not self._free and len(self._sets) >= _SETS_KEPT:
+            oldest = [key for key, s in self._sets.items() if s.uses == 0][: _SETS_KEPT // 2]
+            self._free = [self._sets.pop(key) for key in oldest]
+        if not self._free:
+            self._grow()
+        return self._free.pop()
+
+    def _grow(self) -> None:
+        ffi, lib = load()
+        driver = self._driver
+        kinds = sorted(set(self._types))
+        sizes = ffi.new("VkDescriptorPoolSize[]", len(kinds))
+        for slot, kind in enumerate(kinds):
+            sizes[slot].type = kind
+            sizes[slot].descriptorCount = _SETS_PER_POOL * self._types.count(kind)
+        info = ffi.new("VkDescriptorPoolCreateInfo *")
+        info.sType = lib.VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO
+        info.maxSets = _SETS_PER_POOL
+        info.poolSizeCount = len(kinds)
+        info.pPoolSizes = sizes
+        pool = ffi.new("VkDescriptorPool *")
+        check(
+            driver.call.vkCreateDescriptorPool(driver.handle, info, ffi.NULL, pool),
+            "vkCreateDescriptorPool",
+        )
+        self._pools.append(pool[0])
+        driver.notify("descriptor pool", 0)
+        request = ffi.new("VkDescriptorSetAllocateInfo *")
+        request.sType = lib.VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO
+        request.descriptorPool = pool[0]
+        request.descriptorSetCount = _SETS_PER_POOL
+        layouts = ffi.new("VkDescriptorSetLayout[]", [self.set_layout] * _SETS_PER_POOL)
+        request.pSetLayouts = layouts
+        out = ffi.new("VkDescriptorSet[]", _SETS_PER_POOL)
+        check(
+            driver.call.vkAllocateDescriptorSets(driver.handle, request, out),
+            "vkAllocateDescriptorSets",
+        )
+        self._free += [DescriptorSet(out[i]) for i in range(_SETS_PER_POOL)]
+
+    def _write(self, target: DescriptorSet, bindings: list[int]) -> None:
+        ffi, lib = load()
+        self.pack_into(self.infos, 0, *bindings)
+        infos = ffi.cast("VkDescriptorBufferInfo *", self.infos_pointer)
+        writes = ffi.new("VkWriteDescriptorSet[]", self.slots)
+        for slot, (binding, kind) in enumerate(
+            zip(self.interface.bindings, self._types, strict=True)
+        ):
+            writes[slot].sType = lib.VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET
+            writes[slot].dstSet = target.handle
+            writes[slot].dstBinding = binding.binding
+            writes[slot].descriptorCount = 1
+            writes[slot].descriptorType = kind
+            writes[slot].pBufferInfo = infos + slot
+        self._driver.call.vkUpdateDescriptorSets(
+            self._driver.handle, self.slots, writes, 0, ffi.NULL
+        )
+
+
+def _descriptor_type(kind: str) -> int:
+    _, lib = load()
+    return int(
+        lib.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER
+        if kind == "storage"
+        else lib.VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER
+    )

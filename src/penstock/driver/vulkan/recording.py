@@ -1,0 +1,233 @@
+"""Command buffers and the queues that run them.
+
+Structures that a command needs are built once and reused; a command is a handful of foreign calls
+with nothing allocated between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from penstock.driver.protocol import Regions
+from penstock.driver.vulkan.api import C, check, load
+
+if TYPE_CHECKING:
+    from penstock.driver.vulkan.driver import VulkanDriver
+    from penstock.driver.vulkan.memory import VulkanMemory
+    from penstock.driver.vulkan.program import DescriptorSet, VulkanProgram
+    from penstock.driver.vulkan.timeline import VulkanTimeline
+
+_TRANSFER, _COMPUTE_STAGE, _HOST = 0x1000, 0x800, 0x4000
+_ALL_COMMANDS = 0x10000
+_SHADER_ACCESS, _TRANSFER_ACCESS = 0x20 | 0x40, 0x800 | 0x1000
+_SHADER_WRITE, _TRANSFER_WRITE = 0x40, 0x1000
+_UNIFORM_READ = 0x8
+_HOST_READ, _HOST_WRITE = 0x2000, 0x4000
+_GPU = _TRANSFER | _COMPUTE_STAGE
+_GPU_ACCESS = _SHADER_ACCESS | _TRANSFER_ACCESS | _UNIFORM_READ
+_GPU_WRITE = _SHADER_WRITE | _TRANSFER_WRITE
+_COMPUTE_FLAG = 0x20
+
+
+class VulkanRecording:
+    """A primary command buffer. Recording again empties it."""
+
+    def __init__(self, queue: VulkanQueue) -> None:
+        ffi, lib = load()
+        self._queue = queue
+        driver = self._driver = queue.driver
+        info = ffi.new("VkCommandBufferAllocateInfo *")
+        info.sType = lib.VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO
+        info.commandPool = queue.pool
+        info.level = lib.VK_COMMAND_BUFFER_LEVEL_PRIMARY
+        info.commandBufferCount = 1
+        self.out = ffi.new("VkCommandBuffer *")
+        check(
+            driver.call.vkAllocateCommandBuffers(driver.handle, info, self.out),
+            "vkAllocateCommandBuffers",
+        )
+        self.command = self.out[0]
+        self._begin = ffi.new("VkCommandBufferBeginInfo *")
+        self._begin.sType = lib.VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO
+        self._begin.flags = lib.VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT
+        self._device_barrier = _memory_barrier(_GPU_WRITE, _GPU_ACCESS)
+        self._to_host = _memory_barrier(_GPU_WRITE, _HOST_READ)
+        self._from_host = _memory_barrier(_HOST_WRITE, _GPU_ACCESS)
+        self._null = ffi.NULL
+        self.ended = False
+        self._program: VulkanProgram | None = None
+        self._sets: list[DescriptorSet] = []
+        call = driver.call
+        self._vk_barrier = call.vkCmdPipelineBarrier
+        self._vk_bind = call.vkCmdBindPipeline
+        self._vk_push = call.vkCmdPushConstants
+        self._vk_describe = call.vkCmdPushDescriptorSetWithTemplateKHR
+        self._vk_dispatch = call.vkCmdDispatch
+
+    def begin(self) -> None:
+        for used in self._sets:
+            used.uses -= 1
+        self._sets.clear()
+        self._program = None
+        self.ended = False
+        check(
+            self._driver.call.vkBeginCommandBuffer(self.command, self._begin),
+            "vkBeginCommandBuffer",
+        )
+
+    def dispatch(
+        self, program: VulkanProgram, bindings: list[int], groups: tuple[int, int, int]
+    ) -> None:
+        command = self.command
+        if program.template:
+            program.pack_into(program.infos, 0, *bindings)
+            self._vk_describe(command, program.template, program.layout, 0, program.infos_pointer)
+        elif program.slots:
+            self._bind_set(program, bindings)
+        if program is not self._program:
+            self._vk_bind(command, 1, program.pipeline)
+            self._program = program
+        if program.push_size:
+            self._vk_push(
+                command,
+                program.layout,
+                _COMPUTE_FLAG,
+                0,
+                program.push_size,
+                program.push_pointer,
+            )
+        self._vk_dispatch(command, *groups)
+
+    def copy(self, source: VulkanMemory, target: VulkanMemory, regions: Regions) -> None:
+        ffi, _ = load()
+        self._driver.call.vkCmdCopyBuffer(
+            self.command,
+            source.buffer,
+            target.buffer,
+            len(regions),
+            ffi.cast("VkBufferCopy *", ffi.from_buffer(regions)),
+        )
+
+    def fill(self, target: VulkanMemory, offset: int, nbytes: int, word: int) -> None:
+        self._driver.call.vkCmdFillBuffer(self.command, target.buffer, offset, nbytes, word)
+
+    def barrier(self) -> None:
+        null = self._null
+        self._vk_barrier(
+            self.command, _GPU, _GPU, 0, 1, self._device_barrier, 0, null, 0, null
+        )
+
+    def publish(self) -> None:
+        null = self._null
+        self._vk_barrier(self.command, _GPU, _HOST, 0, 1, self._to_host, 0, null, 0, null)
+
+    def acquire(self) -> None:
+        null = self._null
+        self._vk_barrier(self.command, _HOST, _GPU, 0, 1, self._from_host, 0, null, 0, null)
+
+    def close(self) -> None:
+        """Nothing to do: command buffers go with their queue's pool."""
+
+    def _bind_set(self, program: VulkanProgram, bindings: list[int]) -> None:
+        ffi, _ = load()
+        bound = program.descriptor_set(bindings)
+        bound.uses += 1
+        self._sets.append(bound)
+        self._driver.call.vkCmdBindDescriptorSets(
+            self.command,
+            1,
+            program.layout,
+            0,
+            1,
+            ffi.new("VkDescriptorSet *", bound.handle),
+            0,
+            ffi.NULL,
+        )
+
+
+class VulkanQueue:
+    """A stream's way to a `VkQueue`, with a command pool of its own."""
+
+    def __init__(self, driver: VulkanDriver, handle: C) -> None:
+        ffi, lib = load()
+        self.driver = driver
+        self.handle = handle
+        info = ffi.new("VkCommandPoolCreateInfo *")
+        info.sType = lib.VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO
+        info.flags = lib.VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT
+        info.queueFamilyIndex = driver.family
+        out = ffi.new("VkCommandPool *")
+        check(
+            driver.call.vkCreateCommandPool(driver.handle, info, ffi.NULL, out),
+            "vkCreateCommandPool",
+        )
+        self.pool = out[0]
+        self._signal_semaphore = ffi.new("VkSemaphore *")
+        self._signal_value = ffi.new("uint64_t *")
+        self._times = ffi.new("VkTimelineSemaphoreSubmitInfo *")
+        self._times.sType = lib.VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO
+        self._times.signalSemaphoreValueCount = 1
+        self._times.pSignalSemaphoreValues = self._signal_value
+        self._info = ffi.new("VkSubmitInfo *")
+        self._info.sType = lib.VK_STRUCTURE_TYPE_SUBMIT_INFO
+        self._info.pNext = self._times
+        self._info.commandBufferCount = 1
+        self._info.signalSemaphoreCount = 1
+        self._info.pSignalSemaphores = self._signal_semaphore
+        self._room_for_waits(4)
+
+    def recording(self) -> VulkanRecording:
+        self.driver.notify("recording", 0)
+        return VulkanRecording(self)
+
+    def submit(
+        self,
+        recording: VulkanRecording,
+        waits: Sequence[tuple[VulkanTimeline, int]],
+        timeline: VulkanTimeline,
+        value: int,
+    ) -> None:
+        ffi, _ = load()
+        call = self.driver.call
+        if not recording.ended:
+            result = call.vkEndCommandBuffer(recording.command)
+            if result:
+                check(result, "vkEndCommandBuffer")
+            recording.ended = True
+        if len(waits) > self._wait_room:
+            self._room_for_waits(2 * len(waits))
+        for slot, (other, reached) in enumerate(waits):
+            self._wait_semaphores[slot] = other.semaphore
+            self._wait_values[slot] = reached
+        info = self._info
+        info.waitSemaphoreCount = self._times.waitSemaphoreValueCount = len(waits)
+        info.pCommandBuffers = recording.out
+        self._signal_semaphore[0] = timeline.semaphore
+        self._signal_value[0] = value
+        result = call.vkQueueSubmit(self.handle, 1, info, ffi.NULL)
+        if result:
+            check(result, "vkQueueSubmit")
+
+    def close(self) -> None:
+        ffi, _ = load()
+        self.driver.call.vkDestroyCommandPool(self.driver.handle, self.pool, ffi.NULL)
+
+    def _room_for_waits(self, count: int) -> None:
+        ffi, _ = load()
+        self._wait_room = count
+        self._wait_semaphores = ffi.new("VkSemaphore[]", count)
+        self._wait_values = ffi.new("uint64_t[]", count)
+        self._wait_stages = ffi.new("VkPipelineStageFlags[]", [_ALL_COMMANDS] * count)
+        self._info.pWaitSemaphores = self._wait_semaphores
+        self._info.pWaitDstStageMask = self._wait_stages
+        self._times.pWaitSemaphoreValues = self._wait_values
+
+
+def _memory_barrier(source: int, target: int) -> C:
+    ffi, lib = load()
+    barrier = ffi.new("VkMemoryBarrier *")
+    barrier.sType = lib.VK_STRUCTURE_TYPE_MEMORY_BARRIER
+    barrier.srcAccessMask = source
+    barrier.dstAccessMask = target
+    return barrier

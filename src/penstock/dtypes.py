@@ -1,0 +1,51 @@
+"""Which dtypes and shapes an array may have."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, SupportsIndex, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.errors import ArgumentError, DtypeMismatch, InvalidValue
+
+Shape: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
+Dtype: TypeAlias = "np.dtype[Any]"
+
+
+def as_dtype(dtype: npt.DTypeLike) -> Dtype:
+    """A NumPy dtype of fixed size in native byte order; "bfloat16" and the like by name too."""
+    if isinstance(dtype, str) and dtype in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+        import ml_dtypes
+
+        dtype = getattr(ml_dtypes, dtype)
+    try:
+        kind = np.dtype(dtype)
+    except TypeError as error:
+        raise DtypeMismatch(f"{dtype!r} is not a dtype") from error
+    if kind.hasobject or kind.itemsize == 0 or kind.kind in "SUT":
+        raise DtypeMismatch(
+            f"arrays of dtype {kind} cannot live on a device; use a number, bool or a struct of them"
+        )
+    if not kind.isnative:
+        raise DtypeMismatch(
+            f"dtype {kind} is of the other byte order; convert with "
+            "x.astype(x.dtype.newbyteorder('='))"
+        )
+    return kind
+
+
+def as_shape(shape: Shape) -> tuple[int, ...]:
+    """A shape as NumPy takes it: a number or a sequence of numbers."""
+    try:
+        if isinstance(shape, Sequence):
+            dims = tuple(operator.index(n) for n in shape)
+        else:
+            dims = (operator.index(shape),)
+    except TypeError as error:
+        raise ArgumentError(f"a shape is an int or a tuple of ints, not {shape!r}") from error
+    if any(n < 0 for n in dims):
+        raise InvalidValue(f"shape {dims} has a negative dimension")
+    return dims

@@ -1,0 +1,101 @@
+"""Every exception Penstock raises on purpose.
+
+One root, `Error`, so that a caller can catch all of them; each is also of the built-in kind
+a Python user would reach for (`TypeError`, `ValueError`, `MemoryError`, `TimeoutError`, …).
+A message says what was asked, what was wrong, and what to do about it.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ArgumentError",
+    "CannotAdopt",
+    "Closed",
+    "CompileError",
+    "CompilerNotFound",
+    "DeviceLost",
+    "DtypeMismatch",
+    "Error",
+    "ForkedDevice",
+    "InvalidSpirv",
+    "InvalidValue",
+    "NoDevice",
+    "OutOfMemory",
+    "ReadOnly",
+    "ShapeMismatch",
+    "Timeout",
+    "Unsupported",
+    "ViewHeld",
+]
+
+
+class Error(Exception):
+    """Root of all Penstock errors."""
+
+
+class ArgumentError(Error, TypeError):
+    """A call with an unknown, missing or wrongly typed argument."""
+
+
+class DtypeMismatch(Error, TypeError):
+    """An array or value of one dtype where another is wanted; nothing is cast silently."""
+
+
+class ShapeMismatch(Error, ValueError):
+    """An array of the wrong shape or size."""
+
+
+class InvalidValue(Error, ValueError):
+    """A value outside of what the call or the device allows."""
+
+
+class ReadOnly(Error, ValueError):
+    """A write to memory that must not be written."""
+
+
+class CannotAdopt(Error, ValueError):
+    """Host memory that this device cannot use in place."""
+
+
+class ViewHeld(Error, BufferError):
+    """Work that would change, or race with, bytes that a live zero-copy view still shows."""
+
+
+class CompileError(Error, ValueError):
+    """Kernel source that does not compile; the message carries the compiler's lines."""
+
+
+class CompilerNotFound(Error, RuntimeError):
+    """No GLSL compiler on this machine; the message names what to install."""
+
+
+class InvalidSpirv(Error, ValueError):
+    """Bytes that are not a valid SPIR-V compute kernel."""
+
+
+class Unsupported(Error, RuntimeError):
+    """Something this device or driver cannot do."""
+
+
+class NoDevice(Error, RuntimeError):
+    """No Vulkan loader, no driver, or no device that fits the request."""
+
+
+class OutOfMemory(Error, MemoryError):
+    """An allocation that failed even after unused caches were given back."""
+
+
+class DeviceLost(Error, RuntimeError):
+    """The device stopped working; everything pending on it raises this."""
+
+
+class Timeout(Error, TimeoutError):
+    """A wait that did not end in the time allowed; the work goes on."""
+
+
+class Closed(Error, ValueError):
+    """Use of a device, stream or array after `close()`."""
+
+
+class ForkedDevice(Error, RuntimeError):
+    """Use, in a forked child, of a device its parent opened."""

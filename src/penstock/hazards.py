@@ -1,0 +1,194 @@
+"""The hazards ledger: who touches which bytes, and what must therefore wait for what.
+
+Everything that runs is in some *lane*: a line of work that completes in order. A stream is a lane;
+so is a host copy that is under way. Each lane counts: the value it has *recorded*, *submitted* and
+seen *complete*. Every access to memory is written down as (byte region, read or write, lane,
+value), and two verbs do the rest:
+
+`collect`   finds the accesses that conflict with a new one: same bytes, at least one writes
+`note`      writes the new access down, and crosses out those it makes superfluous
+
+What the conflicts demand depends on who asks, and is worked out in one place each:
+
+- Work on a lane (`needs_of_lane`): a conflict on the same lane needs a barrier, unless one was
+  recorded since (a lane counts its barriers as *epochs*, and an access remembers the epoch it was
+  recorded in). A conflict on another lane needs a wait for that lane's value, once.
+- The host (`needs_of_host`): a wait for every conflicting value that is not complete, and no other.
+  A barrier does not help here: it orders the device, not the host.
+
+Example. A kernel on lane A reads w and writes y: `w.note(read, A, 1)`, `y.note(write, A, 1)`.
+The host reads w: `collect(w, read)` finds no write, so it waits for nothing. The host reads y: it
+waits for (A, 1). A second kernel on A reads y: same lane, same epoch, so one barrier; a third that
+reads y needs none. A kernel on lane B writes w: it waits for (A, 1), because A still reads it.
+
+Crossing out is what keeps the ledger short. A write is ordered after everything it conflicts with,
+so whoever waits for the write waits for those too: accesses within its bytes can go. A later read
+of the same bytes on the same lane stands for the earlier one, because lanes complete in order.
+
+Nothing here knows of drivers, and nothing here waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+_PRUNE_AT = 32
+
+
+class Region(NamedTuple):
+    """Bytes lo to hi; with a pitch, only the first `width` bytes of every `pitch` from lo on."""
+
+    lo: int
+    hi: int
+    width: int = 0
+    pitch: int = 0
+
+    def overlaps(self, other: Region | Access) -> bool:
+        """Whether the two share a byte. Exact, but for two regions of different pitch."""
+        if not (self.lo < other.hi and other.lo < self.hi):
+            return False
+        if self.pitch == other.pitch:
+            if not self.pitch:
+                return True
+            shift = (other.lo - self.lo) % self.pitch
+            return shift < self.width or self.pitch - shift < other.width
+        if not self.pitch:
+            return _rows_touch(other, self)
+        if not other.pitch:
+            return _rows_touch(self, other)
+        return True
+
+    def covers(self, other: Access) -> bool:
+        """Whether every byte of the other is in this one."""
+        if self.pitch:
+            return self == (other.lo, other.hi, other.width, other.pitch)
+        return self.lo <= other.lo and other.hi <= self.hi
+
+
+def _rows_touch(rows: Region | Access, block: Region | Access) -> bool:
+    """Whether pitched rows meet a contiguous block."""
+    first = max(0, (block.lo - rows.lo) // rows.pitch)
+    start = rows.lo + first * rows.pitch
+    return start + rows.width > block.lo or start + rows.pitch < min(block.hi, rows.hi)
+
+
+class Lane:
+    """A line of work that completes in order. `owner` is whoever submits and signals it."""
+
+    __slots__ = ("complete", "epoch", "is_host", "name", "owner", "seen", "submitted")
+
+    def __init__(self, name: str, owner: Any, *, is_host: bool = False) -> None:
+        self.name = name
+        self.owner = owner
+        self.is_host = is_host
+        self.submitted = 0
+        self.complete = 0
+        self.epoch = 0
+        #: What this lane already waits for, by lane: later work here need not wait again.
+        self.seen: dict[Lane, int] = {}
+
+    @property
+    def recorded(self) -> int:
+        """The value that everything recorded so far will have reached."""
+        return self.submitted + 1 if self.owner.has_recorded else self.submitted
+
+
+class Access:
+    """One entry of the ledger."""
+
+    __slots__ = ("epoch", "hi", "lane", "lo", "pitch", "value", "what", "width", "write")
+
+    def __init__(self, region: Region, write: bool, lane: Lane, value: int, what: str) -> None:
+        self.lo, self.hi, self.width, self.pitch = region
+        self.write = write
+        self.lane = lane
+        self.value = value
+        self.epoch = lane.epoch
+        self.what = what
+
+    @property
+    def pending(self) -> bool:
+        return self.value > self.lane.complete
+
+    def __repr__(self) -> str:
+        verb = "write" if self.write else "read"
+        return f"{verb} of bytes {self.lo}:{self.hi} by {self.what} on {self.lane.name}"
+
+
+class History:
+    """The accesses to one piece of memory that may still matter."""
+
+    __slots__ = ("reads", "writes")
+
+    def __init__(self) -> None:
+        self.reads: list[Access] = []
+        self.writes: list[Access] = []
+
+    def collect(self, region: Region, write: bool, found: list[Access]) -> None:
+        """Add to `found` every access that conflicts with reading or writing `region`."""
+        for access in self.writes:
+            if access.lo < region.hi and region.lo < access.hi and region.overlaps(access):
+                found.append(access)
+        if write:
+            for access in self.reads:
+                if access.lo < region.hi and region.lo < access.hi and region.overlaps(access):
+                    found.append(access)
+
+    def note(self, region: Region, write: bool, lane: Lane, value: int, what: str) -> None:
+        """Write down an access that is ordered after everything `collect` found for it."""
+        if write:
+            if self.reads:
+                self.reads = [a for a in self.reads if not region.covers(a)]
+            entries = self.writes
+        else:
+            entries = self.reads
+        if len(entries) >= _PRUNE_AT:
+            entries[:] = [a for a in entries if a.value > a.lane.complete]
+        reuse = None
+        for access in entries:
+            if region.covers(access) and (write or access.lane is lane):
+                reuse = access
+                break
+        if reuse is None:
+            entries.append(Access(region, write, lane, value, what))
+            return
+        if len(entries) > 1:
+            entries[:] = [
+                a
+                for a in entries
+                if a is reuse or not (region.covers(a) and (write or a.lane is lane))
+            ]
+        reuse.lo, reuse.hi, reuse.width, reuse.pitch = region
+        reuse.lane = lane
+        reuse.value = value
+        reuse.epoch = lane.epoch
+        reuse.what = what
+
+    def pending(self) -> dict[Lane, int]:
+        """The values after which nothing uses this memory any more."""
+        return needs_of_host([*self.reads, *self.writes])
+
+
+def needs_of_lane(lane: Lane, conflicts: Iterable[Access]) -> tuple[bool, dict[Lane, int]]:
+    """What new work on `lane` needs before it may run: a barrier, and waits for other lanes."""
+    barrier = False
+    waits: dict[Lane, int] = {}
+    for access in conflicts:
+        other = access.lane
+        if other is lane:
+            if access.epoch >= lane.epoch and access.value > lane.complete:
+                barrier = True
+        elif access.value > other.complete and access.value > lane.seen.get(other, 0):
+            waits[other] = max(waits.get(other, 0), access.value)
+    return barrier, waits
+
+
+def needs_of_host(conflicts: Iterable[Access]) -> dict[Lane, int]:
+    """What the host must wait for before it may touch memory: by lane, the value."""
+    waits: dict[Lane, int] = {}
+    for access in conflicts:
+        lane = access.lane
+        if access.value > lane.complete and access.value > waits.get(lane, 0):
+            waits[lane] = access.value
+    return waits

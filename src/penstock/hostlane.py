@@ -1,0 +1,43 @@
+"""A lane whose work the host does: copies that the device may have to wait for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.hazards import Lane
+
+if TYPE_CHECKING:
+    from penstock.driver.protocol import Driver
+
+
+class HostLane:
+    """A timeline that only the host raises. Every copy takes the next value, in order."""
+
+    has_recorded = False
+
+    def __init__(self, driver: Driver, name: str) -> None:
+        self._driver = driver
+        self.timeline = driver.timeline()
+        self.lane = Lane(name, self, is_host=True)
+
+    def start(self) -> int:
+        """The value of a copy that is about to be made; device work may wait for it from now."""
+        self.lane.submitted += 1
+        return self.lane.submitted
+
+    def finish(self, value: int) -> None:
+        """The copy is made."""
+        self._driver.signal(self.timeline, value)
+        self.lane.complete = value
+
+    def ensure_submitted(self, value: int) -> None:
+        """Always so: a copy is under way from its start."""
+
+    def poll(self) -> None:
+        """Nothing to learn: whoever makes the copy writes down that it is made."""
+
+    def rest(self) -> None:
+        """Nothing to do."""
+
+    def close(self) -> None:
+        self.timeline.close()

@@ -1,0 +1,461 @@
+"""A compiled program with its reflected signature, and the launcher.
+
+A call checks everything before anything is recorded: names, dtypes, sizes, limits. The path of a
+good call is kept short, because its cost is paid by the interpreter on every launch; a bad one is
+found by the same checks and explained at leisure by `_explain`.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import struct
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from penstock import trace
+from penstock.array import Array
+from penstock.errors import (
+    ArgumentError,
+    Closed,
+    CompileError,
+    DtypeMismatch,
+    Error,
+    InvalidSpirv,
+    InvalidValue,
+    ShapeMismatch,
+    Unsupported,
+)
+from penstock.glsl import compile_glsl
+from penstock.spirv import Binding, Interface, Member, reflect
+
+if TYPE_CHECKING:
+    from penstock.device import Device
+    from penstock.driver.protocol import DeviceInfo
+    from penstock.stream import Stream
+
+_SPIRV_MAGIC = b"\x03\x02\x23\x07"
+_RESERVED = frozenset({"stream", "threads", "groups"})
+
+#: SPIR-V capabilities that need a device feature, by the feature's Vulkan name.
+_FEATURES = {
+    "Float16": "shaderFloat16",
+    "Float64": "shaderFloat64",
+    "Int8": "shaderInt8",
+    "Int16": "shaderInt16",
+    "Int64": "shaderInt64",
+    "Int64Atomics": "shaderBufferInt64Atomics",
+    "StorageBuffer16BitAccess": "storageBuffer16BitAccess",
+    "UniformAndStorageBuffer16BitAccess": "uniformAndStorageBuffer16BitAccess",
+    "StoragePushConstant16": "storagePushConstant16",
+    "StorageBuffer8BitAccess": "storageBuffer8BitAccess",
+    "UniformAndStorageBuffer8BitAccess": "uniformAndStorageBuffer8BitAccess",
+    "StoragePushConstant8": "storagePushConstant8",
+}
+
+
+class Kernel:
+    """Call it with arrays and scalars by name, and `threads=` or `groups=`. Never waits."""
+
+    def __init__(
+        self,
+        device: Device,
+        source: str | bytes | os.PathLike[str],
+        *,
+        name: str = "",
+        defines: Mapping[str, str | int | float],
+        constants: Mapping[str, Any],
+    ) -> None:
+        code, self.name = _load(source, name, defines)
+        self.device = device
+        self.scheduler = device.scheduler
+        self.interface: Interface = reflect(code)
+        self._check_limits()
+        chosen = self._constants(constants)
+        self.local_size = self._local_size(chosen)
+        with self.scheduler.lock:
+            self.scheduler.check()
+            self._program: Any = self.scheduler.driver.program(code, self.interface, chosen)
+        self._closed = False
+        self._slots = [_Slot(binding, device.info) for binding in self.interface.bindings]
+        self._members = [member.name for member in self.interface.push]
+        self._names = frozenset([slot.name for slot in self._slots] + self._members)
+        self._pack = _packer(self.interface.push, self.interface.push_size)
+        self._most_groups = device.info.limits["group_count"]
+        self._what = f"kernel {self.name}"
+
+    def __call__(
+        self,
+        *,
+        stream: Stream | None = None,
+        threads: int | tuple[int, ...] | None = None,
+        groups: int | tuple[int, ...] | None = None,
+        **arguments: Any,
+    ) -> None:
+        """Launch on `stream`: `threads` in all (rounded up to whole groups), or whole `groups`."""
+        scheduler = self.scheduler
+        counts = self._groups(threads, groups)
+        if arguments.keys() != self._names:
+            self._explain_names(arguments)
+        with scheduler.lock:
+            if scheduler.closed or scheduler.lost is not None or self._closed:
+                self._explain_closed()
+            if stream is None:
+                stream = self.device.default_stream
+            elif getattr(stream, "scheduler", None) is not scheduler or stream.closed:
+                self._explain_stream(stream)
+            uses = []
+            flat = []
+            for slot in self._slots:
+                array = arguments[slot.name]
+                if (
+                    type(array) is not Array
+                    or array.dtype is not slot.dtype
+                    or array.nbytes < slot.min_size
+                    or array.nbytes > slot.max_size
+                    or not array.contiguous
+                    or (buffer := array.buffer).scheduler is not scheduler
+                    or buffer.closed
+                    or (slot.writes and not buffer.writable)
+                ):
+                    self._check_array(slot, array)
+                    buffer = array.buffer
+                region = array.region
+                backing = buffer.backing
+                if backing.views:
+                    backing = buffer.backing_for(stream, region, slot.writes, self._what)
+                offset = backing.offset + region.lo
+                if offset % slot.alignment:
+                    self._explain_alignment(slot, array, offset)
+                uses.append((backing, region, slot.writes))
+                flat += (backing.memory.handle, offset, array.nbytes)
+            if self._members:
+                try:
+                    self._pack(self._program.push, [arguments[name] for name in self._members])
+                except (struct.error, TypeError, ValueError, OverflowError):
+                    self._explain_scalars(arguments)
+            if 0 in counts:
+                return
+            stream.begin(uses).dispatch(self._program, flat, counts)
+            if trace.active:
+                trace.emit("launch", f"{self.name} in {counts} groups")
+            stream.note(uses, self._what)
+
+    def close(self) -> None:
+        """Give the program back; launches in flight finish first. Safe to call twice."""
+        with self.scheduler.lock:
+            if not self._closed:
+                self._closed = True
+                self.scheduler.retire_program(self._program)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def __del__(self) -> None:
+        # May run in any thread, in the middle of anything: only leave a message.
+        if not getattr(self, "_closed", True):
+            self.scheduler.program_dropped(self._program)
+
+    def __enter__(self) -> Kernel:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Kernel {self.signature}>"
+
+    @property
+    def signature(self) -> str:
+        """What to call the kernel with."""
+        arrays = [
+            f"{slot.name}: {slot.access} {slot.dtype or 'bytes'}[]" for slot in self._slots
+        ]
+        scalars = [
+            f"{m.name}: {m.dtype}{list(m.shape) if m.shape else ''}" for m in self.interface.push
+        ]
+        return f"{self.name}({', '.join(arrays + scalars)}) in groups of {self.local_size}"
+
+    # Making.
+
+    def _check_limits(self) -> None:
+        info, interface = self.device.info, self.interface
+        missing = [
+            f"{capability} ({feature})"
+            for capability, feature in _FEATURES.items()
+            if capability in interface.capabilities and feature not in info.features
+        ]
+        if missing:
+            raise Unsupported(f"{self.name} needs what {info.name} lacks: {', '.join(missing)}")
+        clash = _RESERVED & {b.name for b in interface.bindings} | _RESERVED & {
+            m.name for m in interface.push
+        }
+        if clash:
+            raise InvalidSpirv(
+                f"{self.name} calls an argument {', '.join(sorted(clash))!r}, which a call uses "
+                "for itself; give it another name"
+            )
+        other = [b.name for b in interface.bindings if b.set]
+        if other:
+            raise Unsupported(f"{self.name}: {other[0]!r} is in another descriptor set than 0")
+        room = info.limits["push_constants"]
+        if interface.push_size > room:  # type: ignore[operator]
+            raise Unsupported(
+                f"{self.name} has {interface.push_size} bytes of push constants; {info.name} "
+                f"has room for {room}. Put the rest into a buffer"
+            )
+
+    def _constants(self, chosen: Mapping[str, Any]) -> dict[int, bytes]:
+        known = {constant.name: constant for constant in self.interface.constants}
+        if unknown := chosen.keys() - known.keys():
+            raise ArgumentError(
+                f"{self.name} has no constant {sorted(unknown)[0]!r}; it has "
+                f"{', '.join(known) or 'none'}"
+            )
+        values = {}
+        for name, value in chosen.items():
+            constant = known[name]
+            dtype = np.dtype(np.uint32) if constant.dtype.kind == "b" else constant.dtype
+            try:
+                values[constant.id] = np.array(value, dtype).tobytes()
+            except (TypeError, ValueError, OverflowError) as error:
+                raise InvalidValue(f"constant {name}={value!r} does not fit {dtype}") from error
+        return values
+
+    def _local_size(self, chosen: Mapping[int, bytes]) -> tuple[int, int, int]:
+        sizes = [
+            int.from_bytes(chosen[number], "little") if number in chosen else size
+            for size, number in zip(
+                self.interface.local_size, self.interface.local_size_ids, strict=True
+            )
+        ]
+        limits = self.device.info.limits
+        most: Any = limits["group_size"]
+        if any(n > m or n < 1 for n, m in zip(sizes, most, strict=True)) or (
+            sizes[0] * sizes[1] * sizes[2] > limits["group_invocations"]  # type: ignore[operator]
+        ):
+            raise Unsupported(
+                f"{self.name} has groups of {tuple(sizes)}; {self.device.name} allows up to "
+                f"{most} and {limits['group_invocations']} in all"
+            )
+        return sizes[0], sizes[1], sizes[2]
+
+    # Calling.
+
+    def _groups(self, threads: Any, groups: Any) -> tuple[int, int, int]:
+        local = self.local_size
+        if type(threads) is int and groups is None and threads >= 0:
+            counts = (-(-threads // local[0]), 1, 1)
+        else:
+            given, what = (threads, "threads") if groups is None else (groups, "groups")
+            if (threads is None) == (groups is None):
+                raise ArgumentError(
+                    f"{self.name}: say how much to run, with either threads= or groups="
+                )
+            sizes = _three(given, what)
+            if groups is None:
+                counts = tuple(-(-n // size) for n, size in zip(sizes, local, strict=True))
+            else:
+                counts = sizes
+        most: Any = self._most_groups
+        if counts[0] > most[0] or counts[1] > most[1] or counts[2] > most[2]:
+            raise InvalidValue(
+                f"{self.name} in {counts} groups; {self.device.name} runs at most {most}. "
+                "Use larger groups, or more dimensions"
+            )
+        return counts
+
+    def _explain_names(self, arguments: Mapping[str, Any]) -> NoReturn:
+        unknown = sorted(arguments.keys() - self._names)
+        missing = sorted(self._names - arguments.keys())
+        parts = []
+        if unknown:
+            parts.append(f"no argument {', '.join(map(repr, unknown))}")
+        if missing:
+            parts.append(f"argument {', '.join(map(repr, missing))} is missing")
+        raise ArgumentError(f"{self.name}: {'; '.join(parts)}. Its signature is {self.signature}")
+
+    def _explain_closed(self) -> NoReturn:
+        self.scheduler.check()
+        raise Closed(f"{self._what} is closed")
+
+    def _explain_stream(self, stream: Any) -> NoReturn:
+        if getattr(stream, "scheduler", None) is not self.scheduler:
+            raise ArgumentError(f"stream={stream!r} is not a stream of {self.device}")
+        raise Closed(f"{stream.name} is closed")
+
+    def _check_array(self, slot: _Slot, array: Any) -> None:
+        """The checks of a call again, in words; passes dtypes that are the same bytes."""
+        label = f"{self.name}: argument {slot.name!r}"
+        if not isinstance(array, Array):
+            hint = " (use dev.array or dev.adopt)" if isinstance(array, np.ndarray) else ""
+            raise ArgumentError(
+                f"{label} must be a penstock Array, not {type(array).__name__}{hint}"
+            )
+        if array.buffer.scheduler is not self.scheduler:
+            raise ArgumentError(
+                f"{label} is on {array.device}, the kernel on {self.device}; copy it over"
+            )
+        array.buffer.check()
+        if slot.dtype is not None and not _same_bytes(array.dtype, slot.dtype):
+            raise DtypeMismatch(f"{label} must be {slot.dtype}, not {array.dtype}")
+        if not array.contiguous:
+            raise ShapeMismatch(f"{label} is not contiguous; pass {slot.name}=x.copy()")
+        if array.nbytes < slot.min_size:
+            raise ShapeMismatch(
+                f"{label} has {array.nbytes} bytes; the kernel needs at least {slot.min_size}"
+            )
+        if array.nbytes > slot.max_size:
+            raise Unsupported(
+                f"{label} has {array.nbytes:,} bytes; {self.device.name} binds at most "
+                f"{slot.max_size:,}. Pass it in slices"
+            )
+        if slot.writes:
+            array.buffer.check_writable(self._what)
+
+    def _explain_alignment(self, slot: _Slot, array: Array, offset: int) -> NoReturn:
+        raise InvalidValue(
+            f"{self.name}: argument {slot.name!r} starts at byte {offset} of its memory; "
+            f"{self.device.name} needs multiples of {slot.alignment}. Slice at such multiples, or "
+            f"pass {slot.name}=x.copy()"
+        )
+
+    def _explain_scalars(self, arguments: Mapping[str, Any]) -> NoReturn:
+        for member in self.interface.push:
+            value = arguments[member.name]
+            try:
+                _packer((member,), self.interface.push_size)(
+                    bytearray(self.interface.push_size), [value]
+                )
+            except (struct.error, TypeError, ValueError, OverflowError) as error:
+                wanted = f"{member.dtype}{list(member.shape) if member.shape else ''}"
+                message = f"{self.name}: argument {member.name!r} must be {wanted}, not {value!r}"
+                if isinstance(value, (int, float, np.number)) and member.shape == ():
+                    fits = isinstance(value, (int, np.integer)) or member.dtype.kind == "f"
+                    kind: type[Error] = InvalidValue if fits else DtypeMismatch
+                else:
+                    kind = ShapeMismatch if isinstance(error, ValueError) else ArgumentError
+                raise kind(f"{message} ({error})") from None
+        raise AssertionError("one of the scalars failed before")
+
+
+class _Slot:
+    """A binding, as a call wants to see it."""
+
+    __slots__ = ("access", "alignment", "dtype", "max_size", "min_size", "name", "writes")
+
+    def __init__(self, binding: Binding, info: DeviceInfo) -> None:
+        self.name = binding.name
+        self.access = binding.access
+        self.writes = binding.access != "r"
+        self.dtype = binding.dtype
+        self.min_size = binding.min_size
+        uniform = binding.kind == "uniform"
+        self.max_size: Any = info.limits["uniform_range" if uniform else "binding_range"]
+        self.alignment: Any = info.limits["binding_alignment"]
+
+
+def _load(
+    source: str | bytes | os.PathLike[str], name: str, defines: Mapping[str, str | int | float]
+) -> tuple[bytes, str]:
+    """SPIR-V and a name from whatever the user gave."""
+    include_dir = None
+    if isinstance(source, os.PathLike) or (isinstance(source, str) and "\n" not in source):
+        path = Path(source)
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise CompileError(
+                f"{source!r} is neither GLSL text nor a file that can be read ({error})"
+            ) from error
+        name = name or path.stem
+        include_dir = path.parent
+        if content[:4] == _SPIRV_MAGIC:
+            source = content
+        else:
+            source = content.decode("utf-8", "replace")
+    name = name or "kernel"
+    if isinstance(source, str):
+        return compile_glsl(source, name=name, defines=defines, include_dir=include_dir), name
+    if not isinstance(source, (bytes, bytearray, memoryview)):
+        raise ArgumentError(
+            f"a kernel is GLSL text, SPIR-V bytes or a path, not {type(source).__name__}"
+        )
+    if defines:
+        raise ArgumentError("defines= is for GLSL; use constants= with SPIR-V")
+    return bytes(source), name
+
+
+def _three(given: Any, what: str) -> tuple[int, int, int]:
+    sizes = given if isinstance(given, (tuple, list)) else (given,)
+    try:
+        counts = [operator.index(n) for n in sizes]
+    except TypeError as error:
+        raise ArgumentError(f"{what}= is an int or a tuple of up to three, not {given!r}") from error
+    if not 1 <= len(counts) <= 3 or any(n < 0 for n in counts):
+        raise InvalidValue(f"{what}={given!r} must be one to three numbers, none negative")
+    counts += [1] * (3 - len(counts))
+    return counts[0], counts[1], counts[2]
+
+
+def _same_bytes(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+    """Whether an array of `given` can be bound where the shader says `wanted`.
+
+    GLSL has no bool, bfloat16, complex or date in buffers: they are bound as what they consist of.
+    """
+    if given == wanted:
+        return True
+    if given.kind == "c":
+        return wanted.kind == "f" and given.itemsize == 2 * wanted.itemsize
+    if given.kind in "bmMV":
+        return wanted.kind in "iu" and given.itemsize == wanted.itemsize
+    return False
+
+
+def _packer(
+    members: tuple[Member, ...], size: int
+) -> Callable[[bytearray, list[Any]], None]:
+    """A function that puts the values of push constants into their block."""
+    if all(member.shape == () for member in members):
+        layout = struct.Struct(_format(members))
+
+        def pack(block: bytearray, values: list[Any]) -> None:
+            layout.pack_into(block, 0, *values)
+
+        return pack
+
+    def pack_arrays(block: bytearray, values: list[Any]) -> None:
+        for member, value in zip(members, values, strict=True):
+            data = np.asarray(value)
+            if data.shape != member.shape:
+                raise ValueError(f"its shape is {data.shape}")
+            if not np.can_cast(data.dtype, member.dtype, "same_kind") and not (
+                member.dtype.kind == "u" and data.dtype.kind == "i" and np.all(data >= 0)
+            ):
+                raise TypeError(f"its dtype is {data.dtype}")
+            place = np.ndarray(
+                member.shape, member.dtype, buffer=block, offset=member.offset,
+                strides=member.strides,
+            )  # fmt: skip
+            place[...] = data
+
+    return pack_arrays
+
+
+def _format(members: tuple[Member, ...]) -> str:
+    text, at = "<", 0
+    for member in members:
+        text += f"{member.offset - at}x" if member.offset > at else ""
+        text += "e" if member.dtype == np.float16 else member.dtype.char
+        at = member.offset + member.dtype.itemsize
+    return text.replace("l", "q").replace("L", "Q")

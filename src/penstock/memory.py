@@ -1,0 +1,243 @@
+"""Device memory in pieces: few driver allocations, size-classed free lists, safe reuse.
+
+A `Pool` takes chunks from the driver and cuts them into `Backing`s. A backing that nobody wants
+any more is *retired*: it returns to its free list only when its last use is complete and no host
+view shows it. Nothing is given back to the driver while it may be wanted again; `trim` gives back
+what is wholly unused, and an allocation that fails trims and tries once more.
+
+Lifetime: a chunk lives while any of its backings does, and longer if a NumPy array still shows its
+bytes after the device is closed (see `Device.close`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.driver.protocol import Driver, Memory
+from penstock.errors import OutOfMemory
+from penstock.hazards import History, Region
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_ALIGN = 256  # every driver's binding alignment divides this
+_FIRST_CHUNK = 1 << 20
+_LARGEST_CHUNK = 64 << 20
+_DEDICATED = 16 << 20  # from here on a backing gets an allocation of its own
+_serials = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class MemoryStats:
+    """Bytes of device memory, from `dev.memory`."""
+
+    reserved: int  #: held from the driver
+    used: int  #: in arrays, staging and results that are alive
+    pending: int  #: dropped, but still in use by work in flight
+    free: int  #: ready for reuse
+    adopted: int  #: of the caller's own memory, used in place
+    peak: int  #: the most that was ever reserved
+    allocations: int  #: how many allocations the driver has made in all
+
+
+class Chunk:
+    """One allocation of the driver's, and how much of it is taken."""
+
+    __slots__ = ("bytes", "cut", "live", "memory")
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+        self.bytes = None if memory.address is None else _host_bytes(memory.address, memory.nbytes)
+        self.cut = 0
+        self.live = 0
+
+
+class Backing:
+    """A piece of device memory with its ledger page. Owned by one buffer, or by one transfer."""
+
+    __slots__ = (
+        "chunk", "history", "holds", "memory", "nbytes", "offset", "pool", "serial", "views",
+    )  # fmt: skip
+
+    def __init__(self, pool: Pool | None, chunk: Chunk, offset: int, nbytes: int) -> None:
+        self.pool = pool
+        self.chunk = chunk
+        self.memory: Any = chunk.memory
+        self.offset = offset
+        self.nbytes = nbytes
+        self.history = History()
+        self.holds = 0  # NumPy arrays, alive somewhere, that show these bytes
+        self.views: list[tuple[Region, bool]] = []  # what the device must respect of them
+        self.serial = next(_serials)
+
+    @property
+    def mapped(self) -> bool:
+        return self.memory.address is not None
+
+    @property
+    def bytes(self) -> npt.NDArray[np.uint8]:
+        """The host's sight of it, for transfers; not tracked, never given to users."""
+        assert self.chunk.bytes is not None
+        return self.chunk.bytes[self.offset : self.offset + self.nbytes]
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing on the device or host uses it, as far as is known."""
+        return not self.holds and not self.history.pending()
+
+
+class Pool:
+    """All memory of one kind. Every method is called under the device's lock."""
+
+    def __init__(
+        self, driver: Driver, *, host: bool, limit: int, poll: Callable[[], None]
+    ) -> None:
+        self._driver = driver
+        self._poll = poll
+        self._host = host
+        self._limit = limit
+        self._chunks: list[Chunk] = []
+        self._free: dict[int, list[Backing]] = {}
+        self._retired: deque[Backing] = deque()
+        self._next_chunk = _FIRST_CHUNK
+        self.reserved = self.used = self.pending = self.peak = self.allocations = 0
+
+    def allocate(self, nbytes: int) -> Backing:
+        """A backing of at least `nbytes` bytes with an empty history."""
+        size = size_class(nbytes)
+        free = self._free.get(size)
+        if not free:
+            self.reap()
+            free = self._free.get(size)
+        backing = free.pop() if free else self._cut(size, nbytes)
+        backing.chunk.live += 1
+        self.used += size
+        return backing
+
+    def retire(self, backing: Backing) -> None:
+        """Take a backing back; it is reused once its last use is complete."""
+        self.used -= backing.nbytes
+        self.pending += backing.nbytes
+        self._retired.append(backing)
+
+    def reap(self) -> None:
+        """Move what is no longer in use to the free lists."""
+        if not self._retired:
+            return
+        self._poll()
+        still: deque[Backing] = deque()
+        for backing in self._retired:
+            if backing.idle:
+                self._release(backing)
+            else:
+                still.append(backing)
+        self._retired = still
+
+    def trim(self) -> int:
+        """Give wholly unused chunks back to the driver; the bytes given back."""
+        self.reap()
+        empty = [chunk for chunk in self._chunks if not chunk.live]
+        for chunk in empty:
+            self._chunks.remove(chunk)
+            self._free = {
+                size: [b for b in backings if b.chunk is not chunk]
+                for size, backings in self._free.items()
+            }
+            self.reserved -= chunk.memory.nbytes
+            self._driver.free(chunk.memory)
+        return sum(chunk.memory.nbytes for chunk in empty)
+
+    def close(self) -> None:
+        for chunk in self._chunks:
+            self._driver.free(chunk.memory)
+        self._chunks.clear()
+        self._free.clear()
+
+    def _release(self, backing: Backing) -> None:
+        self.pending -= backing.nbytes
+        backing.chunk.live -= 1
+        fresh = Backing(self, backing.chunk, backing.offset, backing.nbytes)
+        self._free.setdefault(backing.nbytes, []).append(fresh)
+
+    def _cut(self, size: int, asked: int) -> Backing:
+        chunk = self._chunk_with_room(size)
+        if chunk is None:
+            chunk = self._new_chunk(size, asked)
+        backing = Backing(self, chunk, chunk.cut, size)
+        chunk.cut += size
+        return backing
+
+    def _chunk_with_room(self, size: int) -> Chunk | None:
+        # Only the newest chunk is cut from: the rests of older ones are small by construction.
+        if size < _DEDICATED and self._chunks:
+            chunk = self._chunks[-1]
+            if chunk.memory.nbytes - chunk.cut >= size:
+                return chunk
+        return None
+
+    def _new_chunk(self, size: int, asked: int) -> Chunk:
+        nbytes = size if size >= _DEDICATED else max(size, self._next_chunk)
+        try:
+            memory = self._take(nbytes)
+        except OutOfMemory:
+            given = self.trim()
+            try:
+                memory = self._take(nbytes if given else size)
+            except OutOfMemory as error:
+                raise OutOfMemory(
+                    f"asked for {asked:,} bytes of {'host' if self._host else 'device'} memory; "
+                    f"{self.used + self.pending:,} are in use ({self.pending:,} of them by work "
+                    f"in flight), {self.reserved:,} are reserved, and the device allows "
+                    f"{self._limit:,} in one piece. Close arrays you no longer need, or "
+                    f"synchronize and try again. ({error})"
+                ) from None
+        if size < _DEDICATED:
+            self._next_chunk = min(2 * self._next_chunk, _LARGEST_CHUNK)
+        chunk = Chunk(memory)
+        # A dedicated chunk goes first, so that the one being cut stays last.
+        self._chunks.insert(0 if size >= _DEDICATED else len(self._chunks), chunk)
+        return chunk
+
+    def _take(self, nbytes: int) -> Memory:
+        if nbytes > self._limit:
+            raise OutOfMemory(f"{nbytes:,} bytes are more than one allocation may have")
+        memory = self._driver.allocate(nbytes, host=self._host)
+        self.allocations += 1
+        self.reserved += nbytes
+        self.peak = max(self.peak, self.reserved)
+        return memory
+
+
+def size_class(nbytes: int) -> int:
+    """The size that is really set aside: four classes to the doubling, so at most 1/4 is lost."""
+    if nbytes <= _ALIGN:
+        return _ALIGN
+    step = max(_ALIGN, 1 << max(0, (nbytes - 1).bit_length() - 3))
+    return -(-nbytes // step) * step
+
+
+def adopted_backing(memory: Memory, offset: int, nbytes: int) -> Backing:
+    """A backing over memory that belongs to no pool."""
+    return Backing(None, Chunk(memory), offset, nbytes)
+
+
+class _HostBytes:
+    """Lets NumPy see raw memory. Its owner keeps the memory alive."""
+
+    def __init__(self, address: int, nbytes: int) -> None:
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "data": (address, False),
+        }
+
+
+def _host_bytes(address: int, nbytes: int) -> npt.NDArray[np.uint8]:
+    return np.asarray(_HostBytes(address, nbytes))

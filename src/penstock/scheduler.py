@@ -1,0 +1,376 @@
+"""What all parts of a device share: its lock, memory, streams, and every wait.
+
+`Device` is the face; this is the machinery behind it. Everything recorded goes through a `Stream`,
+everything the host waits for goes through `wait_for`, and everything that ends, ends here: arrays
+dropped, views released, streams forgotten. Those ends may come in any thread in the middle of
+anything, so they only leave a message, and `drain` acts on it at the next safe moment.
+
+One lock guards it all. No thread waits for the device while it holds the lock, but for a stream
+that has run too far ahead; and no copier needs the lock to get its copy done.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from penstock import trace
+from penstock.driver.protocol import Driver
+from penstock.errors import Closed, DeviceLost, ForkedDevice, OutOfMemory
+from penstock.hazards import Lane, Region
+from penstock.hostlane import HostLane
+from penstock.memory import Backing, MemoryStats, Pool
+from penstock.pump import Pump
+from penstock.stream import Stream
+
+if TYPE_CHECKING:
+    from penstock.device import Device
+
+_SLICE_NS = 100_000_000  # waits wake this often, to hear of Ctrl-C and of a lost device
+_CLOSE_TIMEOUT = 30.0  # seconds that closing gives a kernel to end
+
+_alive: weakref.WeakSet[Scheduler] = weakref.WeakSet()
+
+
+class Scheduler:
+    """Owns the driver and everything made from it. Made and closed by its `Device`."""
+
+    def __init__(self, device: Device, driver: Driver, transfers: str) -> None:
+        self.device = device
+        self.driver = driver
+        self.transfers = transfers
+        self.name = driver.info.name
+        self.lock: Any = threading.RLock()
+        self.lost: DeviceLost | None = None
+        self.closed = False
+        limit = driver.info.limits["allocation"]
+        assert isinstance(limit, int)
+        self.pool = Pool(driver, host=False, limit=limit, poll=self.poll)
+        self.host_pool = Pool(driver, host=True, limit=limit, poll=self.poll)
+        self.adopted_bytes = 0
+        self.exports = 0  # host views alive
+        self.pump = Pump(self)
+        self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
+        self._streams_made = 0
+        self._arrays_named = 0
+        self._host_lanes: list[HostLane] = []
+        self._idle_host_lanes: list[HostLane] = []
+        self._leaving: list[tuple[Backing, Any]] = []
+        self._dropped: deque[tuple[Backing, Any]] = deque()
+        self._released: deque[tuple[Backing, tuple[Region, bool] | None]] = deque()
+        self._forgotten: deque[Stream] = deque()
+        self._dropped_programs: deque[Any] = deque()
+        self._old_programs: list[tuple[Any, dict[Lane, int]]] = []
+        self._torn_down = False
+        _alive.add(self)
+
+    # State.
+
+    def check(self) -> None:
+        """Raise unless the device can be used."""
+        if self.closed:
+            raise Closed(f"{self.name} is closed")
+        if self.lost is not None:
+            raise DeviceLost(str(self.lost))
+
+    def mark_lost(self, error: BaseException) -> None:
+        """From now on everything pending, and everything new, raises `DeviceLost`."""
+        if self.lost is None:
+            self.lost = DeviceLost(f"{self.name} was lost: {error}")
+
+    def note_failure(self, error: BaseException) -> None:
+        if isinstance(error, DeviceLost):
+            self.mark_lost(error)
+
+    def new_stream(self, name: str) -> Stream:
+        made = Stream(self, self._streams_made, name or f"stream {self._streams_made}")
+        self._streams_made += 1
+        self._streams.add(made)
+        return made
+
+    def new_name(self) -> str:
+        """A name for an array that the user did not name."""
+        self._arrays_named += 1
+        return f"array {self._arrays_named}"
+
+    def memory_stats(self) -> MemoryStats:
+        self.drain()
+        pools = (self.pool, self.host_pool)
+        for pool in pools:
+            pool.reap()
+        reserved = sum(pool.reserved for pool in pools)
+        used = sum(pool.used for pool in pools)
+        pending = sum(pool.pending for pool in pools)
+        return MemoryStats(
+            reserved=reserved,
+            used=used,
+            pending=pending,
+            free=reserved - used - pending,
+            adopted=self.adopted_bytes,
+            peak=sum(pool.peak for pool in pools),
+            allocations=sum(pool.allocations for pool in pools),
+        )
+
+    def trim(self) -> int:
+        self.drain()
+        return self.pool.trim() + self.host_pool.trim()
+
+    # Waiting.
+
+    def everything_recorded(self) -> dict[Lane, int]:
+        """Submit everything, and tell when it is done."""
+        points: dict[Lane, int] = {}
+        for stream in self._all_streams():
+            stream.ensure_submitted(stream.lane.recorded)
+            for lane, value in stream.points().items():
+                points[lane] = max(value, points.get(lane, 0))
+        return points
+
+    def poll(self) -> None:
+        """Learn how far every stream has come."""
+        try:
+            for stream in tuple(self._streams):
+                stream.poll()
+        except DeviceLost as error:
+            self.mark_lost(error)
+            raise
+
+    def reached(self, points: dict[Lane, int]) -> bool:
+        """Whether all points are reached. Submits what they need, and does not wait."""
+        if all(value <= lane.complete for lane, value in points.items()):
+            return True
+        with self.lock:
+            self.check()
+            try:
+                for lane, value in points.items():
+                    lane.owner.ensure_submitted(value)
+                    lane.owner.poll()
+            except DeviceLost as error:
+                self.mark_lost(error)
+                raise
+            return all(value <= lane.complete for lane, value in points.items())
+
+    def wait_for(
+        self, points: dict[Lane, int], timeout: float | None, reason: str, **details: Any
+    ) -> bool:
+        """Block the host until all points are reached; False when `timeout` seconds ran out."""
+        if self.reached(points):
+            return True
+        left = {lane: value for lane, value in points.items() if value > lane.complete}
+        start = time.perf_counter()
+        done = self.await_points(left, timeout)
+        if trace.active:
+            seconds = time.perf_counter() - start
+            trace.emit("wait", reason, start=start, seconds=seconds, **details)
+        for lane in left:
+            lane.owner.rest()
+        return done
+
+    def await_points(self, points: dict[Lane, int], timeout: float | None = None) -> bool:
+        """Block until points whose work is submitted are reached. Takes no lock."""
+        timelines = [(lane.owner.timeline, value) for lane, value in points.items()]
+        if not timelines:
+            return True
+        deadline = None if timeout is None else time.monotonic() + timeout
+        try:
+            while True:
+                patience = _SLICE_NS
+                if deadline is not None:
+                    patience = min(patience, max(0, int((deadline - time.monotonic()) * 1e9)))
+                if self.driver.wait(timelines, patience):
+                    break
+                if self.lost is not None:
+                    raise DeviceLost(str(self.lost))
+                if deadline is not None and time.monotonic() >= deadline:
+                    return False
+        except DeviceLost as error:
+            self.mark_lost(error)
+            raise
+        for lane, value in points.items():
+            lane.complete = max(lane.complete, value)
+        return True
+
+    def take_host_lane(self) -> HostLane:
+        """A host lane for one copy by the calling thread."""
+        if self._idle_host_lanes:
+            return self._idle_host_lanes.pop()
+        made = HostLane(self.driver, f"host copy {len(self._host_lanes)}")
+        self._host_lanes.append(made)
+        return made
+
+    def return_host_lane(self, host: HostLane) -> None:
+        self._idle_host_lanes.append(host)
+
+    def submit_dry_streams(self) -> bool:
+        """For the pump: submit where the device idles; whether anything is still recorded."""
+        with self.lock:
+            if self.closed or self.lost is not None:
+                return False
+            streams = tuple(self._streams)
+            for stream in streams:
+                try:
+                    stream.submit_if_dry()
+                except OutOfMemory:
+                    continue  # stays recorded; whoever needs it tries again and hears of it
+            self.drain()
+            return any(stream.has_recorded for stream in streams)
+
+    # Ends.
+
+    def retire(self, backing: Backing, kept: Any = None) -> None:
+        """Take back memory that nobody refers to any more; work in flight may still use it."""
+        if backing.pool is not None:
+            backing.pool.retire(backing)
+        else:
+            self._leaving.append((backing, kept))
+
+    def buffer_dropped(self, backing: Backing, kept: Any) -> None:
+        """From a finaliser: a buffer is gone."""
+        self._dropped.append((backing, kept))
+
+    def view_released(self, backing: Backing, shown: tuple[Region, bool] | None) -> None:
+        """From a finaliser: nothing shows this memory any more."""
+        self._released.append((backing, shown))
+        if self.closed:
+            self._tear_down()
+
+    def retire_program(self, program: Any) -> None:
+        """Give a program back once everything recorded so far is done."""
+        self._old_programs.append((program, self.everything_recorded()))
+
+    def program_dropped(self, program: Any) -> None:
+        """From a finaliser: a kernel is gone."""
+        self._dropped_programs.append(program)
+
+    def stream_forgotten(self, stream: Stream) -> None:
+        """From a finaliser: nobody can add to this stream any more."""
+        self._forgotten.append(stream)
+
+    def forget_stream(self, stream: Stream) -> None:
+        self._streams.discard(stream)
+
+    def drain(self) -> None:
+        """Act on what finalisers left. Cheap when they left nothing."""
+        self._drain_views()
+        while self._dropped:
+            self.retire(*self._dropped.popleft())
+        while self._dropped_programs:
+            self.retire_program(self._dropped_programs.popleft())
+        for _ in range(len(self._forgotten)):
+            stream = self._forgotten.popleft()
+            if not stream.release_if_idle():
+                self._forgotten.append(stream)
+        if self._leaving or self._old_programs:
+            self._let_go()
+
+    def _drain_views(self) -> None:
+        while self._released:
+            backing, shown = self._released.popleft()
+            backing.holds -= 1
+            self.exports -= 1
+            if shown is not None:
+                backing.views.remove(shown)
+
+    def _let_go(self) -> None:
+        """Free adopted memory and programs that work in flight no longer uses."""
+        self.poll()
+        leaving, self._leaving = self._leaving, []
+        for entry in leaving:
+            if entry[0].idle:
+                self.adopted_bytes -= entry[0].nbytes
+                self.driver.free(entry[0].memory)
+            else:
+                self._leaving.append(entry)
+        programs, self._old_programs = self._old_programs, []
+        for program, points in programs:
+            if all(value <= lane.complete for lane, value in points.items()):
+                self.driver.forget(program)
+            else:
+                self._old_programs.append((program, points))
+
+    def _all_streams(self) -> tuple[Stream, ...]:
+        return (*self._streams, *self._forgotten)
+
+    def close(self, timeout: float = _CLOSE_TIMEOUT) -> None:
+        """Finish all work, then release everything that no NumPy array shows any more."""
+        with self.lock:
+            if self.closed:
+                return
+            finished = False
+            try:
+                if self.lost is None:
+                    finished = self.await_points(self.everything_recorded(), timeout)
+                    self.poll()
+            except (DeviceLost, OutOfMemory):
+                pass
+            self.closed = True
+            _alive.discard(self)
+        self.pump.close()
+        if finished or self.lost is not None:
+            for stream in self._all_streams():
+                stream.stop_copier()
+            self._tear_down()
+
+    def abandon(self) -> None:
+        """Forget the device without touching it: this is a forked child, or a hung device."""
+        self.closed = True
+        self._torn_down = True
+        self.lock = _ForkedLock(self.name)
+
+    def _tear_down(self) -> None:
+        """Release the driver's objects, unless an exported array still needs its memory."""
+        if self._torn_down or not self.lock.acquire(blocking=False):
+            return
+        try:
+            self._drain_views()
+            if self.exports:
+                return
+            self._torn_down = True
+            for stream in self._all_streams():
+                stream.release()
+            for host in self._host_lanes:
+                host.close()
+            for backing, _ in self._leaving:
+                self.driver.free(backing.memory)
+            self.pool.close()
+            self.host_pool.close()
+            self.driver.close()
+        finally:
+            self.lock.release()
+
+
+class _ForkedLock:
+    """Stands in for the lock in a forked child, so that every use of the device says why not."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> NoReturn:
+        raise ForkedDevice(
+            f"{self._name} was opened before this process was forked, and cannot be used here; "
+            "open a Device in the child, or use the 'spawn' start method of multiprocessing"
+        )
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def acquire(self, blocking: bool = True) -> bool:
+        return False
+
+
+def _after_fork() -> None:
+    for scheduler in list(_alive):
+        scheduler.abandon()
+
+
+def _at_exit() -> None:
+    for scheduler in list(_alive):
+        scheduler.close()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)

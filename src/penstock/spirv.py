@@ -1,0 +1,765 @@
+"""The interface of a SPIR-V compute kernel, read from its bytes.
+
+`reflect` tells what a kernel wants to be called with: its buffers and how it uses each one, its
+push constants, its specialization constants, its local size and the capabilities it needs. It is
+not a validator: what it does not have to understand it steps over. But whatever it is given, it
+either answers or raises `InvalidSpirv` or `Unsupported`, in time linear in the size of the module.
+
+How a kernel uses a buffer is what the code does, narrowed by what is declared. Every pointer made
+from a buffer is followed; one that goes where it cannot be followed counts as read and written.
+"w" says that nothing is read, not that everything is written.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from penstock.errors import InvalidSpirv, Unsupported
+
+__all__ = ["Binding", "Constant", "Interface", "Member", "reflect"]
+
+Dtype: TypeAlias = "np.dtype[Any]"
+Access: TypeAlias = Literal["r", "w", "rw"]
+Kind: TypeAlias = Literal["storage", "uniform"]
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """One buffer. Variables that alias one binding are one `Binding`, named after the first."""
+
+    name: str
+    set: int
+    binding: int
+    kind: Kind
+    access: Access
+    dtype: Dtype | None  # the scalar in the last array, or in all members; None if there is no one
+    header: int  # bytes before the runtime array
+    stride: int | None  # of the runtime array
+    min_size: int  # bytes of the fixed part and, of a runtime array, one element
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A push constant: a NumPy array of `shape` and `strides` at `offset`.
+
+    A matrix has shape (columns, rows), whichever way it is stored. An array of structs gives each
+    of the struct's members one more leading dimension.
+    """
+
+    name: str
+    offset: int
+    dtype: Dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes from the first to the last one used, without padding at the end."""
+        steps = zip(self.shape, self.strides, strict=True)
+        return self.dtype.itemsize + sum((count - 1) * stride for count, stride in steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A specialization constant. A bool takes four bytes (VkBool32) when it is set."""
+
+    name: str
+    id: int
+    dtype: Dtype
+    default: bool | int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """Everything a kernel wants to be called with."""
+
+    entry: str
+    local_size: tuple[int, int, int]
+    local_size_ids: tuple[int | None, int | None, int | None]  # constants that set the local size
+    bindings: tuple[Binding, ...]
+    push: tuple[Member, ...]
+    push_size: int  # a multiple of four, as Vulkan wants it
+    constants: tuple[Constant, ...]
+    capabilities: frozenset[str]  # those that need something of the device
+    version: tuple[int, int]  # of SPIR-V: 1.5 needs Vulkan 1.2, 1.6 needs Vulkan 1.3
+
+
+def reflect(code: bytes, entry: str | None = None) -> Interface:
+    """Read the interface of the compute kernel in `code`.
+
+    `entry` chooses the entry point; it can be left out if there is only one.
+    """
+    module = _Module(code)
+    function, name = _choose_entry(module, entry)
+    uses = module.uses(function)
+    blocks, push = _blocks(module, uses)
+    size_constants, local_size = _local_size(module, function)
+    members = _push_members(module, push)
+    push_size = max((member.offset + member.size for member in members), default=0)
+    if push_size > _MAX_PUSH:
+        raise InvalidSpirv(f"SPIR-V: push constants of {push_size} bytes are more than {_MAX_PUSH}")
+    size_ids = [module.spec_id(constant) for constant in size_constants]
+    return Interface(
+        entry=name,
+        local_size=local_size,
+        local_size_ids=(size_ids[0], size_ids[1], size_ids[2]),
+        bindings=_bindings(module, blocks, uses),
+        push=members,
+        push_size=-(-push_size // 4) * 4,
+        constants=_constants(module, size_constants),
+        capabilities=frozenset(
+            _CAPABILITIES.get(number, f"capability {number}")
+            for number in module.capabilities - _FREE_CAPABILITIES
+        ),
+        version=module.version,
+    )
+
+
+def _choose_entry(module: _Module, wanted: str | None) -> tuple[int, str]:
+    kernels = {name: function for model, function, name in module.entries if model == _GL_COMPUTE}
+    names = ", ".join(repr(name) for name in list(kernels)[:16])
+    if not kernels:
+        raise InvalidSpirv("SPIR-V: the module has no compute (GLCompute) entry point")
+    if wanted is None and len(kernels) > 1:
+        raise InvalidSpirv(f"SPIR-V: the module has several entry points, choose one of {names}")
+    name = next(iter(kernels)) if wanted is None else wanted
+    if name not in kernels:
+        raise InvalidSpirv(f"SPIR-V: the module has no entry point {name!r}, only {names}")
+    if kernels[name] not in module.functions:
+        raise InvalidSpirv(
+            f"SPIR-V: entry point {name!r} has no function; is the module cut short?"
+        )
+    return kernels[name], name
+
+
+def _blocks(module: _Module, uses: dict[int, int]) -> tuple[list[int], int | None]:
+    """The buffer variables of the entry point, and its push-constant variable if it has one."""
+    blocks = []
+    push = None
+    # A lone entry point owns all that is declared, used or not: its arguments must not depend
+    # on what its code happens to use today.
+    lone = len(module.entries) == 1
+    for variable, (_, storage) in module.variables.items():
+        if not lone and variable not in uses:
+            continue
+        if storage in (_UNIFORM, _STORAGE_BUFFER):
+            blocks.append(variable)
+        elif storage == _UNIFORM_CONSTANT:
+            raise Unsupported(
+                f"SPIR-V: {module.name(variable)!r} is an image, a sampler or the like; "
+                "only storage and uniform buffers can be bound"
+            )
+        elif push is not None:
+            raise InvalidSpirv("SPIR-V: more than one block of push constants")
+        else:
+            push = variable
+    return blocks, push
+
+
+def _bindings(module: _Module, blocks: list[int], uses: dict[int, int]) -> tuple[Binding, ...]:
+    found: dict[tuple[int, int], Binding] = {}
+    for variable in blocks:
+        new = _binding(module, variable, uses.get(variable, 0))
+        old = found.setdefault((new.set, new.binding), new)
+        if old is not new:
+            found[new.set, new.binding] = _merge(old, new)
+    return tuple(found[key] for key in sorted(found))
+
+
+def _binding(module: _Module, variable: int, inferred: int) -> Binding:
+    decorations = module.decorations.get(variable, {})
+    struct = module.block_of(variable)
+    members = module.types[struct][1]
+    name = module.name(variable)
+    if not name and len(members) == 1:
+        name = module.member_name(struct, 0)
+    name = name or module.name(struct)
+    where = decorations.get(_DESCRIPTOR_SET), decorations.get(_BINDING)
+    if where[0] is None or where[1] is None:
+        raise InvalidSpirv(f"SPIR-V: buffer {name!r} has no set or no binding")
+
+    storage = module.variables[variable][1]
+    marks = module.decorations.get(struct, {})
+    kind: Kind = "storage" if storage == _STORAGE_BUFFER or _BUFFER_BLOCK in marks else "uniform"
+    if kind == "uniform" and _BLOCK not in marks:
+        raise InvalidSpirv(f"SPIR-V: buffer {name!r} is not decorated as a block")
+
+    fixed, header, stride = module.fixed_part(struct)
+    last = module.type(members[-1])[0] if members else 0
+    parts = members[-1:] if last in (_ARRAY, _RUNTIME_ARRAY) else members
+    scalars = {module.scalar(part) for part in parts}
+    dtype = scalars.pop() if len(scalars) == 1 else None
+    return Binding(
+        name=name or f"set{where[0]}_binding{where[1]}",
+        set=where[0],
+        binding=where[1],
+        kind=kind,
+        access=_access(module, variable, struct, inferred) if kind == "storage" else "r",
+        dtype=None if dtype is None or dtype.kind == "V" else dtype,
+        header=header,
+        stride=stride,
+        min_size=max(fixed, header + (stride or 0)),
+    )
+
+
+def _access(module: _Module, variable: int, struct: int, inferred: int) -> Access:
+    allowed = _READ | _WRITE
+    if module.declared(variable, struct, _NON_WRITABLE):
+        allowed = _READ
+    elif module.declared(variable, struct, _NON_READABLE):
+        allowed = _WRITE
+    # What is never touched is "r", the mildest, unless it was declared write-only.
+    return _ACCESS[inferred & allowed or (allowed & _READ or allowed)]
+
+
+def _merge(old: Binding, new: Binding) -> Binding:
+    if old.kind != new.kind:
+        raise Unsupported(f"SPIR-V: {old.name!r} and {new.name!r} are different kinds of buffer")
+    return Binding(
+        name=old.name,
+        set=old.set,
+        binding=old.binding,
+        kind=old.kind,
+        access=old.access if old.access == new.access else "rw",
+        dtype=old.dtype if old.dtype == new.dtype else None,
+        header=old.header,
+        stride=old.stride,
+        min_size=max(old.min_size, new.min_size),
+    )
+
+
+def _push_members(module: _Module, push: int | None) -> tuple[Member, ...]:
+    if push is None:
+        return ()
+    members = tuple(module.leaves(module.block_of(push)))
+    for member in members:
+        if member.dtype.kind == "V":
+            raise Unsupported(f"SPIR-V: push constant {member.name!r} is of a type NumPy lacks")
+    return members
+
+
+def _local_size(module: _Module, function: int) -> tuple[list[int], tuple[int, int, int]]:
+    """The constants that make up the local size (0 for a literal), and their values."""
+    constants = [0, 0, 0]
+    values: list[int | None] = list(module.local_sizes.get(function, ()))
+    if function in module.local_size_ids:
+        constants = module.local_size_ids[function]
+    # Per the SPIR-V specification this built-in, where present, overrides the execution mode.
+    for composite in module.work_group_sizes:
+        constants = module.composites.get(composite, constants)
+    if any(constants):
+        values = [module.integer(constant) for constant in constants]
+    if not values:
+        raise InvalidSpirv("SPIR-V: the entry point has no local size")
+    if None in values:
+        raise Unsupported("SPIR-V: the local size is computed from specialization constants")
+    x, y, z = (value or 0 for value in values) if len(values) == 3 else (0, 0, 0)
+    if min(x, y, z) < 1:
+        raise InvalidSpirv(f"SPIR-V: a local size of {values[:4]} is not three positive numbers")
+    return constants, (x, y, z)
+
+
+def _constants(module: _Module, size_constants: list[int]) -> tuple[Constant, ...]:
+    found: dict[int, Constant] = {}
+    fallback = dict(zip(size_constants, _SIZE_NAMES, strict=True))
+    # GLSL's `local_size_x_id = 0` next to `constant_id = 0` makes two constants with one id;
+    # the one with a name is the one its author knows.
+    for constant in sorted(module.spec_constants(), key=lambda constant: not module.name(constant)):
+        number = module.decorations[constant][_SPEC_ID]
+        dtype, default = module.literal(constant)
+        name = module.name(constant) or fallback.get(constant) or f"constant{number}"
+        found.setdefault(number, Constant(name, number, dtype, default))
+    return tuple(found[number] for number in sorted(found))
+
+
+class _Module:
+    """The tables of a module: instructions are read once, types only as far as they are asked."""
+
+    def __init__(self, code: bytes) -> None:
+        self.code = bytes(code)
+        self.words = _words(self.code)
+        self.version = (self.words[1] >> 16 & 0xFF, self.words[1] >> 8 & 0xFF)
+        self.bound = self.words[3]
+        self.capabilities: set[int] = set()
+        self.entries: list[tuple[int, int, str]] = []  # execution model, function, name
+        self.local_sizes: dict[int, array[int]] = {}
+        self.local_size_ids: dict[int, list[int]] = {}
+        self.work_group_sizes: list[int] = []
+        self.types: dict[int, tuple[int, array[int]]] = {}  # opcode, operands
+        self.constants: dict[int, tuple[int, int, array[int]]] = {}  # opcode, type, operands
+        self.composites: dict[int, list[int]] = {}
+        self.variables: dict[int, tuple[int, int]] = {}  # pointer type, storage class
+        self.decorations: dict[int, dict[int, int]] = {}
+        self.member_decorations: dict[tuple[int, int], dict[int, int]] = {}
+        self.names: dict[int, tuple[int, int]] = {}  # where the string is
+        self.member_names: dict[tuple[int, int], tuple[int, int]] = {}
+        self.non_semantic: set[int] = set()
+        self.body: list[tuple[int, int, int, int]] = []  # function, opcode, start, end
+        self.functions: set[int] = set()
+        self.calls: dict[int, list[int]] = {}
+        self.pointers: dict[int, int] = {}  # every pointer into a variable, to that variable
+        self.budget = _BUDGET
+        self._read()
+
+    # Reading.
+
+    def _read(self) -> None:
+        words, end = self.words, len(self.words)
+        known, no_pointer, body = _OPS, _NO_POINTER, self.body
+        at, function = 5, 0
+        while at < end:
+            word = words[at]
+            size, op = word >> 16, word & 0xFFFF
+            after = at + size
+            if size == 0 or after > end:
+                raise InvalidSpirv(f"SPIR-V: instruction {op} at word {at} runs past the end")
+            if op in known and size < known[op]:
+                raise InvalidSpirv(f"SPIR-V: instruction {op} at word {at} is too short")
+            if op == _FUNCTION:
+                function = self._id(words[at + 2])
+                self.functions.add(function)
+            elif op == _FUNCTION_END:
+                function = 0
+            elif function:
+                if op in _CHAINS:
+                    base = self.pointers.get(self._id(words[at + 3]))
+                    if base is not None:
+                        self.pointers[self._id(words[at + 2])] = base
+                elif op == _FUNCTION_CALL:
+                    self.calls.setdefault(function, []).append(words[at + 3])
+                if op not in no_pointer and (op != _VARIABLE or size > 4):
+                    body.append((function, op, at, after))
+            elif op in known:
+                self._declaration(op, at, after)
+            at = after
+        if function:
+            raise InvalidSpirv("SPIR-V: the module is truncated, inside a function")
+
+    def _declaration(self, op: int, at: int, end: int) -> None:
+        words = self.words
+        first, second = words[at + 1], words[at + 2] if end > at + 2 else 0
+        if op in (_NAME, _MEMBER_NAME) and 4 * (end - at) > _MAX_NAME:
+            pass  # no one will type it
+        elif op == _NAME:
+            self.names[first] = (at + 2, end)
+        elif op == _MEMBER_NAME:
+            self.member_names[first, second] = (at + 3, end)
+        elif op == _DECORATE:
+            self._decorate(self.decorations.setdefault(first, {}), at + 2, end)
+            if second == _BUILT_IN and words[at + 3 : end].tolist() == [_WORKGROUP_SIZE]:
+                self.work_group_sizes.append(first)
+        elif op == _MEMBER_DECORATE:
+            self._decorate(self.member_decorations.setdefault((first, second), {}), at + 3, end)
+        elif op == _GROUP_DECORATE:
+            for target in words[at + 2 : end]:
+                self.decorations.setdefault(target, {}).update(self.decorations.get(first, {}))
+        elif op == _GROUP_MEMBER_DECORATE:
+            for pair in range(at + 2, end - 1, 2):
+                key = words[pair], words[pair + 1]
+                own = self.member_decorations.setdefault(key, {})
+                own.update(self.decorations.get(first, {}))
+        elif op in _TYPES:
+            self.types[self._new(first)] = (op, words[at + 2 : end])
+        elif op in _SCALAR_CONSTANTS:
+            self.constants[self._new(second)] = (op, first, words[at + 3 : end])
+        elif op in _COMPOSITE_CONSTANTS:
+            self.composites[self._new(second)] = words[at + 3 : end].tolist()
+        elif op == _VARIABLE:
+            if words[at + 3] in _BLOCK_STORAGE:
+                self.variables[self._new(second)] = (first, words[at + 3])
+                self.pointers[second] = second
+            elif end > at + 4:  # an initializer, which can be a pointer
+                self.body.append((0, op, at, end))
+        elif op == _UNTYPED_VARIABLE:
+            raise Unsupported("SPIR-V: the module uses untyped pointers")
+        elif op == _CAPABILITY:
+            self.capabilities.add(first)
+        elif op == _ENTRY_POINT:
+            self.entries.append((first, self._id(second), self._string(at + 3, end)))
+        elif op == _EXECUTION_MODE and second == _LOCAL_SIZE:
+            self.local_sizes[first] = words[at + 3 : end]
+        elif op == _EXECUTION_MODE_ID and second == _LOCAL_SIZE_ID:
+            self.local_size_ids[first] = words[at + 3 : end].tolist()
+        elif op == _EXT_INST_IMPORT and self._string(at + 2, end).startswith("NonSemantic."):
+            self.non_semantic.add(first)
+
+    def _decorate(self, own: dict[int, int], at: int, end: int) -> None:
+        if self.words[at] in _DECORATIONS:
+            if self.words[at] in _VALUED and end == at + 1:
+                raise InvalidSpirv(f"SPIR-V: a decoration at word {at} lacks its value")
+            own[self.words[at]] = self.words[at + 1] if end > at + 1 else 0
+
+    def _id(self, number: int) -> int:
+        if not 0 < number < self.bound:
+            raise InvalidSpirv(f"SPIR-V: id {number} is out of range (bound {self.bound})")
+        return number
+
+    def _new(self, number: int) -> int:
+        if number in self.types or number in self.constants or number in self.variables:
+            raise InvalidSpirv(f"SPIR-V: id {number} is defined twice")
+        return self._id(number)
+
+    def _string(self, at: int, end: int) -> str:
+        text, nul, _ = self.code[4 * at : 4 * end].partition(b"\0")
+        if not nul:
+            raise InvalidSpirv(f"SPIR-V: the string at word {at} has no end")
+        try:
+            return text.decode()
+        except UnicodeDecodeError:
+            raise InvalidSpirv(f"SPIR-V: the string at word {at} is not UTF-8") from None
+
+    # Asking.
+
+    def name(self, number: int) -> str:
+        return self._string(*self.names[number]) if number in self.names else ""
+
+    def member_name(self, struct: int, index: int) -> str:
+        where = self.member_names.get((struct, index))
+        return self._string(*where) if where else ""
+
+    def type(self, number: int) -> tuple[int, array[int]]:
+        if number not in self.types:
+            raise InvalidSpirv(f"SPIR-V: id {number} is used as a type but is none")
+        return self.types[number]
+
+    def block_of(self, variable: int) -> int:
+        op, operands = self.type(self.variables[variable][0])
+        target = operands[1] if op == _POINTER else 0
+        kind = self.type(target)[0]
+        if kind in (_ARRAY, _RUNTIME_ARRAY):
+            raise Unsupported(f"SPIR-V: {self.name(variable)!r} is an array of buffers")
+        if kind != _STRUCT:
+            raise InvalidSpirv(f"SPIR-V: variable {self.name(variable)!r} is not a block")
+        return target
+
+    def declared(self, variable: int, struct: int, decoration: int) -> bool:
+        """Whether a variable, or else each of its members, carries the decoration."""
+        if decoration in self.decorations.get(variable, {}):
+            return True
+        count = len(self.types[struct][1])
+        self._spend(count)
+        return count > 0 and all(
+            decoration in self.member_decorations.get((struct, index), {}) for index in range(count)
+        )
+
+    def spec_id(self, constant: int) -> int | None:
+        return self.decorations.get(constant, {}).get(_SPEC_ID)
+
+    def spec_constants(self) -> Iterator[int]:
+        for constant, (op, _, _) in self.constants.items():
+            if op in _SPEC_CONSTANTS and self.spec_id(constant) is not None:
+                yield constant
+
+    def literal(self, constant: int) -> tuple[Dtype, bool | int | float]:
+        op, type_, operands = self.constants[constant]
+        if op in (_SPEC_TRUE, _SPEC_FALSE):
+            return np.dtype(np.bool_), op == _SPEC_TRUE
+        dtype = self.scalar(type_)
+        raw = operands.tobytes()
+        if dtype is None or dtype.kind == "V" or len(raw) < dtype.itemsize:
+            raise InvalidSpirv(f"SPIR-V: constant {constant} is not a number")
+        value: int | float = np.frombuffer(raw, dtype, 1)[0].item()
+        return dtype, value
+
+    def integer(self, constant: int) -> int | None:
+        """The (default) value of an integer constant; None if it is a computed one."""
+        if constant not in self.constants:
+            raise InvalidSpirv(f"SPIR-V: id {constant} is used as a constant but is none")
+        if self.constants[constant][0] == _SPEC_OP:
+            return None
+        value = self.literal(constant)[1]
+        if not isinstance(value, int):
+            raise InvalidSpirv(f"SPIR-V: constant {constant} is not an integer")
+        return value
+
+    def scalar(self, number: int) -> Dtype | None:
+        """The scalar that a type consists of: raw bytes if NumPy lacks it, None for a struct."""
+        op, operands = self.type(number)
+        while op in (_ARRAY, _RUNTIME_ARRAY, _VECTOR, _MATRIX):
+            self._spend(1)
+            op, operands = self.type(operands[0])
+        if op == _POINTER and operands[0] == _PHYSICAL:
+            return np.dtype(np.uint64)
+        if op not in (_INT, _FLOAT):
+            return None
+        # A float with a further operand has another encoding, such as bfloat16.
+        other = op == _FLOAT and len(operands) > 1
+        letter = "V" if other else "f" if op == _FLOAT else "i" if operands[1] else "u"
+        dtype = _SCALARS.get((letter, operands[0]))
+        if dtype is None:
+            raise InvalidSpirv(f"SPIR-V: a number of {operands[0]} bits in type {number}")
+        return dtype
+
+    def fixed_part(self, struct: int) -> tuple[int, int, int | None]:
+        """The size of a block without its runtime array; that array's offset and stride."""
+        members = self.types[struct][1]
+        header, stride = 0, None
+        if members and self.type(members[-1])[0] == _RUNTIME_ARRAY:
+            header = self._offset(struct, len(members) - 1)
+            stride = self._stride(members[-1])
+        leaves = self.leaves(struct, skip_runtime_array=True)
+        return max((leaf.offset + leaf.size for leaf in leaves), default=0), header, stride
+
+    def leaves(self, struct: int, skip_runtime_array: bool = False) -> Iterator[Member]:
+        """Everything in a block, flat."""
+        shape: tuple[int, ...]
+        strides: tuple[int, ...]
+        stack: list[tuple[int, str, int, tuple[int, ...], tuple[int, ...], dict[int, int]]]
+        stack = [(struct, "", 0, (), (), {})]
+        while stack:
+            self._spend(1)
+            number, name, offset, shape, strides, layout = stack.pop()
+            op, operands = self.type(number)
+            if op == _STRUCT:
+                count = len(operands)
+                if skip_runtime_array and number == struct and count:
+                    count -= self.type(operands[-1])[0] == _RUNTIME_ARRAY
+                self._spend(count)
+                for index in reversed(range(count)):
+                    member = self.member_name(number, index) or f"member{index}"
+                    path = f"{name}.{member}"[:_MAX_NAME] if name else member
+                    start = offset + self._offset(number, index)
+                    layout = self.member_decorations[number, index]
+                    stack.append((operands[index], path, start, shape, strides, layout))
+                continue
+            if op == _ARRAY:
+                shape, strides = (*shape, self._length(number)), (*strides, self._stride(number))
+                if len(shape) > _MAX_DIMENSIONS:
+                    raise InvalidSpirv("SPIR-V: arrays are nested too deeply")
+                stack.append((operands[0], name, offset, shape, strides, layout))
+                continue
+            dtype = self.scalar(number)
+            if dtype is None or op == _RUNTIME_ARRAY:
+                raise InvalidSpirv(f"SPIR-V: {name!r} cannot be in a block here (opcode {op})")
+            if op == _MATRIX:
+                if _MATRIX_STRIDE not in layout:
+                    raise InvalidSpirv(f"SPIR-V: matrix {name!r} has no stride")
+                column, rows = self.type(operands[0])
+                if column != _VECTOR:
+                    raise InvalidSpirv(f"SPIR-V: matrix {name!r} does not consist of vectors")
+                steps = (layout[_MATRIX_STRIDE], dtype.itemsize)
+                shape = (*shape, operands[1], rows[1])
+                strides = (*strides, *(steps[::-1] if _ROW_MAJOR in layout else steps))
+            elif op == _VECTOR:
+                shape, strides = (*shape, operands[1]), (*strides, dtype.itemsize)
+            if 0 in shape:
+                raise InvalidSpirv(f"SPIR-V: {name!r} is a vector of no components")
+            yield Member(name, offset, dtype, shape, strides)
+
+    def _offset(self, struct: int, index: int) -> int:
+        offset = self.member_decorations.get((struct, index), {}).get(_OFFSET)
+        if offset is None:
+            raise InvalidSpirv(f"SPIR-V: member {index} of {self.name(struct)!r} has no offset")
+        return offset
+
+    def _stride(self, number: int) -> int:
+        stride = self.decorations.get(number, {}).get(_ARRAY_STRIDE)
+        if not stride:
+            raise InvalidSpirv(f"SPIR-V: array type {number} in a block has no stride")
+        return stride
+
+    def _length(self, number: int) -> int:
+        length = self.integer(self.types[number][1][1])
+        if length is None:
+            raise Unsupported("SPIR-V: an array's length is computed from specialization constants")
+        if length < 1:
+            raise InvalidSpirv(f"SPIR-V: array type {number} has length {length}")
+        return length
+
+    def _spend(self, steps: int) -> None:
+        """Types can share parts, or contain themselves: bound the work instead of the depth."""
+        self.budget -= steps
+        if self.budget < 0:
+            raise InvalidSpirv("SPIR-V: its types are cyclic, or too large to be real")
+
+    # Following pointers.
+
+    def uses(self, entry: int) -> dict[int, int]:
+        """What the functions that `entry` reaches do to each variable that they mention."""
+        reached = {0, entry}
+        pending = [entry]
+        while pending:
+            for callee in self.calls.get(pending.pop(), ()):
+                if callee not in reached:
+                    reached.add(callee)
+                    pending.append(callee)
+        uses: dict[int, int] = {}
+        for function, op, at, end in self.body:
+            if function in reached:
+                self._use(uses, op, at, end)
+        return uses
+
+    def _use(self, uses: dict[int, int], op: int, at: int, end: int) -> None:
+        words, pointers = self.words, self.pointers
+        if op in _POINTER_OPERANDS:
+            for position, use in _POINTER_OPERANDS[op]:
+                pointer = words[at + position]
+                if pointer in pointers:
+                    variable = pointers[pointer]
+                    uses[variable] = uses.get(variable, 0) | use
+                elif pointer >= self.bound:
+                    self._id(pointer)
+        elif op != _EXT_INST or words[at + 3] not in self.non_semantic:
+            operands = words[at + (5 if op == _EXT_INST else 1) : end]
+            if not pointers.keys().isdisjoint(operands):
+                for operand in operands:
+                    if operand in pointers:
+                        uses[pointers[operand]] = _READ | _WRITE
+
+
+def _words(code: bytes) -> array[int]:
+    # Vulkan takes words in the host's byte order, which is what array("I") reads.
+    words = array("I", code[: len(code) // 4 * 4])
+    if words and words[0] == 0x03022307:
+        raise InvalidSpirv("SPIR-V: the module is byte-swapped; compile it for this host")
+    if not words or words[0] != 0x07230203:
+        raise InvalidSpirv(f"SPIR-V: wrong magic number, the bytes start with {code[:4]!r}")
+    if len(code) % 4 or len(words) < 5:
+        raise InvalidSpirv(f"SPIR-V: the module is truncated, at {len(code)} bytes")
+    if words[1] >> 16 != 1:
+        raise InvalidSpirv(f"SPIR-V: unknown version {words[1]:#x}")
+    return words
+
+
+# The numbers below are those of the SPIR-V specification.
+
+_MAX_NAME = 1024
+_MAX_PUSH = 1 << 16
+_MAX_DIMENSIONS = 32  # NumPy's, of old
+_BUDGET = 1 << 16
+
+_READ, _WRITE = 1, 2
+_ACCESS: dict[int, Access] = {_READ: "r", _WRITE: "w", _READ | _WRITE: "rw"}
+_SIZE_NAMES = ("local_size_x", "local_size_y", "local_size_z")
+_SCALARS: dict[tuple[str, int], Dtype] = {
+    (letter, 8 * size): np.dtype(f"{letter}{size}")
+    for letter, sizes in (("u", (1, 2, 4, 8)), ("i", (1, 2, 4, 8)), ("f", (2, 4, 8)), ("V", (1, 2)))
+    for size in sizes
+}
+
+_GL_COMPUTE = 5
+_LOCAL_SIZE, _LOCAL_SIZE_ID = 17, 38
+_WORKGROUP_SIZE = 25
+_UNIFORM_CONSTANT, _UNIFORM, _PUSH_CONSTANT, _STORAGE_BUFFER, _PHYSICAL = 0, 2, 9, 12, 5349
+_BLOCK_STORAGE = frozenset((_UNIFORM_CONSTANT, _UNIFORM, _PUSH_CONSTANT, _STORAGE_BUFFER))
+
+_SPEC_ID, _BLOCK, _BUFFER_BLOCK, _ROW_MAJOR, _ARRAY_STRIDE, _MATRIX_STRIDE = 1, 2, 3, 4, 6, 7
+_BUILT_IN, _NON_WRITABLE, _NON_READABLE, _BINDING, _DESCRIPTOR_SET, _OFFSET = 11, 24, 25, 33, 34, 35
+_VALUED = frozenset((_SPEC_ID, _ARRAY_STRIDE, _MATRIX_STRIDE, _BINDING, _DESCRIPTOR_SET, _OFFSET))
+_DECORATIONS = _VALUED | {_BLOCK, _BUFFER_BLOCK, _ROW_MAJOR, _NON_WRITABLE, _NON_READABLE}
+
+_NAME, _MEMBER_NAME, _EXT_INST_IMPORT, _EXT_INST = 5, 6, 11, 12
+_ENTRY_POINT, _EXECUTION_MODE, _CAPABILITY, _EXECUTION_MODE_ID = 15, 16, 17, 331
+_DECORATE, _MEMBER_DECORATE, _GROUP_DECORATE, _GROUP_MEMBER_DECORATE = 71, 72, 74, 75
+_INT, _FLOAT, _VECTOR, _MATRIX, _ARRAY, _RUNTIME_ARRAY = 21, 22, 23, 24, 28, 29
+_STRUCT, _POINTER = 30, 32
+_TYPES = frozenset((*range(19, 39), 4456, 5341, 5358))
+_CONSTANT, _SPEC_TRUE, _SPEC_FALSE, _SPEC_CONSTANT, _SPEC_OP = 43, 48, 49, 50, 52
+_SPEC_CONSTANTS = frozenset((_SPEC_TRUE, _SPEC_FALSE, _SPEC_CONSTANT))
+_SCALAR_CONSTANTS = _SPEC_CONSTANTS | {_CONSTANT, _SPEC_OP}
+_COMPOSITE_CONSTANTS = frozenset((44, 51))
+_FUNCTION, _FUNCTION_END, _FUNCTION_CALL, _VARIABLE, _UNTYPED_VARIABLE = 54, 56, 57, 59, 4418
+_LOAD, _STORE, _COPY_MEMORY, _COPY_MEMORY_SIZED, _ARRAY_LENGTH = 61, 62, 63, 64, 68
+_ATOMIC_LOAD, _ATOMIC_STORE = 227, 228
+_COOPERATIVE_LOAD, _COOPERATIVE_STORE = 4457, 4458
+_CHAINS = frozenset((65, 66, 67, 70, 83))  # the access chains, and OpCopyObject
+
+# Where an instruction takes a pointer, and what it does to the memory there.
+_POINTER_OPERANDS: dict[int, tuple[tuple[int, int], ...]] = {
+    _LOAD: ((3, _READ),),
+    _STORE: ((1, _WRITE), (2, _READ | _WRITE)),  # the second is a pointer that gets away
+    _COPY_MEMORY: ((1, _WRITE), (2, _READ)),
+    _COPY_MEMORY_SIZED: ((1, _WRITE), (2, _READ)),
+    _ARRAY_LENGTH: ((3, 0),),
+    _ATOMIC_LOAD: ((3, _READ),),
+    _ATOMIC_STORE: ((1, _WRITE),),
+    _COOPERATIVE_LOAD: ((3, _READ),),
+    _COOPERATIVE_STORE: ((1, _WRITE),),
+    _VARIABLE: ((4, _READ | _WRITE),),
+    **dict.fromkeys(_CHAINS, ((3, 0),)),
+}
+
+# Instructions that take no pointer but may hold a literal that looks like one: lines, shuffles
+# and extracts, control flow, subgroup operations.
+_NO_POINTER = frozenset((0, 8, 79, 81, 82, *range(246, 254), 317, *range(333, 367)))
+
+# The fewest words of each instruction that is looked into.
+_OPS: dict[int, int] = {
+    **dict.fromkeys(_TYPES, 2),
+    **dict.fromkeys((_INT, _VECTOR, _MATRIX, _ARRAY, _POINTER), 4),
+    **dict.fromkeys((_FLOAT, _RUNTIME_ARRAY), 3),
+    **dict.fromkeys(_SCALAR_CONSTANTS | _COMPOSITE_CONSTANTS, 3),
+    **{op: 1 + max(at for at, _ in uses) for op, uses in _POINTER_OPERANDS.items()},
+    **dict.fromkeys((_CAPABILITY, _GROUP_DECORATE, _GROUP_MEMBER_DECORATE), 2),
+    **dict.fromkeys((_NAME, _DECORATE, _EXECUTION_MODE, _EXECUTION_MODE_ID, _EXT_INST_IMPORT), 3),
+    **dict.fromkeys((_MEMBER_NAME, _MEMBER_DECORATE, _ENTRY_POINT, _VARIABLE, _FUNCTION), 4),
+    **dict.fromkeys((_FUNCTION_CALL, _UNTYPED_VARIABLE), 4),
+    _EXT_INST: 5,
+}
+
+_FREE_CAPABILITIES = frozenset((0, 1))  # Matrix, Shader
+_CAPABILITIES = {
+    9: "Float16",
+    10: "Float64",
+    11: "Int64",
+    12: "Int64Atomics",
+    22: "Int16",
+    28: "UniformBufferArrayDynamicIndexing",
+    30: "StorageBufferArrayDynamicIndexing",
+    39: "Int8",
+    61: "GroupNonUniform",
+    62: "GroupNonUniformVote",
+    63: "GroupNonUniformArithmetic",
+    64: "GroupNonUniformBallot",
+    65: "GroupNonUniformShuffle",
+    66: "GroupNonUniformShuffleRelative",
+    67: "GroupNonUniformClustered",
+    68: "GroupNonUniformQuad",
+    4423: "SubgroupBallotKHR",
+    4428: "WorkgroupMemoryExplicitLayoutKHR",
+    4429: "WorkgroupMemoryExplicitLayout8BitAccessKHR",
+    4430: "WorkgroupMemoryExplicitLayout16BitAccessKHR",
+    4431: "SubgroupVoteKHR",
+    4433: "StorageBuffer16BitAccess",
+    4434: "UniformAndStorageBuffer16BitAccess",
+    4435: "StoragePushConstant16",
+    4441: "VariablePointersStorageBuffer",
+    4442: "VariablePointers",
+    4448: "StorageBuffer8BitAccess",
+    4449: "UniformAndStorageBuffer8BitAccess",
+    4450: "StoragePushConstant8",
+    4464: "DenormPreserve",
+    4465: "DenormFlushToZero",
+    4466: "SignedZeroInfNanPreserve",
+    4467: "RoundingModeRTE",
+    4468: "RoundingModeRTZ",
+    5055: "ShaderClockKHR",
+    5116: "BFloat16TypeKHR",
+    5117: "BFloat16DotProductKHR",
+    5118: "BFloat16CooperativeMatrixKHR",
+    5297: "GroupNonUniformPartitionedNV",
+    5301: "ShaderNonUniform",
+    5302: "RuntimeDescriptorArray",
+    5345: "VulkanMemoryModel",
+    5346: "VulkanMemoryModelDeviceScope",
+    5347: "PhysicalStorageBufferAddresses",
+    5357: "CooperativeMatrixNV",
+    5612: "AtomicFloat32MinMaxEXT",
+    5613: "AtomicFloat64MinMaxEXT",
+    5616: "AtomicFloat16MinMaxEXT",
+    5629: "ExpectAssumeKHR",
+    6016: "DotProductInputAll",
+    6017: "DotProductInput4x8Bit",
+    6018: "DotProductInput4x8BitPacked",
+    6019: "DotProduct",
+    6022: "CooperativeMatrixKHR",
+    6026: "GroupNonUniformRotateKHR",
+    6033: "AtomicFloat32AddEXT",
+    6034: "AtomicFloat64AddEXT",
+    6095: "AtomicFloat16AddEXT",
+}

@@ -1,0 +1,322 @@
+"""An ordered queue of work: launches, transfers, events.
+
+Commands are recorded, and many share one submission. A recording is submitted when the device
+would otherwise run dry, when the host or another stream needs its outcome, at an event or flush,
+or when it has grown long. To tell whether the device has run dry costs a foreign call, and a
+submission several, so the check is made at the first command after a pause and then at growing
+distances, up to `_LONGEST` commands; `Pump` catches what is left when the program goes on to
+do something else.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from penstock import trace
+from penstock.copier import Copier
+from penstock.errors import ArgumentError, Closed, OutOfMemory
+from penstock.event import Event
+from penstock.hazards import Access, Lane, Region, needs_of_lane
+from penstock.memory import Backing
+
+if TYPE_CHECKING:
+    from penstock.scheduler import Scheduler
+    from penstock.driver.protocol import Recording, Regions
+
+_LONGEST = 128  # commands in one recording
+_DEEPEST = 256  # submissions in flight on one stream
+
+#: What a command touches: memory, bytes, and whether it writes.
+Use = tuple[Backing, Region, bool]
+
+
+class Stream:
+    """Work that takes effect in the order it was called. Made by `Device.stream`."""
+
+    def __init__(self, scheduler: Scheduler, index: int, name: str) -> None:
+        self.scheduler = scheduler
+        self.name = name
+        self.timeline = scheduler.driver.timeline()
+        self.queue = scheduler.driver.queue(index)
+        self.lane = Lane(name, self)
+        self.copier: Copier | None = None
+        self._open: Recording | None = None
+        self._sealed = False
+        self._count = 0
+        self._check_at = 1
+        self._next_check = 1
+        self._in_flight: deque[tuple[Recording, int]] = deque()
+        self._spare: list[Recording] = []
+        self._waits: dict[Lane, int] = {}
+        self._closed = False
+
+    # What users call.
+
+    def record(self) -> Event:
+        """An event that is done when everything called on this stream so far is done."""
+        with self.scheduler.lock:
+            self._check()
+            self.flush()
+            return Event(self.scheduler, self.points(), self.name)
+
+    def wait(self, event: Event) -> None:
+        """Let everything called on this stream from now on wait for `event`, on the device."""
+        if not isinstance(event, Event):
+            raise ArgumentError(f"Stream.wait takes an Event, not {type(event).__name__}")
+        with self.scheduler.lock:
+            self._check()
+            if event._scheduler is not self.scheduler:
+                raise ArgumentError(
+                    f"the event is of {event._scheduler}, the stream of {self.scheduler}; "
+                    "wait for it on the host with event.wait()"
+                )
+            if not event.done:
+                self.wait_for_lanes(event._points)
+
+    def flush(self) -> None:
+        """Hand everything recorded so far to the device. Does not wait."""
+        with self.scheduler.lock:
+            self._check()
+            self._submit("flush")
+
+    def synchronize(self, timeout: float | None = None) -> None:
+        """Block until everything called on this stream so far is done."""
+        self.record().wait(timeout)
+
+    def close(self) -> None:
+        """Wait for the stream's work, then give its queue back. Safe to call twice."""
+        if not self._closed:
+            self.synchronize()
+            with self.scheduler.lock:
+                if not self._closed:
+                    self._closed = True
+                    self.scheduler.forget_stream(self)
+                    self.release()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # May run in any thread, in the middle of anything: only leave a message.
+        if not getattr(self, "_closed", True):
+            self.scheduler.stream_forgotten(self)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{self.lane.recorded - self.lane.complete} pending"
+        return f"<Stream {self.name} of {self.scheduler.name}: {state}>"
+
+    # What the launcher and the transfers call, under the device's lock.
+
+    def begin(self, uses: Iterable[Use]) -> Recording:
+        """A recording in which a command with these accesses may come next.
+
+        Everything that can fail happens here: before the command, and before `note`.
+        """
+        lane = self.lane
+        found: list[Access] = []
+        for backing, region, write in uses:
+            backing.history.collect(region, write, found)
+        barrier = False
+        if found:
+            barrier, waits = needs_of_lane(lane, found)
+            if waits:
+                self.wait_for_lanes(waits)
+        recording = self._open
+        if recording is None or self._sealed:
+            recording = self._start()
+        if barrier:
+            recording.barrier()
+            lane.epoch += 1
+            if trace.active:
+                trace.emit("barrier", f"after {found[0]!r}")
+        return recording
+
+    def note(self, uses: Iterable[Use], what: str) -> int:
+        """Write down a command just recorded; the value its completion will have."""
+        lane = self.lane
+        value = lane.submitted + 1
+        for backing, region, write in uses:
+            backing.history.note(region, write, lane, value, what)
+        self._count += 1
+        if self._count >= self._next_check:
+            self._consider_submitting()
+        return value
+
+    def copy(
+        self, source: Backing, source_region: Region, target: Backing, target_region: Region,
+        regions: Regions, what: str,
+    ) -> int:  # fmt: skip
+        """Record a copy on the device; the value its completion will have."""
+        uses = ((source, source_region, False), (target, target_region, True))
+        self.begin(uses).copy(source.memory, target.memory, regions)
+        if trace.active:
+            trace.emit("copy", what, nbytes=int(regions[:, 2].sum()), path="device")
+        return self.note(uses, what)
+
+    def wait_for_lanes(self, points: dict[Lane, int]) -> None:
+        """Let what is recorded from here on wait for these points, on the device."""
+        lane = self.lane
+        self._submit("the next work waits for another stream or the host")
+        for other, value in points.items():
+            if other is lane:
+                continue
+            other.owner.ensure_submitted(value)
+            self._waits[other] = max(value, self._waits.get(other, 0))
+            lane.seen[other] = max(value, lane.seen.get(other, 0))
+
+    def points(self) -> dict[Lane, int]:
+        """What must be reached for everything called so far to be done."""
+        points = {lane: value for lane, value in self._waits.items() if value > lane.complete}
+        if self.lane.recorded > self.lane.complete:
+            points[self.lane] = self.lane.recorded
+        if self.copier is not None and self.copier.lane.submitted > self.copier.lane.complete:
+            points[self.copier.lane] = self.copier.lane.submitted
+        return points
+
+    def copier_of(self) -> Copier:
+        """The thread that makes this stream's ordered host copies; made when first needed."""
+        if self.copier is None:
+            self.copier = Copier(self.scheduler, f"host copies of {self.name}")
+        return self.copier
+
+    def ensure_submitted(self, value: int) -> None:
+        if value > self.lane.submitted:
+            self._submit("its outcome is needed")
+
+    def poll(self) -> None:
+        """Learn how far the device has come."""
+        lane = self.lane
+        if lane.complete < lane.submitted:
+            lane.complete = self.timeline.value()
+
+    @property
+    def has_recorded(self) -> bool:
+        return self._open is not None
+
+    def submit_if_dry(self) -> None:
+        """Hand over what is recorded if the device has nothing else of this stream to do."""
+        if self._open is not None:
+            self.poll()
+            if self.lane.complete == self.lane.submitted:
+                self._submit("the device would run dry")
+
+    def rest(self) -> None:
+        """The host has waited: the next command should reach the device at once."""
+        self._check_at = self._next_check = 1
+
+    def release_if_idle(self) -> bool:
+        """For a stream nobody can use any more: release it once its work is done."""
+        self._submit("the stream was forgotten")
+        self.poll()
+        if self.points():
+            return False
+        self._closed = True
+        self.release()
+        return True
+
+    def stop_copier(self) -> None:
+        """End the copier's thread; its tasks are done, or never will be."""
+        if self.copier is not None:
+            self.copier.stop()
+
+    def release(self) -> None:
+        """Give back driver objects. Nothing may be in flight."""
+        if self.copier is not None:
+            self.copier.close()
+        self._in_flight.clear()
+        self._spare.clear()
+        self.queue.close()
+        self.timeline.close()
+
+    def _start(self) -> Recording:
+        if self._sealed:
+            self._submit("an earlier submission failed")
+        self._collect_spare()
+        recording = self._spare.pop() if self._spare else self.queue.recording()
+        try:
+            recording.begin()
+            if any(lane.is_host for lane in self._waits):
+                recording.acquire()
+        except BaseException:
+            self._spare.append(recording)
+            raise
+        self._open = recording
+        self._count = 0
+        self._next_check = self._check_at
+        return recording
+
+    def _submit(self, reason: str) -> None:
+        recording = self._open
+        if recording is None:
+            return
+        lane = self.lane
+        if not self._sealed:
+            recording.publish()
+            self._sealed = True
+        value = lane.submitted + 1
+        waits: list[tuple[Any, int]] = [
+            (other.owner.timeline, reached)
+            for other, reached in self._waits.items()
+            if reached > other.complete
+        ]
+        try:
+            self.queue.submit(recording, waits, self.timeline, value)
+        except BaseException as error:
+            self.scheduler.note_failure(error)
+            raise
+        self._sealed = False
+        self._open = None
+        self._waits.clear()
+        lane.submitted = value
+        self._in_flight.append((recording, value))
+        if trace.active:
+            trace.emit("submission", f"{self._count} commands on {self.name}: {reason}")
+
+    def _consider_submitting(self) -> None:
+        self.poll()
+        lane = self.lane
+        dry = lane.complete == lane.submitted
+        if not dry and self._count < _LONGEST:
+            self._next_check = min(2 * self._count, _LONGEST)
+            self.scheduler.pump.wake()
+            return
+        # A device that is dry again and again is faster than the host: hand it more at a time.
+        self._check_at = min(2 * self._count, _LONGEST) if dry else 1
+        try:
+            self._submit("the device would run dry" if dry else "the recording is long")
+        except OutOfMemory:
+            # The command is recorded and will be submitted with the next; the caller who needs
+            # its outcome gets the error, if it lasts.
+            self._next_check = 1
+
+    def _collect_spare(self) -> None:
+        self.poll()
+        complete = self.lane.complete
+        in_flight = self._in_flight
+        if len(in_flight) >= _DEEPEST and in_flight[0][1] > complete:
+            self.scheduler.wait_for(
+                {self.lane: in_flight[0][1]}, None, f"{_DEEPEST} submissions are in flight"
+            )
+            complete = self.lane.complete
+        while in_flight and in_flight[0][1] <= complete:
+            self._spare.append(in_flight.popleft()[0])
+
+    def _check(self) -> None:
+        self.scheduler.check()
+        if self._closed:
+            raise Closed(f"{self.name} is closed")

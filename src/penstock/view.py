@@ -1,0 +1,70 @@
+"""Zero-copy sights of device memory, tracked to their end of life.
+
+NumPy arrays are sliced, passed on and kept; no `with` block can be trusted to end them. So every
+array that shows device memory hangs off a `HostView`, and when the last one that does is gone,
+wherever it went, the view is released and the memory may be written or reused again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.hazards import Region
+from penstock.memory import Backing
+
+if TYPE_CHECKING:
+    from penstock.scheduler import Scheduler
+
+
+class HostView:
+    """The root of all NumPy arrays made from one exported piece of memory.
+
+    Made under the device's lock. Its end may come in any thread, in the middle of anything, so it
+    does nothing then but tell the device.
+    """
+
+    __slots__ = ("__array_interface__", "__weakref__", "_backing", "_owner", "_scheduler", "_shown")
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        backing: Backing,
+        region: Region,
+        *,
+        write: bool,
+        respected: bool = False,
+        owner: Any = None,
+    ) -> None:
+        self._owner = owner  # kept alive with the view
+        self._scheduler = scheduler
+        self._shown = (region, write) if respected else None
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": (region.hi - region.lo,),
+            "typestr": "|u1",
+            "data": (backing.memory.address + backing.offset + region.lo, not write),
+        }
+        self._backing = backing
+        backing.holds += 1
+        scheduler.exports += 1
+        if self._shown is not None:
+            backing.views.append(self._shown)
+
+    def array(
+        self,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        strides: tuple[int, ...] | None = None,
+    ) -> npt.NDArray[Any]:
+        """A NumPy array over the viewed bytes, from their first on."""
+        raw = np.asarray(self)
+        return np.ndarray(shape, dtype, buffer=raw, strides=strides)
+
+    def __del__(self) -> None:
+        # Slots are unset if __init__ failed.
+        backing = getattr(self, "_backing", None)
+        if backing is not None:
+            self._scheduler.view_released(backing, self._shown)
