@@ -10,7 +10,7 @@ from penstock.kernel import Kernel
 from penstock.memory import MemoryStats
 from penstock.pending import Pending
 from penstock.stream import Stream
-from penstock.trace import Trace, TraceEvent, trace
+from penstock.tracing import Trace, TraceEvent, trace
 
 __version__ = "0.1.0"
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock import trace
+from penstock import tracing
 from penstock.array import Array
 from penstock.buffer import Buffer
 from penstock.dtypes import Dtype, as_dtype
@@ -79,8 +79,8 @@ def adopt(device: Device, source: Host, name: str) -> Array:
         else:
             _check_alignment(scheduler, address)
             buffer, offset = _import(device, address, span, source, name), 0
-        if trace.active:
-            trace.emit(
+        if tracing.active:
+            tracing.emit(
                 "adopt", "the caller's memory is used in place", buffer=buffer.name,
                 lo=offset, hi=offset + span, path="adopt",
             )  # fmt: skip
@@ -121,8 +121,8 @@ def from_file(
     try:
         return adopt(device, part, name or path.name)
     except CannotAdopt as error:
-        if trace.active:
-            trace.emit("fallback", f"{path.name} is copied: {error}", path="copy")
+        if tracing.active:
+            tracing.emit("fallback", f"{path.name} is copied: {error}", path="copy")
         return device.array(part, name=name or path.name)
 
 
@@ -159,5 +159,3 @@ def _check_alignment(scheduler: Scheduler, address: int) -> None:
             f"arrays to start at a multiple of {needed} bytes; make the array with "
             "dev.host_empty(shape, dtype), or copy with dev.array(x)"
         )
-
-

@@ -201,7 +201,7 @@ class Array:
 
     # Values at once.
 
-    def __array__(self, dtype: npt.DTypeLike = None, copy: bool | None = None) -> Host:
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Host:
         if copy is False:
             raise InvalidValue(
                 "a NumPy array of a device array is a copy; for none, use x.view('r')"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock import trace
+from penstock import tracing
 from penstock.errors import Closed, ReadOnly, ViewHeld
 from penstock.hazards import Region
 from penstock.memory import Backing
@@ -86,8 +86,8 @@ class Buffer:
         self.backing = self.scheduler.pool.allocate(self.nbytes)
         self._old.append(old)
         self.scheduler.retire(old)
-        if trace.active:
-            trace.emit("rename", reason, buffer=self.name, lo=0, hi=self.nbytes, path="rename")
+        if tracing.active:
+            tracing.emit("rename", reason, buffer=self.name, lo=0, hi=self.nbytes, path="rename")
         return old
 
     def backing_for(self, stream: Stream, region: Region, write: bool, what: str) -> Backing:

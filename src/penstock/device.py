@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock import adoption, trace, transfer
+from penstock import adoption, tracing, transfer
 from penstock.array import Array
 from penstock.buffer import Buffer
 from penstock.driver.protocol import DeviceInfo
@@ -81,7 +81,9 @@ class Device:
             buffer = Buffer(scheduler, backing, nbytes, name or scheduler.new_name())
         return Array(buffer, layout, kind)
 
-    def array(self, source: npt.ArrayLike, dtype: npt.DTypeLike = None, *, name: str = "") -> Array:
+    def array(
+        self, source: npt.ArrayLike, dtype: npt.DTypeLike | None = None, *, name: str = ""
+    ) -> Array:
         """A new array with a copy of `source`."""
         data = np.asarray(source, None if dtype is None else as_dtype(dtype))
         made = self.empty(data.shape, data.dtype, name=name)
@@ -93,7 +95,7 @@ class Device:
         return source if isinstance(source, Array) and source.device is self else self.array(source)
 
     def full(
-        self, shape: Shape, value: Any, dtype: npt.DTypeLike = None, *, name: str = ""
+        self, shape: Shape, value: Any, dtype: npt.DTypeLike | None = None, *, name: str = ""
     ) -> Array:
         """An array filled with one value."""
         made = self.empty(shape, np.asarray(value).dtype if dtype is None else dtype, name=name)
@@ -250,5 +252,5 @@ def _choose(which: str | int | None, found: list[DeviceInfo]) -> int:
 
 def _notify(what: str, nbytes: int) -> None:
     """Put what the driver creates on the receipt."""
-    if trace.active:
-        trace.emit("allocation", what, nbytes=nbytes)
+    if tracing.active:
+        tracing.emit("allocation", what, nbytes=nbytes)

@@ -127,13 +127,10 @@ class History:
 
     def collect(self, region: Region, write: bool, found: list[Access]) -> None:
         """Add to `found` every access that conflicts with reading or writing `region`."""
-        for access in self.writes:
-            if access.lo < region.hi and region.lo < access.hi and region.overlaps(access):
-                found.append(access)
-        if write:
-            for access in self.reads:
-                if access.lo < region.hi and region.lo < access.hi and region.overlaps(access):
-                    found.append(access)
+        if self.writes:
+            found += [access for access in self.writes if region.overlaps(access)]
+        if write and self.reads:
+            found += [access for access in self.reads if region.overlaps(access)]
 
     def note(self, region: Region, write: bool, lane: Lane, value: int, what: str) -> None:
         """Write down an access that is ordered after everything `collect` found for it."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from penstock import trace
+from penstock import tracing
 from penstock.array import Array
 from penstock.errors import (
     ArgumentError,
@@ -36,7 +36,7 @@ from penstock.spirv import Binding, Interface, Member, reflect
 if TYPE_CHECKING:
     from penstock.device import Device
     from penstock.driver.protocol import DeviceInfo
-    from penstock.stream import Stream
+    from penstock.stream import Stream, Use
 
 _SPIRV_MAGIC = b"\x03\x02\x23\x07"
 _RESERVED = frozenset({"stream", "threads", "groups"})
@@ -108,8 +108,8 @@ class Kernel:
                 stream = self.device.default_stream
             elif getattr(stream, "scheduler", None) is not scheduler or stream.closed:
                 self._explain_stream(stream)
-            uses = []
-            flat = []
+            uses: list[Use] = []
+            flat: list[int] = []
             for slot in self._slots:
                 array = arguments[slot.name]
                 if (
@@ -141,8 +141,8 @@ class Kernel:
             if 0 in counts:
                 return
             stream.begin(uses).dispatch(self._program, flat, counts)
-            if trace.active:
-                trace.emit("launch", f"{self.name} in {counts} groups")
+            if tracing.active:
+                tracing.emit("launch", f"{self.name} in {counts} groups")
             stream.note(uses, self._what)
 
     def close(self) -> None:
@@ -178,9 +178,7 @@ class Kernel:
     @property
     def signature(self) -> str:
         """What to call the kernel with."""
-        arrays = [
-            f"{slot.name}: {slot.access} {slot.dtype or 'bytes'}[]" for slot in self._slots
-        ]
+        arrays = [f"{slot.name}: {slot.access} {slot.dtype or 'bytes'}[]" for slot in self._slots]
         scalars = [
             f"{m.name}: {m.dtype}{list(m.shape) if m.shape else ''}" for m in self.interface.push
         ]
@@ -234,7 +232,9 @@ class Kernel:
 
     def _local_size(self, chosen: Mapping[int, bytes]) -> tuple[int, int, int]:
         sizes = [
-            int.from_bytes(chosen[number], "little") if number in chosen else size
+            int.from_bytes(chosen[number], "little")
+            if number is not None and number in chosen
+            else size
             for size, number in zip(
                 self.interface.local_size, self.interface.local_size_ids, strict=True
             )
@@ -264,7 +264,11 @@ class Kernel:
                 )
             sizes = _three(given, what)
             if groups is None:
-                counts = tuple(-(-n // size) for n, size in zip(sizes, local, strict=True))
+                counts = (
+                    -(-sizes[0] // local[0]),
+                    -(-sizes[1] // local[1]),
+                    -(-sizes[2] // local[2]),
+                )
             else:
                 counts = sizes
         most: Any = self._most_groups
@@ -401,7 +405,9 @@ def _three(given: Any, what: str) -> tuple[int, int, int]:
     try:
         counts = [operator.index(n) for n in sizes]
     except TypeError as error:
-        raise ArgumentError(f"{what}= is an int or a tuple of up to three, not {given!r}") from error
+        raise ArgumentError(
+            f"{what}= is an int or a tuple of up to three, not {given!r}"
+        ) from error
     if not 1 <= len(counts) <= 3 or any(n < 0 for n in counts):
         raise InvalidValue(f"{what}={given!r} must be one to three numbers, none negative")
     counts += [1] * (3 - len(counts))
@@ -422,9 +428,7 @@ def _same_bytes(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
     return False
 
 
-def _packer(
-    members: tuple[Member, ...], size: int
-) -> Callable[[bytearray, list[Any]], None]:
+def _packer(members: tuple[Member, ...], size: int) -> Callable[[bytearray, list[Any]], None]:
     """A function that puts the values of push constants into their block."""
     if all(member.shape == () for member in members):
         layout = struct.Struct(_format(members))

@@ -95,9 +95,7 @@ class Backing:
 class Pool:
     """All memory of one kind. Every method is called under the device's lock."""
 
-    def __init__(
-        self, driver: Driver, *, host: bool, limit: int, poll: Callable[[], None]
-    ) -> None:
+    def __init__(self, driver: Driver, *, host: bool, limit: int, poll: Callable[[], None]) -> None:
         self._driver = driver
         self._poll = poll
         self._host = host

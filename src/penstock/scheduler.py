@@ -19,7 +19,7 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from penstock import trace
+from penstock import tracing
 from penstock.driver.protocol import Driver
 from penstock.errors import Closed, DeviceLost, ForkedDevice, OutOfMemory
 from penstock.hazards import Lane, Region
@@ -164,9 +164,9 @@ class Scheduler:
         left = {lane: value for lane, value in points.items() if value > lane.complete}
         start = time.perf_counter()
         done = self.await_points(left, timeout)
-        if trace.active:
+        if tracing.active:
             seconds = time.perf_counter() - start
-            trace.emit("wait", reason, start=start, seconds=seconds, **details)
+            tracing.emit("wait", reason, start=start, seconds=seconds, **details)
         for lane in left:
             lane.owner.rest()
         return done

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from penstock import trace
+from penstock import tracing
 from penstock.copier import Copier
 from penstock.errors import ArgumentError, Closed, OutOfMemory
 from penstock.event import Event
@@ -23,8 +23,8 @@ from penstock.hazards import Access, Lane, Region, needs_of_lane
 from penstock.memory import Backing
 
 if TYPE_CHECKING:
-    from penstock.scheduler import Scheduler
     from penstock.driver.protocol import Recording, Regions
+    from penstock.scheduler import Scheduler
 
 _LONGEST = 128  # commands in one recording
 _DEEPEST = 256  # submissions in flight on one stream
@@ -142,8 +142,8 @@ class Stream:
         if barrier:
             recording.barrier()
             lane.epoch += 1
-            if trace.active:
-                trace.emit("barrier", f"after {found[0]!r}")
+            if tracing.active:
+                tracing.emit("barrier", f"after {found[0]!r}")
         return recording
 
     def note(self, uses: Iterable[Use], what: str) -> int:
@@ -164,8 +164,8 @@ class Stream:
         """Record a copy on the device; the value its completion will have."""
         uses = ((source, source_region, False), (target, target_region, True))
         self.begin(uses).copy(source.memory, target.memory, regions)
-        if trace.active:
-            trace.emit("copy", what, nbytes=int(regions[:, 2].sum()), path="device")
+        if tracing.active:
+            tracing.emit("copy", what, nbytes=int(regions[:, 2].sum()), path="device")
         return self.note(uses, what)
 
     def wait_for_lanes(self, points: dict[Lane, int]) -> None:
@@ -284,8 +284,8 @@ class Stream:
         self._waits.clear()
         lane.submitted = value
         self._in_flight.append((recording, value))
-        if trace.active:
-            trace.emit("submission", f"{self._count} commands on {self.name}: {reason}")
+        if tracing.active:
+            tracing.emit("submission", f"{self._count} commands on {self.name}: {reason}")
 
     def _consider_submitting(self) -> None:
         self.poll()

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock import trace
+from penstock import tracing
 from penstock.errors import (
     ArgumentError,
     Closed,
@@ -148,7 +148,7 @@ def _write_staged(array: Array, data: Host, stream: Stream, why: str, what: str)
     # All blocks before the first copy: past this nothing can run out of memory half-way.
     blocks: list[Backing] = []
     try:
-        for _ in range(min(len(pieces), _STAGING_BLOCKS)):
+        while len(blocks) < min(len(pieces), _STAGING_BLOCKS):
             blocks.append(scheduler.host_pool.allocate(max(p.nbytes for p, _ in pieces)))
         value = 0
         for number, (part, content) in enumerate(pieces):
@@ -159,7 +159,7 @@ def _write_staged(array: Array, data: Host, stream: Stream, why: str, what: str)
             snapshot = _packed(part, block)
             np.copyto(snapshot, content)
             _flush(scheduler, block, 0, part.nbytes)
-            if trace.active:
+            if tracing.active:
                 _emit_copy(part, "staged", f"snapshot: {why}")
             rows = _rows(part.layout, target, block, to_device=True)
             packed = Region(0, part.nbytes)
@@ -187,7 +187,7 @@ def _write_ordered(
         np.copyto(target, data)
         _flush(scheduler, backing, array.region.lo, array.region.hi)
 
-    if trace.active:
+    if tracing.active:
         _emit_copy(array, "ordered", why)
     value = copier.add(points, copy)
     backing.history.note(array.region, True, copier.lane, value, what)
@@ -210,7 +210,7 @@ def fill(array: Array, value: Any, stream: Stream | None) -> Pending[None]:
         if _mapped(buffer) and not busy and array.nbytes <= _UNDER_LOCK:
             _host_array(array, buffer.backing)[...] = element
             _flush(scheduler, buffer.backing, array.region.lo, array.region.hi)
-            if trace.active:
+            if tracing.active:
                 _emit_fill(array, "direct")
             return Pending(scheduler, {}, what, value=None)
         word = _fill_word(array, element)
@@ -222,7 +222,7 @@ def fill(array: Array, value: Any, stream: Stream | None) -> Pending[None]:
         uses = ((backing, array.region, True),)
         offset = backing.offset + array.region.lo
         on.begin(uses).fill(backing.memory, offset, array.nbytes, word)
-        if trace.active:
+        if tracing.active:
             _emit_fill(array, "device")
         return Pending(scheduler, {on.lane: on.note(uses, what)}, what, value=None)
 
@@ -330,7 +330,7 @@ def _read_staged(
         np.copyto(out, finish())
 
     stream.flush()
-    if trace.active:
+    if tracing.active:
         _emit_copy(array, "staged", "to the caller's array")
     copier = stream.copier_of()
     ready = copier.add({stream.lane: value}, copy_out)
@@ -417,9 +417,9 @@ def _host_copy(
     def copy() -> None:
         if not write:
             _invalidate(scheduler, backing, region.lo, region.hi)
-        start = time.perf_counter() if trace.active else 0.0
+        start = time.perf_counter() if tracing.active else 0.0
         np.copyto(target, source)
-        if trace.active:
+        if tracing.active:
             _emit_copy(array, path, why, start=start, seconds=time.perf_counter() - start)
         if write:
             _flush(scheduler, backing, region.lo, region.hi)
@@ -470,7 +470,7 @@ def _wait_for_conflicts(array: Array, *, write: bool, what: str) -> None:
         buffer.backing.history.collect(region, write, found)
         if not found or not (points := needs_of_host(found)):
             return
-        reason = f"{what} what is in flight: {_latest(found)!r}" if trace.active else what
+        reason = f"{what} what is in flight: {_latest(found)!r}" if tracing.active else what
     scheduler.wait_for(points, None, reason, buffer=buffer.name, lo=region.lo, hi=region.hi)
 
 
@@ -650,7 +650,7 @@ def _invalidate(scheduler: Scheduler, backing: Backing, lo: int, hi: int) -> Non
 
 def _emit_copy(array: Array, path: str, why: str, **details: Any) -> None:
     region = array.region
-    trace.emit(
+    tracing.emit(
         "copy", why, nbytes=array.nbytes, buffer=array.name, lo=region.lo, hi=region.hi,
         path=path, **details,
     )  # fmt: skip
@@ -658,4 +658,4 @@ def _emit_copy(array: Array, path: str, why: str, **details: Any) -> None:
 
 def _emit_fill(array: Array, path: str) -> None:
     region = array.region
-    trace.emit("fill", "fill()", buffer=array.name, lo=region.lo, hi=region.hi, path=path)
+    tracing.emit("fill", "fill()", buffer=array.name, lo=region.lo, hi=region.hi, path=path)

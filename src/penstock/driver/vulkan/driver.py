@@ -50,20 +50,54 @@ _FEATURES = {
     ),
 }
 
-_DEVICE_FUNCTIONS = """
-vkGetDeviceQueue vkDeviceWaitIdle vkDestroyDevice vkAllocateMemory vkFreeMemory vkMapMemory
-vkCreateBuffer vkDestroyBuffer vkGetBufferMemoryRequirements vkBindBufferMemory
-vkFlushMappedMemoryRanges vkInvalidateMappedMemoryRanges vkCreateSemaphore vkDestroySemaphore
-vkGetSemaphoreCounterValue vkWaitSemaphores vkSignalSemaphore vkCreateShaderModule
-vkDestroyShaderModule vkCreateDescriptorSetLayout vkDestroyDescriptorSetLayout
-vkCreatePipelineLayout vkDestroyPipelineLayout vkCreateComputePipelines vkDestroyPipeline
-vkCreateDescriptorUpdateTemplate vkDestroyDescriptorUpdateTemplate vkCreateDescriptorPool
-vkDestroyDescriptorPool vkAllocateDescriptorSets vkUpdateDescriptorSets vkCreateCommandPool
-vkDestroyCommandPool vkAllocateCommandBuffers vkBeginCommandBuffer vkEndCommandBuffer
-vkQueueSubmit vkCmdPipelineBarrier vkCmdBindPipeline vkCmdBindDescriptorSets vkCmdPushConstants
-vkCmdDispatch vkCmdCopyBuffer vkCmdFillBuffer
-vkCmdPushDescriptorSetWithTemplateKHR vkGetMemoryHostPointerPropertiesEXT
-""".split()
+_DEVICE_FUNCTIONS = [
+    "vkGetDeviceQueue",
+    "vkDeviceWaitIdle",
+    "vkDestroyDevice",
+    "vkAllocateMemory",
+    "vkFreeMemory",
+    "vkMapMemory",
+    "vkCreateBuffer",
+    "vkDestroyBuffer",
+    "vkGetBufferMemoryRequirements",
+    "vkBindBufferMemory",
+    "vkFlushMappedMemoryRanges",
+    "vkInvalidateMappedMemoryRanges",
+    "vkCreateSemaphore",
+    "vkDestroySemaphore",
+    "vkGetSemaphoreCounterValue",
+    "vkWaitSemaphores",
+    "vkSignalSemaphore",
+    "vkCreateShaderModule",
+    "vkDestroyShaderModule",
+    "vkCreateDescriptorSetLayout",
+    "vkDestroyDescriptorSetLayout",
+    "vkCreatePipelineLayout",
+    "vkDestroyPipelineLayout",
+    "vkCreateComputePipelines",
+    "vkDestroyPipeline",
+    "vkCreateDescriptorUpdateTemplate",
+    "vkDestroyDescriptorUpdateTemplate",
+    "vkCreateDescriptorPool",
+    "vkDestroyDescriptorPool",
+    "vkAllocateDescriptorSets",
+    "vkUpdateDescriptorSets",
+    "vkCreateCommandPool",
+    "vkDestroyCommandPool",
+    "vkAllocateCommandBuffers",
+    "vkBeginCommandBuffer",
+    "vkEndCommandBuffer",
+    "vkQueueSubmit",
+    "vkCmdPipelineBarrier",
+    "vkCmdBindPipeline",
+    "vkCmdBindDescriptorSets",
+    "vkCmdPushConstants",
+    "vkCmdDispatch",
+    "vkCmdCopyBuffer",
+    "vkCmdFillBuffer",
+    "vkCmdPushDescriptorSetWithTemplateKHR",
+    "vkGetMemoryHostPointerPropertiesEXT",
+]
 
 
 def enumerate_devices(validate: bool = False) -> list[DeviceInfo]:

@@ -114,9 +114,7 @@ class VulkanRecording:
 
     def barrier(self) -> None:
         null = self._null
-        self._vk_barrier(
-            self.command, _GPU, _GPU, 0, 1, self._device_barrier, 0, null, 0, null
-        )
+        self._vk_barrier(self.command, _GPU, _GPU, 0, 1, self._device_barrier, 0, null, 0, null)
 
     def publish(self) -> None:
         null = self._null
