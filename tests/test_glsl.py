@@ -107,7 +107,7 @@ class TestIncludes:
     def test_nested_files_are_found_next_to_each_other(self, tmp_path: Path) -> None:
         (tmp_path / "lib").mkdir()
         (tmp_path / "lib" / "a.h").write_text('#pragma once\n#include "b.h"\n#define SIZE B\n')
-        (tmp_path / "lib" / "b.h").write_text("#define B 7\n")
+        (tmp_path / "lib" / "b.h").write_text("#define B 7\nfloat once() { return 1.0; }\n")
         source = f'#include "lib/a.h"\n#include <lib/a.h> // again\n{SOURCE}'
         code = compile_glsl(source, defines={"SCALE": 1}, include_dir=tmp_path)
         assert reflect(code).local_size == (7, 1, 1)

@@ -128,6 +128,8 @@ POINTERS = chain(P, 3) + chain(Q, 4)
         pytest.param(op(245, ELEMENT, 50, ZERO, 60, P, 61), "rw", "r", id="phi"),
         pytest.param(op(62, 60, P), "rw", "r", id="pointer stored"),
         pytest.param(op(81, UINT, 50, 60, P), "r", "r", id="literal like a pointer"),
+        pytest.param(op(12, UINT, 50, 60, P, ZERO), "r", "r", id="extended, by number"),
+        pytest.param(op(12, UINT, 50, 60, 35, ZERO, P), "rw", "r", id="extended, by pointer"),
         pytest.param(op(9999, P), "rw", "r", id="unknown instruction"),
     ],
 )
@@ -149,6 +151,18 @@ def test_access_is_what_the_code_does(body: bytes, first: str, second: str) -> N
 def test_declarations_narrow_access(decoration: bytes, body: bytes, access: str) -> None:
     code = assemble(*decorations(), decoration, *types(), functions=function(1, POINTERS, body))
     assert reflect(code).bindings[0].access == access
+
+
+def test_debug_information_is_no_access() -> None:
+    debug = op(11, 60, "NonSemantic.Shader.DebugInfo.100")
+    body = op(12, VOID, 50, 60, 18, P)
+    code = assemble(debug, *decorations(), *types(), functions=function(1, POINTERS, body))
+    assert [binding.access for binding in reflect(code).bindings] == ["r", "r"]
+
+
+def test_stripped_names_are_made_up() -> None:
+    code = VALID.replace(op(5, 3, "first"), b"").replace(op(5, 4, "second"), b"")
+    assert [b.name for b in reflect(code).bindings] == ["set0_binding0", "set0_binding1"]
 
 
 @pytest.mark.parametrize(
@@ -423,6 +437,16 @@ def test_push_constant(
     member = members(declaration)["x"]
     assert member == Member("x", 0, np.dtype(dtype), shape, strides)
     assert member.size == size
+
+
+@needs_compiler
+def test_push_constant_address() -> None:
+    head = "#version 450\n#extension GL_EXT_buffer_reference : require"
+    node = "layout(buffer_reference) buffer Node { Node next; };"
+    push = "layout(push_constant) uniform P { Node first; };"
+    interface = kernel(f"layout(buffer_reference) buffer Node; {node} {push}", head=head)
+    assert interface.push == (Member("first", 0, np.dtype(np.uint64), (), ()),)
+    assert interface.capabilities == {"PhysicalStorageBufferAddresses"}
 
 
 @needs_compiler

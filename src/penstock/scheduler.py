@@ -31,7 +31,7 @@ from penstock.stream import Stream
 if TYPE_CHECKING:
     from penstock.device import Device
 
-_SLICE_NS = 100_000_000  # waits wake this often, to hear of Ctrl-C and of a lost device
+_SLICE = 0.1  # seconds; waits wake this often, to hear of Ctrl-C and of a lost device
 _CLOSE_TIMEOUT = 30.0  # seconds that closing gives a kernel to end
 
 _alive: weakref.WeakSet[Scheduler] = weakref.WeakSet()
@@ -173,16 +173,22 @@ class Scheduler:
 
     def await_points(self, points: dict[Lane, int], timeout: float | None = None) -> bool:
         """Block until points whose work is submitted are reached. Takes no lock."""
-        timelines = [(lane.owner.timeline, value) for lane, value in points.items()]
-        if not timelines:
-            return True
+        # Copies by this process are waited for without the driver: it would not know sooner.
+        copies = [(lane.owner, value) for lane, value in points.items() if lane.is_host]
+        timelines = [
+            (lane.owner.timeline, value) for lane, value in points.items() if not lane.is_host
+        ]
         deadline = None if timeout is None else time.monotonic() + timeout
         try:
-            while True:
-                patience = _SLICE_NS
+            while copies or timelines:
+                patience = _SLICE
                 if deadline is not None:
-                    patience = min(patience, max(0, int((deadline - time.monotonic()) * 1e9)))
-                if self.driver.wait(timelines, patience):
+                    patience = min(patience, max(0.0, deadline - time.monotonic()))
+                if copies:
+                    if copies[-1][0].wait(copies[-1][1], patience):
+                        copies.pop()
+                        continue
+                elif self.driver.wait(timelines, int(patience * 1e9)):
                     break
                 if self.lost is not None:
                     raise DeviceLost(str(self.lost))

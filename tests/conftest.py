@@ -1,0 +1,105 @@
+"""Devices for tests: every Vulkan driver on this machine, with validation where it is installed.
+
+Devices are opened once per (driver, options) and shared, because opening one costs more than most
+tests. After every test the validation layer must have said nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+_SWIFTSHADER = Path("/usr/lib/chromium/vk_swiftshader_icd.json")
+if _SWIFTSHADER.exists():
+    os.environ.setdefault("VK_ADD_DRIVER_FILES", str(_SWIFTSHADER))
+os.environ.setdefault("XDG_RUNTIME_DIR", "/tmp")
+
+import penstock as ps  # noqa: E402
+from penstock.driver.vulkan import api  # noqa: E402
+
+DRIVERS = ("llvmpipe", "SwiftShader")
+
+
+def _has_validation() -> bool:
+    try:
+        _, lib = api.load()
+        layers = api.listing(lib.vkEnumerateInstanceLayerProperties, "VkLayerProperties")
+    except ps.NoDevice:
+        return False
+    return api.VALIDATION_LAYER in [api.text(layer.layerName) for layer in layers]
+
+
+HAS_VALIDATION = _has_validation()
+OpenDevice = Callable[..., ps.Device]
+
+
+@pytest.fixture(scope="session")
+def _shared_devices() -> Iterator[dict[object, ps.Device]]:
+    opened: dict[object, ps.Device] = {}
+    yield opened
+    for device in opened.values():
+        device.close()
+
+
+@pytest.fixture(params=DRIVERS)
+def driver(request: pytest.FixtureRequest) -> str:
+    """The name of a Vulkan driver that is installed here."""
+    name: str = request.param
+    if not any(name in info.name for info in ps.devices()):
+        pytest.skip(f"{name} is not installed")
+    return name
+
+
+@pytest.fixture
+def open_device(driver: str) -> Iterator[OpenDevice]:
+    """Opens devices of the driver under test, closed at the end; validation stays silent."""
+    opened: list[ps.Device] = []
+
+    def open_one(**options: object) -> ps.Device:
+        opened.append(ps.Device(driver, validate=HAS_VALIDATION, **options))  # type: ignore[arg-type]
+        return opened[-1]
+
+    with _silence():
+        yield open_one
+        for device in opened:
+            device.close()
+
+
+@pytest.fixture
+def shared_device(driver: str, _shared_devices: dict[object, ps.Device]) -> Iterator[OpenDevice]:
+    """A device of the driver under test with the given options, shared between tests."""
+
+    def find(**options: object) -> ps.Device:
+        key = (driver, *sorted(options.items()))
+        if key not in _shared_devices:
+            _shared_devices[key] = ps.Device(
+                driver,
+                validate=HAS_VALIDATION,
+                **options,  # type: ignore[arg-type]
+            )
+        return _shared_devices[key]
+
+    with _silence():
+        yield find
+
+
+@pytest.fixture
+def dev(shared_device: OpenDevice) -> ps.Device:
+    """The device under test, with everything at its default."""
+    return shared_device()
+
+
+class _silence:  # noqa: N801
+    """Fails the test if the validation layer says anything."""
+
+    def __enter__(self) -> None:
+        self._messages = api.instance(validate=True).messages if HAS_VALIDATION else []
+        self._messages.clear()
+
+    def __exit__(self, *_: object) -> None:
+        messages = list(self._messages)
+        self._messages.clear()
+        assert not messages, "\n\n".join(messages[:5])
