@@ -128,12 +128,21 @@ def borrowed_source_changed_when_done(p: Program) -> None:
     slow_copy(x, y, p.a)
     source = p.host(2)
     pending = x.write(source, stream=p.b, borrow=True)
-    slow_add(x, 1, p.a)
+    slow_add(x, 1, p.a, spin=0)
     assert pending.result() is None
     assert pending.done
     source[:] = 99
     assert is_all(y, 1)
     assert is_all(x, 3)
+
+
+def read_after_a_borrowed_write(p: Program) -> None:
+    x, y = p.array(1), p.array(0)
+    slow_copy(x, y, p.a)
+    source = p.host(2)
+    x.write(source, stream=p.a, borrow=True)
+    assert is_all(x, 2)
+    assert is_all(y, 1)
 
 
 def partial_overlaps(p: Program) -> None:
@@ -197,10 +206,13 @@ def read_into_the_callers_array(p: Program) -> None:
     x, out = p.array(1), np.zeros(N, np.uint32)
     slow_add(x, 1, p.a)
     read = x.read(stream=p.a, out=out)
-    slow_add(x, 1, p.a)
     p.a.record().wait()
     assert is_all(out, 2)
+    slow_add(x, 1, p.a)
+    later = x.read(stream=p.a, out=p.host(0))
+    slow_add(x, 1, p.a)
     assert read.result() is out
+    assert is_all(later.result(), 3)
 
 
 def event_covers_a_write(p: Program) -> None:
@@ -243,6 +255,9 @@ def streams_ordered_by_an_event(p: Program) -> None:
     slow_copy(x, y, p.b)
     done = p.b.record()
     p.a.wait(done)
+    also = p.a.record()  # of a stream that has nothing to do but to wait
+    also.wait()
+    assert done.done
     slow_add(x, 1, p.a)
     assert is_all(y, 2)
     assert is_all(x, 3)
@@ -257,6 +272,7 @@ PROGRAMS: list[Callable[[Program], None]] = [
     write_to_what_recorded_work_writes,
     source_changed_after_the_call,
     borrowed_source_changed_when_done,
+    read_after_a_borrowed_write,
     partial_overlaps,
     pitched_rows,
     second_write_wins,

@@ -1,8 +1,8 @@
 """Host copies in stream order: a thread that copies when the copy's predecessors are done.
 
-The *ordered* path of a transfer. The stream's next submission waits, on the device, for a value of
-the copier's lane; the copier waits for the work the copy conflicts with, copies, and signals that
-value. So the caller waits for nothing and no byte is copied twice.
+The *ordered* path of a transfer. The copier waits for the work that the copy conflicts with,
+copies, and signals a value of its lane; later work on the same bytes waits for that value, on the
+device. So the caller waits for nothing, no byte is copied twice, and no other work is held up.
 
 No deadlock: a task waits only for work submitted before it was queued, and that work waits only
 for tasks queued before it. One copier belongs to one stream, so streams do not hold each other up.

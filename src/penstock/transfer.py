@@ -8,7 +8,7 @@ path       when                                                       copies  wa
 direct     mapped memory, nothing pending touches the bytes           1       0
 rename     the whole buffer is replaced while busy: a fresh backing   1       0
 ordered    busy, large and borrowed: a copier thread copies when its  1       0
-           predecessors are done, and the stream waits for it
+           predecessors are done, and work on the bytes waits for it
 staged     busy otherwise, or not mapped: snapshot now, device copy   2       0
            in stream order
 =========  =========================================================  ======  =====
@@ -177,7 +177,6 @@ def _write_ordered(
 ) -> Pending[None]:
     scheduler = array.buffer.scheduler
     backing = array.buffer.backing
-    stream.flush()
     for lane, value in points.items():
         lane.owner.ensure_submitted(value)
     copier = stream.copier_of()
@@ -191,7 +190,6 @@ def _write_ordered(
         _emit_copy(array, "ordered", why)
     value = copier.add(points, copy)
     backing.history.note(array.region, True, copier.lane, value, what)
-    stream.wait_for_lanes({copier.lane: value})
     return Pending(scheduler, {copier.lane: value}, what, value=None)
 
 
