@@ -87,6 +87,13 @@ def shared_device(driver: str, _shared_devices: dict[object, ps.Device]) -> Iter
 
 
 @pytest.fixture
+def threaded_device(driver: str) -> Iterator[ps.Device]:
+    """A device without validation, whose layer stalls for 10 s when threads wait and signal."""
+    with ps.Device(driver) as device:
+        yield device
+
+
+@pytest.fixture
 def dev(shared_device: OpenDevice) -> ps.Device:
     """The device under test, with everything at its default."""
     return shared_device()

@@ -30,10 +30,12 @@ Nothing here knows of drivers, and nothing here waits.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 _PRUNE_AT = 32
+_numbers = itertools.count()
 
 
 class Region(NamedTuple):
@@ -76,17 +78,19 @@ def _rows_touch(rows: Region | Access, block: Region | Access) -> bool:
 class Lane:
     """A line of work that completes in order. `owner` is whoever submits and signals it."""
 
-    __slots__ = ("complete", "epoch", "is_host", "name", "owner", "seen", "submitted")
+    __slots__ = ("complete", "epoch", "is_host", "name", "number", "owner", "seen", "submitted")
 
     def __init__(self, name: str, owner: Any, *, is_host: bool = False) -> None:
         self.name = name
+        self.number = next(_numbers)
         self.owner = owner
         self.is_host = is_host
         self.submitted = 0
         self.complete = 0
         self.epoch = 0
-        #: What this lane already waits for, by lane: later work here need not wait again.
-        self.seen: dict[Lane, int] = {}
+        #: What this lane already waits for, by the other's number: later work here need not
+        #: wait again. (By number, so that lanes do not keep each other alive.)
+        self.seen: dict[int, int] = {}
 
     @property
     def recorded(self) -> int:
@@ -176,7 +180,7 @@ def needs_of_lane(lane: Lane, conflicts: Iterable[Access]) -> tuple[bool, dict[L
         if other is lane:
             if access.epoch >= lane.epoch and access.value > lane.complete:
                 barrier = True
-        elif access.value > other.complete and access.value > lane.seen.get(other, 0):
+        elif access.value > other.complete and access.value > lane.seen.get(other.number, 0):
             waits[other] = max(waits.get(other, 0), access.value)
     return barrier, waits
 

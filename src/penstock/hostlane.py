@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING
 
+from penstock.errors import Error
 from penstock.hazards import Lane
 
 if TYPE_CHECKING:
@@ -47,6 +49,12 @@ class HostLane:
 
     def rest(self) -> None:
         """Nothing to do."""
+
+    def abort(self) -> None:
+        """Let go of device work that waits for copies which will never be made."""
+        if self.lane.complete < self.lane.submitted:
+            with contextlib.suppress(Error):
+                self.finish(self.lane.submitted)
 
     def close(self) -> None:
         self.timeline.close()

@@ -57,6 +57,8 @@ class Scheduler:
         self.pump = Pump(self)
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
         self._streams_made = 0
+        self._streams_open = 0
+        self._closing = False
         self._arrays_named = 0
         self._host_lanes: list[HostLane] = []
         self._idle_host_lanes: list[HostLane] = []
@@ -90,6 +92,7 @@ class Scheduler:
     def new_stream(self, name: str) -> Stream:
         made = Stream(self, self._streams_made, name or f"stream {self._streams_made}")
         self._streams_made += 1
+        self._streams_open += 1
         self._streams.add(made)
         return made
 
@@ -256,9 +259,12 @@ class Scheduler:
     def stream_forgotten(self, stream: Stream) -> None:
         """From a finaliser: nobody can add to this stream any more."""
         self._forgotten.append(stream)
+        if self._closing:
+            self.close()
 
-    def forget_stream(self, stream: Stream) -> None:
+    def stream_closed(self, stream: Stream) -> None:
         self._streams.discard(stream)
+        self._streams_open -= 1
 
     def drain(self) -> None:
         """Act on what finalisers left. Cheap when they left nothing."""
@@ -269,7 +275,9 @@ class Scheduler:
             self.retire_program(self._dropped_programs.popleft())
         for _ in range(len(self._forgotten)):
             stream = self._forgotten.popleft()
-            if not stream.release_if_idle():
+            if stream.release_if_idle():
+                self._streams_open -= 1
+            else:
                 self._forgotten.append(stream)
         if self._leaving or self._old_programs:
             self._let_go()
@@ -304,8 +312,15 @@ class Scheduler:
 
     def close(self, timeout: float = _CLOSE_TIMEOUT) -> None:
         """Finish all work, then release everything that no NumPy array shows any more."""
+        if self.closed:
+            return
         with self.lock:
             if self.closed:
+                return
+            if len(self._all_streams()) < self._streams_open:
+                # The garbage collector is taking device and streams together, and has hidden the
+                # streams from us; as each of them is finalised, we are called again.
+                self._closing = True
                 return
             finished = False
             try:
@@ -320,6 +335,8 @@ class Scheduler:
         if finished or self.lost is not None:
             for stream in self._all_streams():
                 stream.stop_copier()
+            for host in self._host_lanes:
+                host.abort()
             self._tear_down()
 
     def abandon(self) -> None:
@@ -337,6 +354,7 @@ class Scheduler:
             if self.exports:
                 return
             self._torn_down = True
+            self.driver.settle()
             for stream in self._all_streams():
                 stream.release()
             for host in self._host_lanes:
@@ -371,6 +389,7 @@ class _ForkedLock:
 def _after_fork() -> None:
     for scheduler in list(_alive):
         scheduler.abandon()
+    _alive.clear()
 
 
 def _at_exit() -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from penstock.scheduler import Scheduler
 
 _LONGEST = 128  # commands in one recording
+_RECORDINGS = 8  # made at a time; how many are in flight depends on chance
 _DEEPEST = 256  # submissions in flight on one stream
 
 #: What a command touches: memory, bytes, and whether it writes.
@@ -49,7 +50,7 @@ class Stream:
         self._check_at = 1
         self._next_check = 1
         self._in_flight: deque[tuple[Recording, int]] = deque()
-        self._spare: list[Recording] = []
+        self._spare: list[Recording] = list(self.queue.recordings(_RECORDINGS))
         self._waits: dict[Lane, int] = {}
         self._closed = False
 
@@ -93,7 +94,7 @@ class Stream:
             with self.scheduler.lock:
                 if not self._closed:
                     self._closed = True
-                    self.scheduler.forget_stream(self)
+                    self.scheduler.stream_closed(self)
                     self.release()
 
     @property
@@ -177,7 +178,7 @@ class Stream:
                 continue
             other.owner.ensure_submitted(value)
             self._waits[other] = max(value, self._waits.get(other, 0))
-            lane.seen[other] = max(value, lane.seen.get(other, 0))
+            lane.seen[other.number] = max(value, lane.seen.get(other.number, 0))
 
     def points(self) -> dict[Lane, int]:
         """What must be reached for everything called so far to be done."""
@@ -233,6 +234,7 @@ class Stream:
         """End the copier's thread; its tasks are done, or never will be."""
         if self.copier is not None:
             self.copier.stop()
+            self.copier.abort()
 
     def release(self) -> None:
         """Give back driver objects. Nothing may be in flight."""
@@ -247,7 +249,9 @@ class Stream:
         if self._sealed:
             self._submit("an earlier submission failed")
         self._collect_spare()
-        recording = self._spare.pop() if self._spare else self.queue.recording()
+        if not self._spare:
+            self._spare += self.queue.recordings(_RECORDINGS)
+        recording = self._spare.pop()
         try:
             recording.begin()
             if any(lane.is_host for lane in self._waits):

@@ -113,13 +113,13 @@ class Recording(Protocol):
 
     def acquire(self) -> None: ...
 
-    def close(self) -> None: ...
-
 
 class Queue(Protocol):
     """Where recordings go to run, in order."""
 
-    def recording(self) -> Recording: ...
+    def recordings(self, count: int) -> Sequence[Recording]:
+        """New recordings; they live as long as the queue."""
+        ...
 
     def submit(
         self, recording: Any, waits: Sequence[tuple[Any, int]], timeline: Any, value: int
@@ -170,6 +170,10 @@ class Driver(Protocol):
 
     def signal(self, timeline: Any, value: int) -> None:
         """Raise a timeline from the host."""
+        ...
+
+    def settle(self) -> None:
+        """Block until nothing runs any more, or never will. Never raises."""
         ...
 
     def close(self) -> None: ...

@@ -19,6 +19,10 @@ C = Any
 
 VALIDATION_LAYER = "VK_LAYER_KHRONOS_validation"
 
+#: The layer's word that it lost track of itself, as it does when one thread waits for a timeline
+#: while another signals it ("most likely a validation bug", it says): not about the program.
+_LAYER_ITSELF = "VkSemaphore-state-timeout"
+
 _OUT_OF_MEMORY = (-1, -2)
 _DEVICE_LOST = -4
 _lock = threading.Lock()
@@ -143,7 +147,9 @@ class Instance:
         ffi, lib = load()
 
         def hear(severity: int, types: int, data: C, user: C) -> int:
-            self.messages.append(text(data.pMessage))
+            message = text(data.pMessage)
+            if _LAYER_ITSELF not in message:
+                self.messages.append(message)
             return 0
 
         self._callback = ffi.callback("PFN_vkDebugUtilsMessengerCallbackEXT", hear)
@@ -173,6 +179,9 @@ def check_instance(result: int) -> None:
 @functools.cache
 def _instance(validate: bool) -> Instance:
     return Instance(validate)
+
+
+os.register_at_fork(after_in_child=_instance.cache_clear)
 
 
 def instance(validate: bool = False) -> Instance:

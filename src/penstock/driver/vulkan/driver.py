@@ -327,6 +327,9 @@ class VulkanDriver:
         info.value = value
         check(self.call.vkSignalSemaphore(self.handle, info), "vkSignalSemaphore")
 
+    def settle(self) -> None:
+        self.call.vkDeviceWaitIdle(self.handle)  # a lost device answers so at once
+
     def close(self) -> None:
         ffi, _ = load()
         for program in list(self._programs):

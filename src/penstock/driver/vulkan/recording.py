@@ -124,9 +124,6 @@ class VulkanRecording:
         null = self._null
         self._vk_barrier(self.command, _HOST, _GPU, 0, 1, self._from_host, 0, null, 0, null)
 
-    def close(self) -> None:
-        """Nothing to do: command buffers go with their queue's pool."""
-
     def _bind_set(self, program: VulkanProgram, bindings: list[int]) -> None:
         ffi, _ = load()
         bound = program.descriptor_set(bindings)
@@ -175,9 +172,9 @@ class VulkanQueue:
         self._info.pSignalSemaphores = self._signal_semaphore
         self._room_for_waits(4)
 
-    def recording(self) -> VulkanRecording:
-        self.driver.notify("recording", 0)
-        return VulkanRecording(self)
+    def recordings(self, count: int) -> list[VulkanRecording]:
+        self.driver.notify("recordings", 0)
+        return [VulkanRecording(self) for _ in range(count)]
 
     def submit(
         self,

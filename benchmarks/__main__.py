@@ -1,0 +1,52 @@
+"""`python -m benchmarks transfer` and `python -m benchmarks launch`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+_REPEAT = {"transfer": (30, 3), "launch": (200, 20)}  # rounds, and with --quick
+
+
+def main() -> int:
+    arguments = _parser().parse_args()
+    if arguments.what == "launch":
+        # Lavapipe's worker threads would compete with the interpreter for the cores. Mesa reads
+        # this when it is loaded, which is why everything that loads it is imported below.
+        os.environ.setdefault("LP_NUM_THREADS", "0")
+    repeat = arguments.repeat or _REPEAT[arguments.what][arguments.quick]
+
+    import penstock as ps
+    from benchmarks import launch, measure, report, transfer
+
+    chosen = {"transfer": transfer, "launch": launch}[arguments.what]
+    with ps.Device(arguments.device) as device:
+        about = report.machine(device)
+        try:
+            sections = chosen.run(device, repeat)
+        except measure.WrongResult as error:
+            print(f"benchmarks: {error}", file=sys.stderr)
+            return 1
+    form = report.as_json if arguments.json else report.as_text
+    print(form(arguments.what, about, sections))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument(
+        "what",
+        choices=list(_REPEAT),
+        help="transfer: host to device and back, against numpy.copyto on the same memory; "
+        "launch: the host's cost of a launch, against the bare Vulkan calls",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    parser.add_argument("--repeat", type=int, metavar="N", help="rounds of the interleaved run")
+    parser.add_argument("--device", metavar="NAME", help="a part of the device's name")
+    parser.add_argument("--quick", action="store_true", help="few rounds: does it run at all?")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,245 @@
+"""The receipt: what each transfer costs, that steady state costs nothing, and why a wait was made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import OpenDevice
+from kernels import slow_add, slow_copy
+
+import penstock as ps
+from penstock.transfer import MODES, Case, choose_write
+
+N = 1024
+LARGE = 2 << 20  # bytes; large enough for the ordered path
+
+
+def arrays(dev: ps.Device, *values: int) -> list[ps.Array]:
+    made = [dev.full(N, value, np.uint32) for value in values]
+    dev.synchronize()
+    return made
+
+
+def test_upload_to_an_idle_array_is_one_copy(dev: ps.Device) -> None:
+    (x,) = arrays(dev, 0)
+    with ps.trace() as t:
+        assert x.write(np.arange(N, dtype=np.uint32)).done
+    assert (t.copies, t.bytes_copied, t.waits, t.allocations, t.submissions) == (1, 4 * N, 0, 0, 0)
+    assert t.of_kind("copy")[0].path == "direct"
+
+
+def test_adopting_copies_nothing(dev: ps.Device) -> None:
+    h = dev.host_empty(N, np.uint32)
+    h[:] = 3
+    (y,) = arrays(dev, 0)
+    with ps.trace() as t:
+        x = dev.adopt(h)
+        slow_copy(x, y, spin=0)
+        slow_add(x, 1, spin=0)
+        dev.synchronize()
+    assert (t.copies, t.launches) == (0, 2)
+    assert (y.numpy() == 3).all()
+    assert (h == 4).all()
+
+
+def test_reading_what_no_kernel_writes_waits_for_nothing(dev: ps.Device) -> None:
+    x, y = arrays(dev, 5, 0)
+    slow_copy(x, y)
+    with ps.trace() as t:
+        assert (x.numpy() == 5).all()
+        assert (x.view("r") == 5).all()
+        assert x.read().done
+    assert t.waits == 0
+    with ps.trace() as t:
+        assert (y.numpy() == 5).all()
+    assert t.waits == 1
+
+
+def test_reading_one_of_two_arrays_waits_for_its_writer_only(dev: ps.Device) -> None:
+    x, y = arrays(dev, 1, 1)
+    with dev.stream() as other:
+        slow_add(x, 1, spin=0)
+        slow_add(y, 1, other, spin=1_000_000)
+        last = other.record()
+        with ps.trace() as t:
+            assert (x.numpy() == 2).all()
+        assert not last.done
+        assert t.waits <= 1
+        assert (y.numpy() == 2).all()
+
+
+def test_a_wait_says_what_for_and_where(dev: ps.Device) -> None:
+    x = dev.full(N, 1, np.uint32, name="tokens")
+    slow_add(x, 1)
+    with ps.trace() as t:
+        x[16:32].numpy()
+    (wait,) = t.of_kind("wait")
+    assert (wait.buffer, wait.lo, wait.hi) == ("tokens", 64, 128)
+    assert "kernel slow_add" in wait.reason
+    assert f"bytes 0:{4 * N}" in wait.reason
+    assert "test_tracing.py:" in wait.where
+    assert wait.seconds > 0
+    assert "tokens[64:128]" in str(t)
+
+
+# How a busy write travels, by mode: path, copies, renames.
+BUSY = {
+    "auto": ("rename", 1, 1),
+    "direct": ("rename", 1, 1),
+    "rename": ("rename", 1, 1),
+    "staged": ("staged", 2, 0),
+    "ordered": ("ordered", 1, 0),
+    "unmapped": ("staged", 2, 0),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_busy_write_takes_the_path_and_waits_for_nothing(
+    mode: str, shared_device: OpenDevice
+) -> None:
+    dev = shared_device(transfers=mode)
+    x, y = arrays(dev, 1, 0)
+    source = np.full(N, 2, np.uint32)
+    slow_copy(x, y, spin=0)
+    x.write(source, borrow=True)
+    dev.synchronize()  # the first time allocates
+    slow_copy(x, y)
+    with ps.trace() as t:
+        x.write(source, borrow=True)
+    path, copies, renames = BUSY[mode]
+    assert t.of_kind("copy")[0].path == path
+    assert (t.copies, t.renames, t.waits) == (copies, renames, 0)
+    if mode == "direct":
+        assert "'direct' is not possible" in t.of_kind("copy")[0].reason
+    assert (x.numpy() == 2).all()
+
+
+def test_a_large_borrowed_write_to_a_part_is_ordered(dev: ps.Device) -> None:
+    x = dev.zeros(LARGE // 2, np.uint32)
+    (y,) = arrays(dev, 0)
+    slow_copy(x[:N], y)
+    source = np.full(LARGE // 4, 2, np.uint32)
+    with ps.trace() as t:
+        pending = x[: LARGE // 4].write(source, borrow=True)
+    assert t.of_kind("copy")[0].path == "ordered"
+    assert (t.copies, t.waits) == (1, 0)
+    pending.result()
+    assert (x[: LARGE // 4].numpy() == 2).all()
+    assert (x[LARGE // 4 :].numpy() == 0).all()
+    assert (y.numpy() == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("case", "path"),
+    [
+        (Case(mapped=False, busy=False, whole=True, renamable=True, borrowed=True, nbytes=9), "staged"),
+        (Case(mapped=True, busy=False, whole=True, renamable=True, borrowed=True, nbytes=9), "direct"),
+        (Case(mapped=True, busy=True, whole=True, renamable=True, borrowed=True, nbytes=9), "rename"),
+        (Case(mapped=True, busy=True, whole=True, renamable=False, borrowed=False, nbytes=9), "staged"),
+        (Case(mapped=True, busy=True, whole=False, renamable=True, borrowed=True, nbytes=9), "staged"),
+        (Case(mapped=True, busy=True, whole=False, renamable=True, borrowed=True, nbytes=LARGE), "ordered"),
+        (Case(mapped=True, busy=True, whole=False, renamable=True, borrowed=False, nbytes=LARGE), "staged"),
+    ],
+)  # fmt: skip
+def test_the_choice_of_a_path(case: Case, path: str) -> None:
+    assert choose_write("auto", case)[0] == path
+    for mode in MODES:
+        forced, why = choose_write(mode, case)
+        if forced != mode and mode not in ("auto", "unmapped"):
+            assert "not possible" in why
+        assert forced != "direct" or not case.busy
+        assert forced == "staged" or case.mapped
+        assert forced != "ordered" or case.borrowed
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_second_identical_step_allocates_nothing(mode: str, shared_device: OpenDevice) -> None:
+    dev = shared_device(transfers=mode)
+    x, y = arrays(dev, 1, 0)
+    big = dev.zeros(LARGE // 4, np.uint32)
+    other = dev.stream()
+    source, pitched = np.full(N, 2, np.uint32), np.zeros((8, 8), np.uint32)
+    out = np.zeros(N, np.uint32)
+
+    def step() -> None:
+        slow_copy(x, y, spin=2000)
+        x.write(source)
+        x[8:24].write(source[8:24], borrow=True)
+        big.write(np.broadcast_to(source[:1], big.shape))
+        slow_add(big[:N], 1, other, spin=2000)
+        big[: LARGE // 8].write(np.broadcast_to(source[:1], (LARGE // 8,)), borrow=True)
+        x.reshape(32, 32)[:8, :8].write(pitched)
+        y.copy_from(x, stream=other)
+        y[4:8] = 9
+        read = y.read(stream=other)
+        written = y.read(out=out, stream=other)
+        other.wait(dev.default_stream.record())
+        x.fill(1)
+        read.result()
+        written.result()
+        y.numpy()
+        dev.synchronize()
+
+    for _ in range(3):
+        step()
+    with ps.trace() as t:
+        step()
+    assert t.allocations == 0, "\n".join(map(str, t.of_kind("allocation")))
+    other.close()
+
+
+def test_a_launch_and_its_value_wait_once(dev: ps.Device) -> None:
+    (x,) = arrays(dev, 0)
+    for _ in range(2):
+        slow_add(x, 1)
+        x.numpy()
+    with ps.trace() as t:
+        slow_add(x, 1)
+        slow_add(x, 1)
+        value = x[:1].item()
+    assert value == 4
+    assert (t.launches, t.waits, t.allocations, t.copies) == (2, 1, 0, 1)
+
+
+def test_barriers_only_where_data_demands(dev: ps.Device) -> None:
+    x, y, z = arrays(dev, 1, 2, 3)
+    slow_add(x, 1)  # the device is busy: what follows is recorded together
+    with ps.trace() as t:
+        for array in (y, z):
+            slow_add(array, 1, spin=0)
+        dev.default_stream.flush()
+    assert t.barriers == 0
+    with ps.trace() as t:
+        for _ in range(5):
+            slow_add(y, 1, spin=0)
+        dev.default_stream.flush()
+    assert t.barriers == 5
+    assert (y.numpy() == 8).all()
+
+
+def test_counts_are_numbers_and_traces_nest(dev: ps.Device) -> None:
+    (x,) = arrays(dev, 0)
+    with ps.trace() as outer:
+        slow_add(x, 1, spin=0)
+        with ps.trace() as inner:
+            slow_add(x, 1, spin=0)
+            dev.synchronize()
+    assert (outer.launches, inner.launches) == (2, 1)
+    counts: dict[str, Any] = outer.as_dict()
+    assert all(isinstance(value, int | float) for value in counts.values())
+    x.numpy()
+    assert outer.waits == counts["waits"]
+
+
+def test_many_small_launches_share_submissions(dev: ps.Device) -> None:
+    (x,) = arrays(dev, 0)
+    with ps.trace() as t:
+        slow_add(x, 1)
+        for _ in range(100):
+            slow_add(x, 1, spin=0)
+        dev.synchronize()
+    assert t.launches == 101
+    assert t.submissions < 20
+    assert (x.numpy() == 101).all()
