@@ -210,12 +210,13 @@ def test_barriers_only_where_data_demands(dev: ps.Device) -> None:
         for array in (y, z):
             slow_add(array, 1, spin=0)
         dev.default_stream.flush()
-    assert t.barriers == 0
+    assert [event.path for event in t.of_kind("barrier")] == ["host"]
     with ps.trace() as t:
         for _ in range(5):
             slow_add(y, 1, spin=0)
         dev.default_stream.flush()
-    assert t.barriers == 5
+    assert [event.path for event in t.of_kind("barrier")] == ["device"] * 5 + ["host"]
+    assert t.barriers == 6
     assert (y.numpy() == 8).all()
 
 

@@ -76,6 +76,7 @@ def adopt(device: Device, source: Host, name: str) -> Array:
                     "does not contain all of it; adopt the enclosing array first, and slice that"
                 )
             offset = address - start
+            buffer.name = name or buffer.name
         else:
             _check_alignment(scheduler, address)
             buffer, offset = _import(device, address, span, source, name), 0

@@ -27,8 +27,8 @@ class Buffer:
     """
 
     __slots__ = (
-        "__weakref__", "_kept", "_old", "backing", "closed", "scheduler", "name", "nbytes", "pinned",
-        "writable",
+        "__weakref__", "_kept", "_old", "backing", "closed", "name", "nbytes", "pinned",
+        "scheduler", "writable",
     )  # fmt: skip
 
     def __init__(

@@ -27,7 +27,7 @@ def as_dtype(dtype: npt.DTypeLike) -> Dtype:
         raise DtypeMismatch(f"{dtype!r} is not a dtype") from error
     if kind.hasobject or kind.itemsize == 0 or kind.kind in "SUT":
         raise DtypeMismatch(
-            f"arrays of dtype {kind} cannot live on a device; use a number, bool or a struct of them"
+            f"arrays of dtype {kind} cannot live on a device; use numbers, bool or a struct of them"
         )
     if not kind.isnative:
         raise DtypeMismatch(

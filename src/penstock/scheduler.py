@@ -312,7 +312,7 @@ class Scheduler:
 
     def close(self, timeout: float = _CLOSE_TIMEOUT) -> None:
         """Finish all work, then release everything that no NumPy array shows any more."""
-        if self.closed:
+        if self._torn_down:  # or abandoned, and then not even the lock may be touched
             return
         with self.lock:
             if self.closed:

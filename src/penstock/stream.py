@@ -144,7 +144,7 @@ class Stream:
             recording.barrier()
             lane.epoch += 1
             if tracing.active:
-                tracing.emit("barrier", f"after {found[0]!r}")
+                tracing.emit("barrier", f"after {found[0]!r}", path="device")
         return recording
 
     def note(self, uses: Iterable[Use], what: str) -> int:
@@ -256,6 +256,8 @@ class Stream:
             recording.begin()
             if any(lane.is_host for lane in self._waits):
                 recording.acquire()
+                if tracing.active:
+                    tracing.emit("barrier", "the device may look at a host copy", path="host")
         except BaseException:
             self._spare.append(recording)
             raise
@@ -272,6 +274,8 @@ class Stream:
         if not self._sealed:
             recording.publish()
             self._sealed = True
+            if tracing.active:
+                tracing.emit("barrier", "the host may look at what was written", path="host")
         value = lane.submitted + 1
         waits: list[tuple[Any, int]] = [
             (other.owner.timeline, reached)

@@ -15,6 +15,8 @@ from types import FrameType, TracebackType
 from typing import Any
 
 _PACKAGE = str(Path(__file__).parent)
+#: Parts of the package that use the runtime as anyone would; their lines are user code.
+_APPLICATIONS = tuple(str(Path(_PACKAGE, name)) for name in ("demo.py",))
 _lock = threading.Lock()
 
 #: The traces that are collecting now.
@@ -181,9 +183,9 @@ def user_line() -> str:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith(_PACKAGE):
-            # Code run by the interpreter's own threads was not called by anyone.
-            return "" if name.endswith("threading.py") else f"{name}:{frame.f_lineno}"
+        if not name.startswith(_PACKAGE) or name.startswith(_APPLICATIONS):
+            # What a thread of the runtime's own does was not called by anyone.
+            return "" if name == threading.__file__ else f"{name}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
 

@@ -1,0 +1,75 @@
+"""The command line: `penstock demo`, `penstock devices`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import penstock as ps
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; the exit code."""
+    parser = argparse.ArgumentParser(prog="penstock", description=ps.__doc__)
+    parser.add_argument("--version", action="version", version=f"penstock {ps.__version__}")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, run, about in (
+        ("demo", _demo, "run a kernel on an adopted NumPy array and print the receipt"),
+        ("devices", _devices, "list the devices that can be opened"),
+    ):
+        command = commands.add_parser(name, help=about, description=about)
+        command.add_argument("--json", action="store_true", help="print JSON, for machines")
+        command.set_defaults(run=run)
+        if name == "demo":
+            command.add_argument("--device", help="part of a device's name (default: the best)")
+            command.add_argument("--size", type=int, default=1 << 20, help="elements (%(default)s)")
+    arguments = parser.parse_args(argv)
+    try:
+        code: int = arguments.run(arguments)
+    except ps.Error as error:
+        print(f"penstock: {error}", file=sys.stderr)
+        return 1
+    return code
+
+
+def _devices(arguments: argparse.Namespace) -> int:
+    found = ps.devices()
+    if arguments.json:
+        print(json.dumps([_plain(info) for info in found], indent=2))
+        return 0
+    for info in found:
+        memory = f"{info.memory / 2**30:.1f} GiB"
+        traits = [info.kind, memory, "unified memory" if info.uma else "separate memory"]
+        traits.append("imports host memory" if info.can_import else "no host import")
+        print(f"{info.index}: {info.name}\n   {info.driver_info}, Vulkan {info.api_version}")
+        print(f"   {', '.join(traits)}")
+    return 0 if found else 1
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from penstock.demo import run
+
+    outcome = run(arguments.device, arguments.size)
+    if arguments.json:
+        counts = outcome.receipt.as_dict()
+        print(json.dumps({"device": outcome.device, "correct": outcome.correct, **counts}))
+    else:
+        print(f"device: {outcome.device}")
+        print(f"saxpy on {arguments.size:,} floats in the caller's own memory, then a look at one")
+        print(outcome.receipt)
+        print("the result is", "correct" if outcome.correct else "WRONG")
+    return 0 if outcome.correct else 1
+
+
+def _plain(info: ps.DeviceInfo) -> dict[str, Any]:
+    plain = dataclasses.asdict(info)
+    plain["features"] = sorted(info.features)
+    return plain
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,171 @@
+"""The host's access to device memory: what it must wait for, and the copy itself.
+
+Every way for the host to touch an array's bytes comes through here: transfers, views, values asked
+for at once. What conflicts is the ledger's to say; this is where its answer becomes a wait, and
+where host copies are made visible to the device and the other way round.
+
+Small host copies are made under the device's lock. Large ones are not: they take a host lane, so
+that work of other threads on the same bytes is ordered against them like against any other work.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock import tracing
+from penstock.errors import ArgumentError, Closed, ViewHeld
+from penstock.hazards import Access, Lane, Region, needs_of_host
+from penstock.memory import Backing
+
+if TYPE_CHECKING:
+    from penstock.array import Array
+    from penstock.buffer import Buffer
+    from penstock.scheduler import Scheduler
+    from penstock.stream import Stream
+
+UNDER_LOCK = 256 << 10  # bytes; a larger host copy is made without holding the lock
+
+Host = npt.NDArray[Any]
+
+
+def stream_of(buffer: Buffer, stream: Stream | None) -> Stream:
+    """The stream to work on, after checking that everything is open and belongs together."""
+    buffer.scheduler.check()
+    buffer.check()
+    if stream is None:
+        return buffer.device.default_stream
+    if getattr(stream, "scheduler", None) is not buffer.scheduler:
+        raise ArgumentError(f"stream={stream!r} is not a stream of {buffer.device}")
+    if stream.closed:
+        raise Closed(f"{stream.name} is closed")
+    return stream
+
+
+def host_copy(
+    array: Array, backing: Backing, target: Host, source: Host, *, write: bool, path: str, why: str
+) -> Callable[[], None]:
+    """Copy at once if that is quick; else take a host lane. Call the outcome without the lock."""
+    scheduler, region = array.buffer.scheduler, array.region
+
+    def copy() -> None:
+        if not write:
+            invalidate(scheduler, backing, region.lo, region.hi)
+        start = time.perf_counter() if tracing.active else 0.0
+        np.copyto(target, source)
+        if tracing.active:
+            emit_copy(array, path, why, start=start, seconds=time.perf_counter() - start)
+        if write:
+            flush(scheduler, backing, region.lo, region.hi)
+
+    if array.nbytes <= UNDER_LOCK:
+        copy()
+        return _nothing
+    host = scheduler.take_host_lane()
+    value = host.start()
+    verb = "write" if write else "read"
+    backing.history.note(region, write, host.lane, value, f"a host {verb}")
+
+    def copy_and_tell() -> None:
+        try:
+            copy()
+        finally:
+            host.finish(value)
+            scheduler.return_host_lane(host)
+
+    return copy_and_tell
+
+
+def _nothing() -> None:
+    """The copy is made already."""
+
+
+def pending_conflicts(buffer: Buffer, region: Region, write: bool) -> dict[Lane, int]:
+    """What the host would have to wait for before it may touch these bytes."""
+    found: list[Access] = []
+    buffer.backing.history.collect(region, write, found)
+    if not found:
+        return {}
+    for access in found:
+        access.lane.owner.poll()
+    return needs_of_host(found)
+
+
+def wait_for_conflicts(array: Array, *, write: bool, what: str) -> None:
+    """Block until the host may touch the array's bytes. Takes the lock, waits without it."""
+    buffer, region = array.buffer, array.region
+    scheduler = buffer.scheduler
+    with scheduler.lock:
+        scheduler.check()
+        buffer.check()
+        if not array.size:
+            return
+        found: list[Access] = []
+        buffer.backing.history.collect(region, write, found)
+        if not found or not (points := needs_of_host(found)):
+            return
+        reason = f"{what} what is in flight: {_latest(found)!r}" if tracing.active else what
+    scheduler.wait_for(points, None, reason, buffer=buffer.name, lo=region.lo, hi=region.hi)
+
+
+def _latest(found: list[Access]) -> Access:
+    return max((a for a in found if a.pending), key=lambda a: a.value)
+
+
+def views_shown(buffer: Buffer, region: Region) -> bool:
+    """Whether a live read-only view shows any of these bytes; raises for a writable one."""
+    if not buffer.backing.views:
+        return False
+    buffer.scheduler.drain()
+    shown = [view for view in buffer.backing.views if view[0].overlaps(region)]
+    if any(writable for _, writable in shown):
+        raise ViewHeld(
+            f"a live writable view shows bytes {region.lo}:{region.hi} of array {buffer.name!r}; "
+            "drop it (del it and all its slices) before writing them otherwise"
+        )
+    return bool(shown)
+
+
+def is_mapped(buffer: Buffer) -> bool:
+    return buffer.backing.mapped and buffer.scheduler.transfers != "unmapped"
+
+
+def is_readable(buffer: Buffer) -> bool:
+    """Whether the host should read the memory itself: uncached memory is slow to read."""
+    return is_mapped(buffer) and buffer.backing.memory.cached
+
+
+def host_array(array: Array, backing: Backing) -> Host:
+    """The array's bytes as the host sees them in `backing`. Untracked: never leaves transfers."""
+    layout = array.layout
+    return np.ndarray(
+        layout.shape,
+        array.dtype,
+        buffer=backing.chunk.bytes,
+        offset=backing.offset + layout.offset,
+        strides=layout.strides,
+    )
+
+
+def flush(scheduler: Scheduler, backing: Backing, lo: int, hi: int) -> None:
+    """Make host writes count, on memory where they do not by themselves."""
+    if not backing.memory.coherent:
+        scheduler.driver.flush(backing.memory, backing.offset + lo, backing.offset + hi)
+
+
+def invalidate(scheduler: Scheduler, backing: Backing, lo: int, hi: int) -> None:
+    """Let the host see device writes, on memory where it does not by itself."""
+    if not backing.memory.coherent:
+        scheduler.driver.invalidate(backing.memory, backing.offset + lo, backing.offset + hi)
+
+
+def emit_copy(array: Array, path: str, why: str, **details: Any) -> None:
+    region = array.region
+    tracing.emit(
+        "copy", why, nbytes=array.nbytes, buffer=array.name, lo=region.lo, hi=region.hi,
+        path=path, **details,
+    )  # fmt: skip

@@ -1,0 +1,553 @@
+"""Arrays behave as NumPy's do: every dtype, shape, slice, fill, copy and view.
+
+NumPy itself is the reference: what is done to an array is done to a NumPy array too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from conftest import OpenDevice
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from kernels import slow_add, slow_copy
+
+import penstock as ps
+
+Host = np.ndarray[Any, Any]
+N = 1024
+MIB = 1 << 20
+PAIR = np.dtype([("a", "i4"), ("b", "f4"), ("c", "u1", (4,))])
+ODD = np.dtype([("a", "u1"), ("b", "u1"), ("c", "u1")])
+DTYPES = [
+    *map(np.dtype, "?bBhHiIlLqQefdgFDG"),
+    *map(np.dtype, ("M8[s]", "m8[ms]")),
+    *map(np.dtype, (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn)),
+    PAIR,
+    ODD,
+]
+both_modes = pytest.mark.parametrize("mode", ["auto", "unmapped"])
+
+
+def sample(dtype: Any, n: int = 24) -> Host:
+    """Elements with all their bytes different from each other where the dtype allows it."""
+    kind = np.dtype(dtype)
+    if kind.kind == "b":
+        return np.arange(n) % 3 == 0
+    return (np.arange(n * kind.itemsize) % 113).astype(np.uint8).view(kind)
+
+
+def numbers(n: int = N) -> Host:
+    return np.arange(n, dtype=np.uint32)
+
+
+def same(array: Any, expected: Host) -> bool:
+    """Whether shape, dtype and every bit are the same."""
+    got = np.asarray(array)
+    return (got.shape, got.dtype, got.tobytes()) == (
+        expected.shape, expected.dtype, expected.tobytes(),
+    )  # fmt: skip
+
+
+def keep_busy(x: ps.Array) -> None:
+    """Put work that writes `x`, without changing it, behind a slow kernel."""
+    slow_add(x.device.zeros(N, np.uint32), 1, spin=20_000)
+    x.copy_from(x.copy())
+
+
+# What there is: dtypes, shapes, makers.
+
+
+@both_modes
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_dtype_makes_the_round_trip(
+    dtype: np.dtype[Any], mode: str, shared_device: OpenDevice
+) -> None:
+    source = sample(dtype)
+    x = shared_device(transfers=mode).array(source)
+    assert (x.dtype, x.shape, x.size, x.nbytes) == (dtype, (24,), 24, source.nbytes)
+    assert same(x.numpy(), source)
+    assert same(x, source)
+    assert same(x.read().result(), source)
+    assert same(x[3:20:2], source[3:20:2])
+    assert repr(x[5].item()) == repr(source[5].item())
+    assert repr(x.tolist()) == repr(source.tolist())
+
+
+def test_makers(dev: ps.Device) -> None:
+    x = dev.array([[1, 2, 3], [4, 5, 6]], np.int16)
+    assert same(x, np.array([[1, 2, 3], [4, 5, 6]], np.int16))
+    assert same(dev.zeros((2, 3)), np.zeros((2, 3), np.float32))
+    assert same(dev.ones(5, np.complex64), np.ones(5, np.complex64))
+    assert same(dev.ones(3, "bfloat16"), np.ones(3, ml_dtypes.bfloat16))
+    assert same(dev.zeros(3, PAIR), np.zeros(3, PAIR))
+    assert same(dev.full((2, 2), 7, np.uint8), np.full((2, 2), 7, np.uint8))
+    assert same(dev.full(3, True), np.full(3, True))
+    assert same(dev.full(3, np.datetime64("2024-02-29")), np.full(3, np.datetime64("2024-02-29")))
+    assert same(dev.full((), 2.5), np.full((), 2.5))
+    assert same(dev.array(3.5, "float16"), np.array(3.5, np.float16))
+    for like in (x, x.numpy()):
+        empty = dev.empty_like(like)
+        assert (empty.shape, empty.dtype) == ((2, 3), np.int16)
+        assert same(dev.zeros_like(like), np.zeros((2, 3), np.int16))
+        assert same(dev.ones_like(like), np.ones((2, 3), np.int16))
+        assert same(dev.full_like(like, -1), np.full((2, 3), -1, np.int16))
+    assert dev.asarray(x) is x
+    assert same(dev.asarray(x.numpy()), x.numpy())
+    assert same(dev.array(x), x.numpy())
+
+
+@both_modes
+@pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 4, 0)])
+def test_arrays_of_no_elements(
+    shape: tuple[int, ...], mode: str, shared_device: OpenDevice
+) -> None:
+    dev = shared_device(transfers=mode)
+    source = np.zeros(shape, np.float32)
+    x = dev.array(source)
+    x.fill(3)
+    x.write(source).result()
+    x.copy_from(dev.zeros(shape)).result()
+    x[...] = 1
+    x[...] = source
+    out = np.empty(shape, np.float32)
+    assert x.read(out=out).result() is out
+    assert (x.size, x.nbytes, len(x), x.tolist()) == (0, 0, shape[0], source.tolist())
+    for array in (x, x.read().result(), x.copy(), x[..., ::-1], x.reshape(*shape[::-1]).ravel()):
+        assert np.asarray(array).size == 0
+    assert x.ravel().shape == x.reshape(-1).shape == (0,)
+    assert x.reinterpret(np.uint8).size == 0
+    assert dev.adopt(source).shape == dev.adopt(dev.host_empty(shape)).shape == shape
+
+
+def test_names_and_descriptions(dev: ps.Device) -> None:
+    x = dev.zeros((2, 3), np.uint8, name="pixels")
+    assert x.name == x[1].name == x.reshape(6).name == "pixels"
+    assert dev.zeros(1).name != dev.zeros(1).name
+    for part in ("pixels", "(2, 3)", "uint8", dev.name):
+        assert part in repr(x)
+    assert "closed" not in repr(x)
+    assert (len(x), x.ndim, x.itemsize, x.strides, x.device) == (2, 2, 1, (3, 1), dev)
+    assert [row.tolist() for row in x] == [[0, 0, 0], [0, 0, 0]]
+    with x:
+        assert not x.closed
+    assert x.closed
+    assert "closed" in repr(x)
+
+
+def test_values_at_once(dev: ps.Device) -> None:
+    x = dev.array([1.5, 2.5, -3.0], np.float32)
+    assert (x[0].item(), float(x[1]), int(x[2])) == (1.5, 2.5, -3)
+    assert same(np.asarray(x, dtype=np.int64), np.array([1, 2, -3]))
+    assert np.array(x, copy=True).flags.owndata or np.array(x).flags.writeable
+    assert np.add(x, 1).tolist() == [2.5, 3.5, -2.0]
+    assert (np.float32(2) * x.numpy()).tolist() == [3, 5, -6]
+
+
+# Slices and other sights of the same bytes.
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        np.s_[:], np.s_[2], np.s_[1:3], np.s_[::2], np.s_[::-1], np.s_[:, 1:], np.s_[:, :, ::2],
+        np.s_[1, :, 2], np.s_[None], np.s_[:, None], np.s_[..., None], np.s_[1:2], np.s_[0:1:2],
+        np.s_[:, 2:3, :], np.s_[1, 1, 1], np.s_[::4, 1], np.s_[3:1], np.s_[::4, ::3, ::2],
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_contiguous_to_numpy_is_contiguous(index: Any, dev: ps.Device) -> None:
+    mirror = numbers(4 * 3 * 4).reshape(4, 3, 4)
+    x = dev.array(mirror)[index]
+    part = np.asarray(mirror[index])
+    assert same(x, part)
+    assert x.contiguous == part.flags.c_contiguous
+    if x.contiguous:
+        assert same(x.reshape(-1), part.ravel())
+        assert same(x.ravel()[::-1], part.ravel()[::-1])
+        assert same(x.reinterpret(np.uint32), part)
+
+
+def test_reshapes_share_the_bytes(dev: ps.Device) -> None:
+    x = dev.array(numbers(24))
+    for shape in [(4, 6), (2, 3, -1), (-1, 1, 8), (24,), (1, 24)]:
+        assert same(x.reshape(shape), numbers(24).reshape(shape))
+        assert same(x.reshape(*shape), numbers(24).reshape(shape))
+    x.reshape(4, 6)[1, 2:4] = 99
+    assert x[8:10].tolist() == [99, 99]
+    assert same(x[3].reshape(()), np.array(3, np.uint32))
+
+
+def test_reinterpreting_shows_the_same_bytes(dev: ps.Device) -> None:
+    source = sample(np.uint32).reshape(4, 6)
+    x = dev.array(source)
+    for dtype in (np.uint8, np.float16, np.int32, np.float64, np.complex64, ODD):
+        assert same(x.reinterpret(dtype), source.view(dtype))
+    x.reinterpret(np.uint8)[0, :4] = [1, 0, 0, 0]
+    assert x[0, 0].item() == 1
+    assert same(x[1, 2].reinterpret(np.float32), source[1, 2:3].view(np.float32).reshape(()))
+
+
+@both_modes
+@pytest.mark.parametrize("busy", [False, True])
+def test_pitched_rows(busy: bool, mode: str, shared_device: OpenDevice) -> None:
+    mirror = sample(np.float32, 64)
+    x = shared_device(transfers=mode).array(mirror)
+    raw = mirror.view(np.uint8)
+    if busy:
+        keep_busy(x)
+    rows = x.pitched(rows=5, width=13, pitch=40, offset=3)
+    expected = np.lib.stride_tricks.as_strided(raw[3:], (5, 13), (40, 1))
+    assert same(rows.read().result(), expected)
+    source = np.zeros((5, 64), np.uint8)[:, 7:20] + np.arange(13, dtype=np.uint8)
+    rows.write(source)
+    expected[...] = source
+    assert same(x, mirror)
+    out = np.zeros((5, 30), np.uint8)
+    rows.read(out=out[:, 2:15]).result()
+    assert same(out[:, 2:15], expected)
+    assert not out[:, :2].any()
+    assert not out[:, 15:].any()
+
+
+# Changes: whatever is assigned, to whatever slice, idle or busy.
+
+
+class Change:
+    """An assignment to a slice, done alike to an array and to its mirror."""
+
+    def __init__(self, index: Any, kind: str, value: int, busy: bool) -> None:
+        self.index, self.kind, self.value, self.busy = index, kind, value, busy
+
+    def __repr__(self) -> str:
+        return f"{self.kind} x[{self.index}], {self.value}{', busy' * self.busy}"
+
+    def apply(self, x: ps.Array, mirror: Host) -> None:
+        part, target = x[self.index], np.asarray(mirror[self.index])
+        values = (np.arange(target.size) + self.value).astype(mirror.dtype).reshape(target.shape)
+        if self.busy:
+            keep_busy(x)
+        match self.kind:
+            case "scalar":
+                x[self.index] = mirror[self.index] = self.value
+            case "fill":
+                part.fill(self.value)
+                mirror[self.index] = self.value
+            case "list":
+                x[self.index] = values.tolist()
+                mirror[self.index] = values
+            case "broadcast":
+                row = values[:1] if values.ndim else values
+                x[self.index] = row
+                mirror[self.index] = row
+            case "strided source":
+                part.write(np.repeat(values[..., None], 3, axis=-1)[..., 1])
+                mirror[self.index] = values
+            case "borrowed":
+                part.write(values, borrow=True)
+                mirror[self.index] = values
+            case "other array":
+                x[self.index] = x.device.array(values)
+                mirror[self.index] = values
+            case "itself reversed":
+                backwards = np.s_[::-1] if target.ndim else np.s_[...]
+                part.copy_from(part[backwards])
+                mirror[self.index] = target[backwards].copy()
+
+
+KINDS = (
+    "scalar", "fill", "list", "broadcast", "strided source", "borrowed", "other array",
+    "itself reversed",
+)  # fmt: skip
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> tuple[Host, list[Change]]:
+    shape = draw(hnp.array_shapes(max_dims=3, max_side=6))
+    dtype = draw(st.sampled_from([np.uint32, np.uint8]))
+    mirror = np.arange(np.prod(shape)).astype(dtype).reshape(shape)
+    change = st.builds(
+        Change,
+        hnp.basic_indices(shape, allow_newaxis=True, allow_ellipsis=True),
+        st.sampled_from(KINDS),
+        st.integers(0, 99),
+        st.booleans(),
+    )
+    return mirror, draw(st.lists(change, min_size=1, max_size=4))
+
+
+@both_modes
+def test_assignments_are_those_of_numpy(mode: str, shared_device: OpenDevice) -> None:
+    dev = shared_device(transfers=mode)
+
+    @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(programs())
+    def check(program: tuple[Host, list[Change]]) -> None:
+        mirror, changes = program[0].copy(), program[1]
+        x = dev.array(mirror)
+        for change in changes:
+            change.apply(x, mirror)
+            read = x[change.index].read()
+            assert same(read.result(), np.asarray(mirror[change.index]))
+        assert same(x, mirror)
+
+    check()
+
+
+FILLS = [
+    (np.bool_, True), (np.int8, -2), (np.uint16, 0xABCD), (np.float16, 1.5), (ODD, None),
+    (np.uint32, 0xDEADBEEF), (np.float32, -0.0), (np.float32, np.nan), (np.uint64, 0xABCD),
+    (np.int64, -1), (np.float64, 0.1), (np.complex64, 1 - 2j), (np.complex128, 3j), (PAIR, None),
+    (ml_dtypes.bfloat16, 1.5), ("M8[s]", np.datetime64("2024-02-29")),
+]  # fmt: skip
+
+
+@both_modes
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
+@pytest.mark.parametrize(("dtype", "value"), FILLS, ids=str)
+def test_fill(dtype: Any, value: Any, busy: bool, mode: str, shared_device: OpenDevice) -> None:
+    mirror = sample(dtype, 4 * 40_000 if busy else 64)
+    element = sample(dtype)[7] if value is None else value
+    x = shared_device(transfers=mode).array(mirror)
+    if busy:
+        keep_busy(x)
+    for part in (np.s_[:], np.s_[1:-1], np.s_[4:9], np.s_[2:3], np.s_[8:-8:4], np.s_[::-7]):
+        x[1:-3].write(sample(dtype, x.size)[1:-3])
+        mirror[1:-3] = sample(dtype, x.size)[1:-3]
+        x[part].fill(element)
+        mirror[part] = np.array(element, dtype)
+        assert same(x, mirror)
+
+
+# Copies, from and to whatever.
+
+
+@both_modes
+@pytest.mark.parametrize(
+    "strided",
+    [
+        lambda a: a[::2, ::2],
+        lambda a: a[::-1, 32:],
+        lambda a: a.T[:32],
+        lambda a: np.asfortranarray(a[:32]),
+        lambda a: np.broadcast_to(a[0], (32, 64)),
+    ],
+    ids=["steps", "reversed", "transposed", "Fortran", "broadcast"],
+)
+def test_sources_and_results_need_not_be_contiguous(
+    strided: Callable[[Host], Host], mode: str, shared_device: OpenDevice
+) -> None:
+    source = strided(numbers(64 * 64).reshape(64, 64))
+    dev = shared_device(transfers=mode)
+    x = dev.array(source)
+    assert same(x, source)
+    keep_busy(x)
+    y = dev.zeros(source.shape, np.uint32)
+    y.write(source, borrow=True)
+    assert same(y, source)
+    out = strided(np.zeros((64, 64), np.uint32))
+    if out.flags.writeable:
+        assert x.read(out=out).result() is out
+        assert same(out, source)
+
+
+def test_copies_are_arrays_of_their_own(dev: ps.Device) -> None:
+    x = dev.array(numbers(64).reshape(8, 8))
+    y = x[::2, 1:5].copy(name="part")
+    assert (y.name, y.contiguous, y.shape) == ("part", True, (4, 4))
+    x.fill(0)
+    assert same(y, numbers(64).reshape(8, 8)[::2, 1:5])
+    x[::-2, 4:].copy_from(y)
+    expected = np.zeros((8, 8), np.uint32)
+    expected[::-2, 4:] = y.numpy()
+    assert same(x, expected)
+
+
+def test_copies_between_devices(shared_device: OpenDevice) -> None:
+    here, there = shared_device(), shared_device(transfers="unmapped")
+    x, y = here.array(numbers()), there.zeros(N, np.uint32)
+    slow_add(x, 1)
+    y[1:].copy_from(x[:-1])
+    x.fill(0)
+    y[0] = 7
+    assert y[:3].tolist() == [7, 1, 2]
+    x[5:] = y[5:]
+    assert x[4:7].tolist() == [0, 5, 6]
+    assert same(here.asarray(y), y.numpy())
+
+
+@both_modes
+@pytest.mark.parametrize("mib", [20, 70])
+def test_large_arrays(mib: int, mode: str, shared_device: OpenDevice) -> None:
+    source = numbers(mib * MIB // 4)
+    x = shared_device(transfers=mode).array(source)
+    assert np.array_equal(x.read().result(), source)
+    grid = x.reshape(-1, 1024)
+    keep_busy(x)
+    grid[1:, :1000].write(source.reshape(-1, 1024)[:-1, 24:])
+    read = x.read()
+    x.write(source[::-1], borrow=True)
+    expected = source.reshape(-1, 1024).copy()
+    expected[1:, :1000] = source.reshape(-1, 1024)[:-1, 24:]
+    assert np.array_equal(read.result(), expected.ravel())
+    assert np.array_equal(x.numpy(), source[::-1])
+    x.close()
+
+
+# Views.
+
+
+def by_kernel(x: ps.Array, mirror: Host) -> None:
+    slow_add(x, 5)
+    mirror += 5
+
+
+def by_kernel_in_part(x: ps.Array, mirror: Host) -> None:
+    slow_add(x[64:128], 5)
+    mirror[64:128] += 5
+
+
+def by_write(x: ps.Array, mirror: Host) -> None:
+    x.write(numbers()[::-1])
+    mirror[:] = numbers()[::-1]
+
+
+def by_borrowed_write(x: ps.Array, mirror: Host) -> None:
+    x.write(numbers()[::-1].copy(), borrow=True).result()
+    mirror[:] = numbers()[::-1]
+
+
+def by_write_in_part(x: ps.Array, mirror: Host) -> None:
+    x[5:15] = mirror[5:15] = np.full(10, 9, np.uint32)
+
+
+def by_fill(x: ps.Array, mirror: Host) -> None:
+    x.fill(3)
+    mirror[:] = 3
+
+
+def by_fill_in_part(x: ps.Array, mirror: Host) -> None:
+    x[5:15] = mirror[5:15] = 9
+
+
+def by_copy(x: ps.Array, mirror: Host) -> None:
+    x.copy_from(x.device.full(N, 8, np.uint32))
+    mirror[:] = 8
+
+
+def by_copy_of_its_own_part(x: ps.Array, mirror: Host) -> None:
+    x[:512].copy_from(x[512:])
+    mirror[:512] = mirror[512:]
+
+
+def by_copy_of_itself(x: ps.Array, mirror: Host) -> None:
+    x.copy_from(x[::-1])
+    mirror[:] = mirror[::-1].copy()
+
+
+CHANGES = [
+    by_kernel, by_kernel_in_part, by_write, by_borrowed_write, by_write_in_part, by_fill,
+    by_fill_in_part, by_copy, by_copy_of_its_own_part, by_copy_of_itself,
+]  # fmt: skip
+each_change = pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+
+
+@each_change
+@pytest.mark.parametrize("index", [np.s_[:], np.s_[8:70], np.s_[::2]], ids=str)
+def test_a_held_view_does_not_change(
+    change: Callable[[ps.Array, Host], None], index: Any, dev: ps.Device
+) -> None:
+    x, mirror = dev.array(numbers()), numbers()
+    view = x[index].view("r")
+    assert not view.flags.writeable
+    change(x, mirror)
+    dev.synchronize()
+    assert same(view, numbers()[index])
+    assert same(x, mirror)
+    del view
+    change(x, mirror)
+    assert same(x, mirror)
+
+
+@each_change
+@pytest.mark.parametrize("mode", ["r", "rw"])
+def test_what_a_view_cannot_be_moved_out_of_the_way_of_is_refused(
+    mode: Any, change: Callable[[ps.Array, Host], None], dev: ps.Device
+) -> None:
+    x, mirror = dev.adopt(dev.host_empty(N, np.uint32)), numbers()
+    x.write(mirror)
+    view = x[10:500].view(mode)
+    part = view[60:62][::-1]
+    del view
+    with pytest.raises(ps.ViewHeld, match="view"):
+        change(x, mirror.copy())
+    assert same(x, mirror)
+    del part
+    change(x, mirror)
+    assert same(x, mirror)
+
+
+@each_change
+def test_a_writable_view_keeps_the_device_out(
+    change: Callable[[ps.Array, Host], None], dev: ps.Device
+) -> None:
+    x, mirror = dev.array(numbers()), numbers()
+    view = x.view("rw")
+    for use in (
+        lambda: change(x, mirror.copy()),
+        lambda: slow_copy(x, dev.empty_like(x)),
+        lambda: x[1:3].view("w"),
+    ):
+        with pytest.raises(ps.ViewHeld, match="drop"):
+            use()
+    view += 1
+    mirror += 1
+    assert same(x, mirror)
+    part = view[1:3]
+    del view
+    with pytest.raises(ps.ViewHeld):
+        change(x, mirror.copy())
+    del part
+    change(x, mirror)
+    assert same(x, mirror)
+
+
+def test_views_come_after_the_work_they_depend_on(dev: ps.Device) -> None:
+    x, y = dev.array(numbers()), dev.empty(N, np.uint32)
+    slow_add(x, 1)
+    assert same(x.view("r"), numbers() + 1)
+    slow_copy(x, y)
+    x.view("w")[:] = 0
+    assert same(y, numbers() + 1)
+    slow_add(x, 3)
+    grid = x.reshape(32, 32)[4:8, ::2]
+    view = grid.view("rw")
+    view *= np.arange(16, dtype=np.uint32)
+    del view
+    expected = np.full((32, 32), 3, np.uint32)
+    expected[4:8, ::2] = 3 * np.arange(16)
+    slow_add(x, 1)
+    assert same(x.reshape(32, 32), expected + 1)
+
+
+def test_a_view_outlives_its_array(open_device: OpenDevice) -> None:
+    dev = open_device()
+    view = dev.array(numbers()).view("r")
+    closed = dev.array(numbers(), name="closed")
+    other = closed.view("rw")
+    closed.close()
+    for _ in range(4):
+        dev.zeros(N, np.uint32)
+    dev.close()
+    assert same(view, numbers())
+    assert same(other, numbers())
+
+
+def test_memory_that_is_not_mapped_has_no_views(shared_device: OpenDevice) -> None:
+    with pytest.raises(ps.Unsupported, match=r"not mapped.*numpy"):
+        shared_device(transfers="unmapped").zeros(3).view()
