@@ -21,13 +21,13 @@ def main() -> int:
     from benchmarks import launch, measure, report, transfer
 
     chosen = {"transfer": transfer, "launch": launch}[arguments.what]
-    with ps.Device(arguments.device) as device:
-        about = report.machine(device)
-        try:
+    try:
+        with ps.Device(arguments.device) as device:
+            about = report.machine(device)
             sections = chosen.run(device, repeat)
-        except measure.WrongResult as error:
-            print(f"benchmarks: {error}", file=sys.stderr)
-            return 1
+    except (measure.WrongResult, ps.NoDevice) as error:
+        print(f"benchmarks: {error}", file=sys.stderr)
+        return 1
     form = report.as_json if arguments.json else report.as_text
     print(form(arguments.what, about, sections))
     return 0

@@ -15,7 +15,7 @@ from typing import Any
 
 #: Runs once, checks its own outcome, and returns the seconds of the part that is measured; None if
 #: something else than the thing to be measured happened meanwhile.
-Case = Callable[[], float | None]
+Case = Callable[[], float]
 
 _WARM_UP = 3  # rounds that do not count
 
@@ -26,10 +26,9 @@ class WrongResult(Exception):
 
 @dataclass
 class Samples:
-    """The seconds of one case, and how many rounds did not count."""
+    """The seconds of one case, round by round."""
 
     seconds: list[float] = field(default_factory=list)
-    dropped: int = 0
 
     @property
     def median(self) -> float:
@@ -48,11 +47,7 @@ def interleave(cases: Mapping[str, Case], repeat: int) -> dict[str, Samples]:
     for number in range(-_WARM_UP, repeat):
         for name in order.sample(names, len(names)):
             seconds = cases[name]()
-            if number < 0:
-                continue
-            if seconds is None:
-                samples[name].dropped += 1
-            else:
+            if number >= 0:
                 samples[name].seconds.append(seconds)
     return samples
 

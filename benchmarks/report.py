@@ -46,7 +46,10 @@ def machine(device: ps.Device) -> Row:
 
 
 def as_json(benchmark: str, about: Row, sections: list[Section]) -> str:
-    tables = [{"title": s.title, "notes": s.notes, "rows": s.rows} for s in sections]
+    tables = [
+        {"title": s.title, "notes": s.notes, "rows": [_plain(row) for row in s.rows]}
+        for s in sections
+    ]
     whole = {"benchmark": benchmark, "machine": about, "sections": tables}
     return json.dumps(whole, indent=2, ensure_ascii=False)
 
@@ -61,7 +64,20 @@ def as_text(benchmark: str, about: Row, sections: list[Section]) -> str:
     return "\n\n".join(blocks)
 
 
+def _plain(row: Row) -> Row:
+    """A row for machines: no indents, and null where there is no number."""
+    cleaned: Row = {}
+    for name, value in row.items():
+        if isinstance(value, str):
+            cleaned[name] = value.strip()
+        else:
+            cleaned[name] = None if value != value else value
+    return cleaned
+
+
 def _table(rows: list[Row]) -> list[str]:
+    # For people the indent says what a row is relative to.
+    rows = [{n: v for n, v in row.items() if n != "relative_to"} for row in rows]
     cells = [[_heading(name) for name in rows[0]]]
     cells += [[_cell(value) for value in row.values()] for row in rows]
     widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
@@ -81,7 +97,7 @@ def _heading(name: str) -> str:
 
 
 def _cell(value: Value) -> str:
-    if value is None:
+    if value is None or value != value:
         return "-"
     if not isinstance(value, float):
         return str(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -14,7 +14,7 @@ from penstock import transfer
 from penstock.buffer import Buffer
 from penstock.dtypes import Dtype, as_dtype, as_shape
 from penstock.errors import ArgumentError, InvalidValue, ShapeMismatch
-from penstock.layout import Index, Layout, contiguous_strides, index_layout, region_of
+from penstock.layout import Index, Layout, contiguous_strides, index_layout, region_of, rows_of
 from penstock.pending import Pending
 
 if TYPE_CHECKING:
@@ -32,14 +32,15 @@ class Array:
     """
 
     __slots__ = (
-        "__weakref__", "buffer", "contiguous", "dtype", "layout", "nbytes", "region", "shape",
-        "size",
+        "__weakref__", "accepted", "buffer", "contiguous", "dtype", "layout", "nbytes", "region",
+        "shape", "size",
     )  # fmt: skip
 
     # NumPy asks this before it treats an operand as a sequence of scalars.
     __array_priority__ = 1000
 
     def __init__(self, buffer: Buffer, layout: Layout, dtype: Dtype) -> None:
+        self.accepted: Collection[object] = ()  # what kernels want and this array is known to be
         self.buffer = buffer
         self.layout = layout
         self.dtype = dtype
@@ -47,9 +48,7 @@ class Array:
         self.size = math.prod(layout.shape)
         self.nbytes = self.size * dtype.itemsize
         self.region = region_of(layout)  #: the bytes of the buffer that this array covers
-        self.contiguous = self.region.hi - self.region.lo == self.nbytes and (
-            self.size < 2 or layout.strides == contiguous_strides(layout.shape, dtype.itemsize)
-        )
+        self.contiguous = not self.size or not rows_of(layout)[1]
 
     @property
     def device(self) -> Device:

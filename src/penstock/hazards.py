@@ -46,7 +46,7 @@ class Region(NamedTuple):
     width: int = 0
     pitch: int = 0
 
-    def overlaps(self, other: Region | Access) -> bool:
+    def overlaps(self, other: Region) -> bool:
         """Whether the two share a byte. Exact, but for two regions of different pitch."""
         if not (self.lo < other.hi and other.lo < self.hi):
             return False
@@ -61,14 +61,14 @@ class Region(NamedTuple):
             return _rows_touch(self, other)
         return True
 
-    def covers(self, other: Access) -> bool:
+    def covers(self, other: Region) -> bool:
         """Whether every byte of the other is in this one."""
         if self.pitch:
-            return self == (other.lo, other.hi, other.width, other.pitch)
+            return self == other
         return self.lo <= other.lo and other.hi <= self.hi
 
 
-def _rows_touch(rows: Region | Access, block: Region | Access) -> bool:
+def _rows_touch(rows: Region, block: Region) -> bool:
     """Whether pitched rows meet a contiguous block."""
     first = max(0, (block.lo - rows.lo) // rows.pitch)
     start = rows.lo + first * rows.pitch
@@ -101,10 +101,10 @@ class Lane:
 class Access:
     """One entry of the ledger."""
 
-    __slots__ = ("epoch", "hi", "lane", "lo", "pitch", "value", "what", "width", "write")
+    __slots__ = ("epoch", "lane", "region", "value", "what", "write")
 
     def __init__(self, region: Region, write: bool, lane: Lane, value: int, what: str) -> None:
-        self.lo, self.hi, self.width, self.pitch = region
+        self.region = region
         self.write = write
         self.lane = lane
         self.value = value
@@ -117,7 +117,8 @@ class Access:
 
     def __repr__(self) -> str:
         verb = "write" if self.write else "read"
-        return f"{verb} of bytes {self.lo}:{self.hi} by {self.what} on {self.lane.name}"
+        lo, hi = self.region.lo, self.region.hi
+        return f"{verb} of bytes {lo}:{hi} by {self.what} on {self.lane.name}"
 
 
 class History:
@@ -131,44 +132,62 @@ class History:
 
     def collect(self, region: Region, write: bool, found: list[Access]) -> None:
         """Add to `found` every access that conflicts with reading or writing `region`."""
-        if self.writes:
-            found += [access for access in self.writes if region.overlaps(access)]
+        entries = self.writes
+        if len(entries) == 1 and entries[0].region is region:
+            found.append(entries[0])  # steady state: of the very same array, no arithmetic needed
+        elif entries:
+            found += [access for access in entries if region.overlaps(access.region)]
         if write and self.reads:
-            found += [access for access in self.reads if region.overlaps(access)]
+            found += [access for access in self.reads if region.overlaps(access.region)]
 
     def note(self, region: Region, write: bool, lane: Lane, value: int, what: str) -> None:
         """Write down an access that is ordered after everything `collect` found for it."""
         if write:
             if self.reads:
-                self.reads = [a for a in self.reads if not region.covers(a)]
+                self.reads = [a for a in self.reads if not region.covers(a.region)]
             entries = self.writes
         else:
             entries = self.reads
         if len(entries) >= _PRUNE_AT:
             entries[:] = [a for a in entries if a.value > a.lane.complete]
-        reuse = None
-        for access in entries:
-            if region.covers(access) and (write or access.lane is lane):
-                reuse = access
-                break
-        if reuse is None:
-            entries.append(Access(region, write, lane, value, what))
-            return
-        if len(entries) > 1:
+        if entries:
             entries[:] = [
-                a
-                for a in entries
-                if a is reuse or not (region.covers(a) and (write or a.lane is lane))
+                a for a in entries if not ((write or a.lane is lane) and region.covers(a.region))
             ]
-        reuse.lo, reuse.hi, reuse.width, reuse.pitch = region
-        reuse.lane = lane
-        reuse.value = value
-        reuse.epoch = lane.epoch
-        reuse.what = what
+        entries.append(Access(region, write, lane, value, what))
 
     def pending(self) -> dict[Lane, int]:
         """The values after which nothing uses this memory any more."""
         return needs_of_host([*self.reads, *self.writes])
+
+
+#: What a command touches: the memory's history, its bytes, and whether it writes them.
+Use = tuple[History, Region, bool]
+
+
+def collect_all(uses: Iterable[Use]) -> list[Access]:
+    """Every access that conflicts with a command's."""
+    found: list[Access] = []
+    for history, region, write in uses:
+        if history.writes or (write and history.reads):
+            history.collect(region, write, found)
+    return found
+
+
+def note_all(uses: Iterable[Use], lane: Lane, value: int, what: str) -> None:
+    """Write down a command's accesses."""
+    epoch = lane.epoch
+    for history, region, write in uses:
+        entries = history.writes if write else history.reads
+        if len(entries) == 1 and not (write and history.reads):
+            only = entries[0]
+            if only.region is region and only.lane is lane:
+                # Steady state: the same array on the same lane again.
+                only.value = value
+                only.epoch = epoch
+                only.what = what
+                continue
+        history.note(region, write, lane, value, what)
 
 
 def needs_of_lane(lane: Lane, conflicts: Iterable[Access]) -> tuple[bool, dict[Lane, int]]:

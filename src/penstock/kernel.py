@@ -1,8 +1,8 @@
 """A compiled program with its reflected signature, and the launcher.
 
-A call checks everything before anything is recorded: names, dtypes, sizes, limits. The path of a
-good call is kept short, because its cost is paid by the interpreter on every launch; a bad one is
-found by the same checks and explained at leisure by `_explain`.
+A call checks everything before anything is recorded: names, dtypes, sizes, limits. The call itself
+is written out per kernel by `penstock.launcher`, because its cost is paid by the interpreter on
+every launch; here is how a kernel is made, and how a bad call is explained.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 import os
 import struct
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from penstock import tracing
 from penstock.array import Array
 from penstock.errors import (
     ArgumentError,
@@ -31,14 +31,17 @@ from penstock.errors import (
     Unsupported,
 )
 from penstock.glsl import compile_glsl
+from penstock.launcher import MISSING, make_launch
+from penstock.memory import Backing
 from penstock.spirv import Binding, Interface, Member, reflect
 
 if TYPE_CHECKING:
     from penstock.device import Device
     from penstock.driver.protocol import DeviceInfo
-    from penstock.stream import Stream, Use
+    from penstock.stream import Stream
 
 _SPIRV_MAGIC = b"\x03\x02\x23\x07"
+_COUNTS_KEPT = 1024
 _RESERVED = frozenset({"stream", "threads", "groups"})
 
 #: SPIR-V capabilities that need a device feature, by the feature's Vulkan name.
@@ -79,14 +82,16 @@ class Kernel:
         self.local_size = self._local_size(chosen)
         with self.scheduler.lock:
             self.scheduler.check()
-            self._program: Any = self.scheduler.driver.program(code, self.interface, chosen)
+            self.program: Any = self.scheduler.driver.program(code, self.interface, chosen)
         self._closed = False
-        self._slots = [_Slot(binding, device.info) for binding in self.interface.bindings]
-        self._members = [member.name for member in self.interface.push]
-        self._names = frozenset([slot.name for slot in self._slots] + self._members)
-        self._pack = _packer(self.interface.push, self.interface.push_size)
+        self._slots = [Slot(binding, device.info) for binding in self.interface.bindings]
+        members = [member.name for member in self.interface.push]
+        self._names = frozenset([slot.name for slot in self._slots] + members)
         self._most_groups = device.info.limits["group_count"]
-        self._what = f"kernel {self.name}"
+        self.what = f"kernel {self.name}"
+        self.counts_of: dict[int, tuple[int, int, int]] = {}  # by threads, for the fast path
+        launch = make_launch(self, self._slots, members, _packer(self.interface.push))
+        self.__class__ = type("Kernel", (type(self),), {"__call__": launch, "__doc__": __doc__})
 
     def __call__(
         self,
@@ -96,61 +101,18 @@ class Kernel:
         groups: int | tuple[int, ...] | None = None,
         **arguments: Any,
     ) -> None:
-        """Launch on `stream`: `threads` in all (rounded up to whole groups), or whole `groups`."""
-        scheduler = self.scheduler
-        counts = self._groups(threads, groups)
-        if arguments.keys() != self._names:
-            self._explain_names(arguments)
-        with scheduler.lock:
-            if scheduler.closed or scheduler.lost is not None or self._closed:
-                self._explain_closed()
-            if stream is None:
-                stream = self.device.default_stream
-            elif getattr(stream, "scheduler", None) is not scheduler or stream.closed:
-                self._explain_stream(stream)
-            uses: list[Use] = []
-            flat: list[int] = []
-            for slot in self._slots:
-                array = arguments[slot.name]
-                if (
-                    type(array) is not Array
-                    or array.dtype is not slot.dtype
-                    or array.nbytes < slot.min_size
-                    or array.nbytes > slot.max_size
-                    or not array.contiguous
-                    or (buffer := array.buffer).scheduler is not scheduler
-                    or buffer.closed
-                    or (slot.writes and not buffer.writable)
-                ):
-                    self._check_array(slot, array)
-                    buffer = array.buffer
-                region = array.region
-                backing = buffer.backing
-                if backing.views:
-                    backing = buffer.backing_for(stream, region, slot.writes, self._what)
-                offset = backing.offset + region.lo
-                if offset % slot.alignment:
-                    self._explain_alignment(slot, array, offset)
-                uses.append((backing, region, slot.writes))
-                flat += (backing.memory.handle, offset, array.nbytes)
-            if self._members:
-                try:
-                    self._pack(self._program.push, [arguments[name] for name in self._members])
-                except (struct.error, TypeError, ValueError, OverflowError):
-                    self._explain_scalars(arguments)
-            if 0 in counts:
-                return
-            stream.begin(uses).dispatch(self._program, flat, counts)
-            if tracing.active:
-                tracing.emit("launch", f"{self.name} in {counts} groups")
-            stream.note(uses, self._what)
+        """Launch on `stream`: `threads` in all (rounded up to whole groups), or whole `groups`.
+
+        `penstock.launcher` writes this out for each kernel, with its own argument names.
+        """
+        raise AssertionError("replaced when the kernel was made")
 
     def close(self) -> None:
         """Give the program back; launches in flight finish first. Safe to call twice."""
         with self.scheduler.lock:
             if not self._closed:
                 self._closed = True
-                self.scheduler.retire_program(self._program)
+                self.scheduler.retire_program(self.program)
 
     @property
     def closed(self) -> bool:
@@ -159,7 +121,7 @@ class Kernel:
     def __del__(self) -> None:
         # May run in any thread, in the middle of anything: only leave a message.
         if not getattr(self, "_closed", True):
-            self.scheduler.program_dropped(self._program)
+            self.scheduler.program_dropped(self.program)
 
     def __enter__(self) -> Kernel:
         return self
@@ -253,53 +215,55 @@ class Kernel:
     # Calling.
 
     def _groups(self, threads: Any, groups: Any) -> tuple[int, int, int]:
-        local = self.local_size
-        if type(threads) is int and groups is None and threads >= 0:
-            counts = (-(-threads // local[0]), 1, 1)
+        """How many groups to run in each dimension; (0, 0, 0) if none."""
+        if (threads is None) == (groups is None):
+            raise ArgumentError(
+                f"{self.name}: say how much to run, with either threads= or groups="
+            )
+        if groups is None:
+            x, y, z = _three(threads, "threads")
+            local = self.local_size
+            counts = (-(-x // local[0]), -(-y // local[1]), -(-z // local[2]))
         else:
-            given, what = (threads, "threads") if groups is None else (groups, "groups")
-            if (threads is None) == (groups is None):
-                raise ArgumentError(
-                    f"{self.name}: say how much to run, with either threads= or groups="
-                )
-            sizes = _three(given, what)
-            if groups is None:
-                counts = (
-                    -(-sizes[0] // local[0]),
-                    -(-sizes[1] // local[1]),
-                    -(-sizes[2] // local[2]),
-                )
-            else:
-                counts = sizes
+            counts = _three(groups, "groups")
         most: Any = self._most_groups
-        if counts[0] > most[0] or counts[1] > most[1] or counts[2] > most[2]:
+        if any(count > limit for count, limit in zip(counts, most, strict=True)):
             raise InvalidValue(
                 f"{self.name} in {counts} groups; {self.device.name} runs at most {most}. "
                 "Use larger groups, or more dimensions"
             )
+        counts = (0, 0, 0) if 0 in counts else counts
+        if type(threads) is int and len(self.counts_of) < _COUNTS_KEPT:
+            self.counts_of[threads] = counts
         return counts
 
-    def _explain_names(self, arguments: Mapping[str, Any]) -> NoReturn:
-        unknown = sorted(arguments.keys() - self._names)
-        missing = sorted(self._names - arguments.keys())
+    def _backing(self, slot: Slot, array: Array, stream: Stream) -> Backing:
+        """The backing to use, where that takes a closer look."""
+        array.buffer.check()
+        return array.buffer.backing_for(stream, array.region, slot.writes, self.what)
+
+    def _explain_names(self, unknown: Mapping[str, Any], given: Mapping[str, Any]) -> NoReturn:
+        missing = [name for name, value in given.items() if value is MISSING]
         parts = []
         if unknown:
-            parts.append(f"no argument {', '.join(map(repr, unknown))}")
+            parts.append(f"no argument {', '.join(map(repr, sorted(unknown)))}")
         if missing:
             parts.append(f"argument {', '.join(map(repr, missing))} is missing")
         raise ArgumentError(f"{self.name}: {'; '.join(parts)}. Its signature is {self.signature}")
 
     def _explain_closed(self) -> NoReturn:
         self.scheduler.check()
-        raise Closed(f"{self._what} is closed")
+        raise Closed(f"{self.what} is closed")
 
     def _explain_stream(self, stream: Any) -> NoReturn:
         if getattr(stream, "scheduler", None) is not self.scheduler:
             raise ArgumentError(f"stream={stream!r} is not a stream of {self.device}")
         raise Closed(f"{stream.name} is closed")
 
-    def _check_array(self, slot: _Slot, array: Any) -> None:
-        """The checks of a call again, in words; passes dtypes that are the same bytes."""
+    def _check_array(self, slot: Slot, array: Any, given: Mapping[str, Any]) -> None:
+        """Everything about an array that does not change; remembered by the array if it fits."""
+        if array is MISSING:
+            self._explain_names({}, given)
         label = f"{self.name}: argument {slot.name!r}"
         if not isinstance(array, Array):
             hint = " (use dev.array or dev.adopt)" if isinstance(array, np.ndarray) else ""
@@ -324,23 +288,24 @@ class Kernel:
                 f"{label} has {array.nbytes:,} bytes; {self.device.name} binds at most "
                 f"{slot.max_size:,}. Pass it in slices"
             )
+        if array.region.lo % slot.alignment:  # backings themselves are aligned
+            raise InvalidValue(
+                f"{label} starts at byte {array.region.lo} of its buffer; {self.device.name} needs "
+                f"multiples of {slot.alignment}. Slice at such multiples, or pass "
+                f"{slot.name}=x.copy()"
+            )
         if slot.writes:
-            array.buffer.check_writable(self._what)
+            array.buffer.check_writable(self.what)
+        array.accepted = {*array.accepted, slot.wants}
 
-    def _explain_alignment(self, slot: _Slot, array: Array, offset: int) -> NoReturn:
-        raise InvalidValue(
-            f"{self.name}: argument {slot.name!r} starts at byte {offset} of its memory; "
-            f"{self.device.name} needs multiples of {slot.alignment}. Slice at such multiples, or "
-            f"pass {slot.name}=x.copy()"
-        )
-
-    def _explain_scalars(self, arguments: Mapping[str, Any]) -> NoReturn:
+    def _explain_scalars(self, given: Mapping[str, Any]) -> None:
+        """Say which scalar does not fit."""
+        if any(value is MISSING for value in given.values()):
+            self._explain_names({}, given)
         for member in self.interface.push:
-            value = arguments[member.name]
+            value = given[member.name]
             try:
-                _packer((member,), self.interface.push_size)(
-                    bytearray(self.interface.push_size), [value]
-                )
+                _packer((member,))(bytearray(self.interface.push_size), 0, value)
             except (struct.error, TypeError, ValueError, OverflowError) as error:
                 wanted = f"{member.dtype}{list(member.shape) if member.shape else ''}"
                 message = f"{self.name}: argument {member.name!r} must be {wanted}, not {value!r}"
@@ -350,13 +315,15 @@ class Kernel:
                 else:
                     kind = ShapeMismatch if isinstance(error, ValueError) else ArgumentError
                 raise kind(f"{message} ({error})") from None
-        raise AssertionError("one of the scalars failed before")
 
 
-class _Slot:
-    """A binding, as a call wants to see it."""
+class Slot:
+    """A binding, as a call wants to see it.
 
-    __slots__ = ("access", "alignment", "dtype", "max_size", "min_size", "name", "writes")
+    `wants` stands for all that an array must be; slots that want the same have the same.
+    """
+
+    __slots__ = ("access", "alignment", "dtype", "max_size", "min_size", "name", "wants", "writes")
 
     def __init__(self, binding: Binding, info: DeviceInfo) -> None:
         self.name = binding.name
@@ -367,6 +334,7 @@ class _Slot:
         uniform = binding.kind == "uniform"
         self.max_size: Any = info.limits["uniform_range" if uniform else "binding_range"]
         self.alignment: Any = info.limits["binding_alignment"]
+        self.wants = sys.intern(f"{self.dtype} {self.min_size} {self.max_size} {self.writes}")
 
 
 def _load(
@@ -428,17 +396,12 @@ def _same_bytes(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
     return False
 
 
-def _packer(members: tuple[Member, ...], size: int) -> Callable[[bytearray, list[Any]], None]:
-    """A function that puts the values of push constants into their block."""
+def _packer(members: tuple[Member, ...]) -> Callable[..., None]:
+    """A function (block, 0, *values) that puts the values of push constants into their block."""
     if all(member.shape == () for member in members):
-        layout = struct.Struct(_format(members))
+        return struct.Struct(_format(members)).pack_into
 
-        def pack(block: bytearray, values: list[Any]) -> None:
-            layout.pack_into(block, 0, *values)
-
-        return pack
-
-    def pack_arrays(block: bytearray, values: list[Any]) -> None:
+    def pack_arrays(block: bytearray, at: int, *values: Any) -> None:
         for member, value in zip(members, values, strict=True):
             data = np.asarray(value)
             if data.shape != member.shape:
@@ -448,7 +411,7 @@ def _packer(members: tuple[Member, ...], size: int) -> Callable[[bytearray, list
             ):
                 raise TypeError(f"its dtype is {data.dtype}")
             place = np.ndarray(
-                member.shape, member.dtype, buffer=block, offset=member.offset,
+                member.shape, member.dtype, buffer=block, offset=at + member.offset,
                 strides=member.strides,
             )  # fmt: skip
             place[...] = data

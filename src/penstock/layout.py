@@ -58,7 +58,7 @@ def index_layout(layout: Layout, index: Index | tuple[Index, ...]) -> Layout:
             continue
         length, stride = layout.shape[axis], layout.strides[axis]
         if isinstance(item, slice):
-            start, stop, step = item.indices(length)
+            start, stop, step = _bounds(item, length)
             count = len(range(start, stop, step))
             offset += start * stride if count else 0
             shape.append(count)
@@ -69,8 +69,19 @@ def index_layout(layout: Layout, index: Index | tuple[Index, ...]) -> Layout:
     return Layout(offset, tuple(shape), tuple(strides), layout.itemsize)
 
 
+def _bounds(item: slice, length: int) -> tuple[int, int, int]:
+    try:
+        return item.indices(length)
+    except TypeError as error:
+        raise ArgumentError(f"a slice is made of integers: {error}") from error
+    except ValueError as error:
+        raise InvalidValue(f"{item} cannot be taken: {error}") from error
+
+
 def _position(item: Any, length: int, axis: int) -> int:
     try:
+        if isinstance(item, bool | np.bool_):
+            raise TypeError("a bool is a mask, not a position")
         position = operator.index(item)
     except TypeError as error:
         raise ArgumentError(

@@ -95,9 +95,11 @@ class Backing:
 class Pool:
     """All memory of one kind. Every method is called under the device's lock."""
 
-    def __init__(self, driver: Driver, *, host: bool, limit: int, poll: Callable[[], None]) -> None:
+    def __init__(
+        self, driver: Driver, *, host: bool, limit: int, catch_up: Callable[[], None]
+    ) -> None:
         self._driver = driver
-        self._poll = poll
+        self._catch_up = catch_up
         self._host = host
         self._limit = limit
         self._chunks: list[Chunk] = []
@@ -126,9 +128,7 @@ class Pool:
 
     def reap(self) -> None:
         """Move what is no longer in use to the free lists."""
-        if not self._retired:
-            return
-        self._poll()
+        self._catch_up()
         still: deque[Backing] = deque()
         for backing in self._retired:
             if backing.idle:

@@ -50,8 +50,8 @@ class Scheduler:
         self.closed = False
         limit = driver.info.limits["allocation"]
         assert isinstance(limit, int)
-        self.pool = Pool(driver, host=False, limit=limit, poll=self.poll)
-        self.host_pool = Pool(driver, host=True, limit=limit, poll=self.poll)
+        self.pool = Pool(driver, host=False, limit=limit, catch_up=self.catch_up)
+        self.host_pool = Pool(driver, host=True, limit=limit, catch_up=self.catch_up)
         self.adopted_bytes = 0
         self.exports = 0  # host views alive
         self.pump = Pump(self)
@@ -162,6 +162,8 @@ class Scheduler:
         self, points: dict[Lane, int], timeout: float | None, reason: str, **details: Any
     ) -> bool:
         """Block the host until all points are reached; False when `timeout` seconds ran out."""
+        for lane in points:
+            lane.owner.rest()
         if self.reached(points):
             return True
         left = {lane: value for lane, value in points.items() if value > lane.complete}
@@ -170,8 +172,6 @@ class Scheduler:
         if tracing.active:
             seconds = time.perf_counter() - start
             tracing.emit("wait", reason, start=start, seconds=seconds, **details)
-        for lane in left:
-            lane.owner.rest()
         return done
 
     def await_points(self, points: dict[Lane, int], timeout: float | None = None) -> bool:
@@ -265,6 +265,11 @@ class Scheduler:
     def stream_closed(self, stream: Stream) -> None:
         self._streams.discard(stream)
         self._streams_open -= 1
+
+    def catch_up(self) -> None:
+        """Learn what is done and what is gone, so that memory can be reused."""
+        self.poll()
+        self.drain()
 
     def drain(self) -> None:
         """Act on what finalisers left. Cheap when they left nothing."""

@@ -10,8 +10,9 @@ do something else.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from penstock import tracing
 from penstock.copier import Copier
 from penstock.errors import ArgumentError, Closed, OutOfMemory
 from penstock.event import Event
-from penstock.hazards import Access, Lane, Region, needs_of_lane
+from penstock.hazards import Lane, Region, Use, collect_all, needs_of_lane, note_all
 from penstock.memory import Backing
 
 if TYPE_CHECKING:
@@ -27,11 +28,9 @@ if TYPE_CHECKING:
     from penstock.scheduler import Scheduler
 
 _LONGEST = 128  # commands in one recording
+_NEVER = 1 << 62
 _RECORDINGS = 8  # made at a time; how many are in flight depends on chance
 _DEEPEST = 256  # submissions in flight on one stream
-
-#: What a command touches: memory, bytes, and whether it writes.
-Use = tuple[Backing, Region, bool]
 
 
 class Stream:
@@ -52,6 +51,7 @@ class Stream:
         self._in_flight: deque[tuple[Recording, int]] = deque()
         self._spare: list[Recording] = list(self.queue.recordings(_RECORDINGS))
         self._waits: dict[Lane, int] = {}
+        self._batches = 0
         self._closed = False
 
     # What users call.
@@ -82,6 +82,26 @@ class Stream:
         with self.scheduler.lock:
             self._check()
             self._submit("flush")
+
+    @contextlib.contextmanager
+    def batch(self) -> Iterator[None]:
+        """Let everything in the `with` block share one submission, as far as its order allows.
+
+        The device gets it all at the end of the block, not piece by piece: worth it for a known
+        burst of small launches. Waiting inside the block for its work submits it early.
+        """
+        with self.scheduler.lock:
+            self._check()
+            self._batches += 1
+            self._next_check = _NEVER
+        try:
+            yield
+        finally:
+            with self.scheduler.lock:
+                self._batches -= 1
+                if not self._batches:
+                    self._next_check = self._check_at
+                    self.submit_if_dry()
 
     def synchronize(self, timeout: float | None = None) -> None:
         """Block until everything called on this stream so far is done."""
@@ -129,9 +149,7 @@ class Stream:
         Everything that can fail happens here: before the command, and before `note`.
         """
         lane = self.lane
-        found: list[Access] = []
-        for backing, region, write in uses:
-            backing.history.collect(region, write, found)
+        found = collect_all(uses)
         barrier = False
         if found:
             barrier, waits = needs_of_lane(lane, found)
@@ -151,8 +169,7 @@ class Stream:
         """Write down a command just recorded; the value its completion will have."""
         lane = self.lane
         value = lane.submitted + 1
-        for backing, region, write in uses:
-            backing.history.note(region, write, lane, value, what)
+        note_all(uses, lane, value, what)
         self._count += 1
         if self._count >= self._next_check:
             self._consider_submitting()
@@ -163,7 +180,7 @@ class Stream:
         regions: Regions, what: str,
     ) -> int:  # fmt: skip
         """Record a copy on the device; the value its completion will have."""
-        uses = ((source, source_region, False), (target, target_region, True))
+        uses = ((source.history, source_region, False), (target.history, target_region, True))
         self.begin(uses).copy(source.memory, target.memory, regions)
         if tracing.active:
             tracing.emit("copy", what, nbytes=int(regions[:, 2].sum()), path="device")
@@ -211,14 +228,15 @@ class Stream:
 
     def submit_if_dry(self) -> None:
         """Hand over what is recorded if the device has nothing else of this stream to do."""
-        if self._open is not None:
+        if self._open is not None and not self._batches:
             self.poll()
             if self.lane.complete == self.lane.submitted:
                 self._submit("the device would run dry")
 
     def rest(self) -> None:
-        """The host has waited: the next command should reach the device at once."""
-        self._check_at = self._next_check = 1
+        """The host wants an outcome: what it calls next should reach the device at once."""
+        self._check_at = 1
+        self._next_check = _NEVER if self._batches else 1
 
     def release_if_idle(self) -> bool:
         """For a stream nobody can use any more: release it once its work is done."""
@@ -263,7 +281,9 @@ class Stream:
             raise
         self._open = recording
         self._count = 0
-        self._next_check = self._check_at
+        self._next_check = _NEVER if self._batches else self._check_at
+        if self._check_at > 1:
+            self.scheduler.pump.wake()
         return recording
 
     def _submit(self, reason: str) -> None:

@@ -6,13 +6,13 @@ trace active, the runtime's only cost is looking at the empty tuple `active`.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 _PACKAGE = str(Path(__file__).parent)
 #: Parts of the package that use the runtime as anyone would; their lines are user code.
@@ -23,8 +23,7 @@ _lock = threading.Lock()
 active: tuple[Trace, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TraceEvent:
+class TraceEvent(NamedTuple):
     """Something that cost, and why it was done."""
 
     kind: str  #: "copy", "fill", "wait", "barrier", "submission", "launch", "allocation", …
@@ -183,7 +182,8 @@ def user_line() -> str:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith(_PACKAGE) or name.startswith(_APPLICATIONS):
+        own = name.startswith(_PACKAGE) or name == contextlib.__file__
+        if not own or name.startswith(_APPLICATIONS):
             # What a thread of the runtime's own does was not called by anyone.
             return "" if name == threading.__file__ else f"{name}:{frame.f_lineno}"
         frame = frame.f_back

@@ -221,7 +221,7 @@ def fill(array: Array, value: Any, stream: Stream | None) -> Pending[None]:
                 array, np.broadcast_to(element, array.shape), on, "fill pattern", what
             )
         backing = buffer.backing_for(on, array.region, True, what)
-        uses = ((backing, array.region, True),)
+        uses = ((backing.history, array.region, True),)
         offset = backing.offset + array.region.lo
         on.begin(uses).fill(backing.memory, offset, array.nbytes, word)
         if tracing.active:

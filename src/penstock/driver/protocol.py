@@ -94,7 +94,9 @@ class Recording(Protocol):
 
     def begin(self) -> None: ...
 
-    def dispatch(self, program: Any, bindings: list[int], groups: tuple[int, int, int]) -> None:
+    def dispatch(
+        self, program: Any, bindings: tuple[int, ...], groups: tuple[int, int, int]
+    ) -> None:
         """Run a program with its `push` block as it is now.
 
         `bindings` is flat: memory handle, offset, byte count for each of the program's bindings.

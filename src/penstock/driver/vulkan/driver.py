@@ -11,13 +11,14 @@ from penstock.driver.vulkan.api import C, Instance, check, instance, listing, lo
 from penstock.driver.vulkan.memory import MemoryTypes, VulkanMemory
 from penstock.driver.vulkan.program import VulkanProgram
 from penstock.driver.vulkan.recording import VulkanQueue
-from penstock.driver.vulkan.timeline import VulkanTimeline
+from penstock.driver.vulkan.timeline import VulkanTimeline, WaitInfo
 from penstock.errors import CannotAdopt, NoDevice
 from penstock.spirv import Interface
 
 _KINDS = {0: "other", 1: "integrated", 2: "discrete", 3: "virtual", 4: "cpu"}
 _COMPUTE_QUEUE = 0x2
 _MAX_QUEUES = 4
+_VULKAN_1_2, _VULKAN_1_3 = (1 << 22 | minor << 12 for minor in (2, 3))
 _PUSH_DESCRIPTOR = "VK_KHR_push_descriptor"
 _HOST_IMPORT = "VK_EXT_external_memory_host"
 
@@ -48,6 +49,7 @@ _FEATURES = {
         "timelineSemaphore",
         "vulkanMemoryModel",
     ),
+    "VkPhysicalDeviceSynchronization2Features": ("synchronization2",),
 }
 
 _DEVICE_FUNCTIONS = [
@@ -89,6 +91,7 @@ _DEVICE_FUNCTIONS = [
     "vkEndCommandBuffer",
     "vkQueueSubmit",
     "vkCmdPipelineBarrier",
+    "vkCmdPipelineBarrier2",
     "vkCmdBindPipeline",
     "vkCmdBindDescriptorSets",
     "vkCmdPushConstants",
@@ -129,7 +132,7 @@ class _Physical:
         self.extensions = {text(extension.extensionName) for extension in extensions}
         lib.vkGetPhysicalDeviceProperties(handle, ffi.addressof(self.properties.properties))
         self.version = int(self.properties.properties.apiVersion)
-        self.usable = self.version >= (1 << 22 | 2 << 12)
+        self.usable = self.version >= _VULKAN_1_2
         if not self.usable:
             return
         self.properties.pNext = self.vulkan11
@@ -185,10 +188,14 @@ class _Physical:
         eleven = ffi.new("VkPhysicalDeviceVulkan11Features *")
         eleven.sType = lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES
         eleven.pNext = twelve
+        sync = ffi.new("VkPhysicalDeviceSynchronization2Features *")
+        sync.sType = lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SYNCHRONIZATION_2_FEATURES
+        if self.version >= _VULKAN_1_3:
+            twelve.pNext = sync
         root = ffi.new("VkPhysicalDeviceFeatures2 *")
         root.sType = lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2
         root.pNext = eleven
-        parts = [root.features, eleven, twelve]
+        parts = [root.features, eleven, twelve, sync]
         if wanted is not None:
             for part, names in zip(parts, _FEATURES.values(), strict=True):
                 for name in names:
@@ -235,6 +242,7 @@ class VulkanDriver:
         self.atom = int(physical.properties.properties.limits.nonCoherentAtomSize)
         self.push_descriptors = _PUSH_DESCRIPTOR in physical.extensions
         self._programs: set[VulkanProgram] = set()
+        self._spare_waits: list[WaitInfo] = []
         wanted = [e for e in (_PUSH_DESCRIPTOR, _HOST_IMPORT) if e in physical.extensions]
         names = [ffi.new("char[]", name.encode()) for name in wanted]
         name_array = ffi.new("char *[]", names or [ffi.NULL])
@@ -307,17 +315,14 @@ class VulkanDriver:
         return VulkanTimeline(self)
 
     def wait(self, points: Sequence[tuple[VulkanTimeline, int]], timeout_ns: int) -> bool:
-        ffi, lib = load()
-        info = ffi.new("VkSemaphoreWaitInfo *")
-        info.sType = lib.VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO
-        info.semaphoreCount = len(points)
-        semaphores = ffi.new("VkSemaphore[]", [timeline.semaphore for timeline, _ in points])
-        values = ffi.new("uint64_t[]", [value for _, value in points])
-        info.pSemaphores = semaphores
-        info.pValues = values
-        result = self.call.vkWaitSemaphores(self.handle, info, timeout_ns)
+        # Structures are reused, and several threads may be waiting: each takes one for itself.
+        waiting = self._spare_waits.pop() if self._spare_waits else WaitInfo()
+        result = self.call.vkWaitSemaphores(self.handle, waiting.of(points), timeout_ns)
+        self._spare_waits.append(waiting)
+        if result == 0:
+            return True
         check(result, "vkWaitSemaphores")
-        return bool(result == lib.VK_SUCCESS)
+        return False
 
     def signal(self, timeline: VulkanTimeline, value: int) -> None:
         ffi, lib = load()
@@ -347,6 +352,8 @@ class VulkanDriver:
         pointers = {
             name: lib.vkGetDeviceProcAddr(self.handle, name.encode()) for name in _DEVICE_FUNCTIONS
         }
+        if "synchronization2" not in self.info.features:
+            pointers["vkCmdPipelineBarrier2"] = ffi.NULL
         return SimpleNamespace(
             **{
                 name: ffi.cast(f"PFN_{name}", pointer) if pointer else None

@@ -70,7 +70,7 @@ class VulkanProgram:
             self.close()
             raise
 
-    def descriptor_set(self, bindings: list[int]) -> DescriptorSet:
+    def descriptor_set(self, bindings: tuple[int, ...]) -> DescriptorSet:
         """A set that holds exactly these bindings."""
         key = self._packer.pack(*bindings)
         found = self._sets.get(key)
@@ -252,7 +252,7 @@ class VulkanProgram:
         )
         self._free += [DescriptorSet(out[i]) for i in range(_SETS_PER_POOL)]
 
-    def _write(self, target: DescriptorSet, bindings: list[int]) -> None:
+    def _write(self, target: DescriptorSet, bindings: tuple[int, ...]) -> None:
         ffi, lib = load()
         self.pack_into(self.infos, 0, *bindings)
         infos = ffi.cast("VkDescriptorBufferInfo *", self.infos_pointer)

@@ -51,15 +51,15 @@ class VulkanRecording:
         self._begin = ffi.new("VkCommandBufferBeginInfo *")
         self._begin.sType = lib.VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO
         self._begin.flags = lib.VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT
-        self._device_barrier = _memory_barrier(_GPU_WRITE, _GPU_ACCESS)
-        self._to_host = _memory_barrier(_GPU_WRITE, _HOST_READ)
-        self._from_host = _memory_barrier(_HOST_WRITE, _GPU_ACCESS)
-        self._null = ffi.NULL
+        self._between = _Barrier(driver, (_GPU, _GPU_WRITE), (_GPU, _GPU_ACCESS))
+        self._to_host = _Barrier(driver, (_GPU, _GPU_WRITE), (_HOST, _HOST_READ))
+        self._from_host = _Barrier(driver, (_HOST, _HOST_WRITE), (_GPU, _GPU_ACCESS))
         self.ended = False
         self._program: VulkanProgram | None = None
+        self._bindings: tuple[int, ...] | None = None
+        self._pushed: bytearray | None = None
         self._sets: list[DescriptorSet] = []
         call = driver.call
-        self._vk_barrier = call.vkCmdPipelineBarrier
         self._vk_bind = call.vkCmdBindPipeline
         self._vk_push = call.vkCmdPushConstants
         self._vk_describe = call.vkCmdPushDescriptorSetWithTemplateKHR
@@ -77,25 +77,28 @@ class VulkanRecording:
         )
 
     def dispatch(
-        self, program: VulkanProgram, bindings: list[int], groups: tuple[int, int, int]
+        self, program: VulkanProgram, bindings: tuple[int, ...], groups: tuple[int, int, int]
     ) -> None:
         command = self.command
-        if program.template:
-            program.pack_into(program.infos, 0, *bindings)
-            self._vk_describe(command, program.template, program.layout, 0, program.infos_pointer)
-        elif program.slots:
-            self._bind_set(program, bindings)
         if program is not self._program:
             self._vk_bind(command, 1, program.pipeline)
             self._program = program
-        if program.push_size:
+            self._bindings = self._pushed = None
+        # A recording keeps what was set last, and a foreign call costs more than a comparison.
+        if bindings != self._bindings:
+            self._bindings = bindings
+            if program.template:
+                program.pack_into(program.infos, 0, *bindings)
+                self._vk_describe(
+                    command, program.template, program.layout, 0, program.infos_pointer
+                )
+            elif program.slots:
+                self._bind_set(program, bindings)
+        push = program.push
+        if push and push != self._pushed:
+            self._pushed = bytearray(push)
             self._vk_push(
-                command,
-                program.layout,
-                _COMPUTE_FLAG,
-                0,
-                program.push_size,
-                program.push_pointer,
+                command, program.layout, _COMPUTE_FLAG, 0, len(push), program.push_pointer
             )
         self._vk_dispatch(command, *groups)
 
@@ -113,18 +116,15 @@ class VulkanRecording:
         self._driver.call.vkCmdFillBuffer(self.command, target.buffer, offset, nbytes, word)
 
     def barrier(self) -> None:
-        null = self._null
-        self._vk_barrier(self.command, _GPU, _GPU, 0, 1, self._device_barrier, 0, null, 0, null)
+        self._between.record(self.command)
 
     def publish(self) -> None:
-        null = self._null
-        self._vk_barrier(self.command, _GPU, _HOST, 0, 1, self._to_host, 0, null, 0, null)
+        self._to_host.record(self.command)
 
     def acquire(self) -> None:
-        null = self._null
-        self._vk_barrier(self.command, _HOST, _GPU, 0, 1, self._from_host, 0, null, 0, null)
+        self._from_host.record(self.command)
 
-    def _bind_set(self, program: VulkanProgram, bindings: list[int]) -> None:
+    def _bind_set(self, program: VulkanProgram, bindings: tuple[int, ...]) -> None:
         ffi, _ = load()
         bound = program.descriptor_set(bindings)
         bound.uses += 1
@@ -219,7 +219,43 @@ class VulkanQueue:
         self._times.pWaitSemaphoreValues = self._wait_values
 
 
-def _memory_barrier(source: int, target: int) -> C:
+class _Barrier:
+    """A memory barrier, built once. Each side is (stages, accesses).
+
+    `vkCmdPipelineBarrier2` takes two arguments where the older call takes ten, and a foreign call
+    costs by the argument; so it is used wherever the device has it.
+    """
+
+    def __init__(
+        self, driver: VulkanDriver, source: tuple[int, int], target: tuple[int, int]
+    ) -> None:
+        ffi, lib = load()
+        if driver.call.vkCmdPipelineBarrier2 is None:
+            self._old = _old_barrier(source[1], target[1])
+            self._stages = source[0], target[0]
+            self._call = driver.call.vkCmdPipelineBarrier
+            self.record = self._record_old  # type: ignore[method-assign]
+            return
+        self._barrier = ffi.new("VkMemoryBarrier2 *")
+        self._barrier.sType = lib.VK_STRUCTURE_TYPE_MEMORY_BARRIER_2
+        self._barrier.srcStageMask, self._barrier.srcAccessMask = source
+        self._barrier.dstStageMask, self._barrier.dstAccessMask = target
+        self._info = ffi.new("VkDependencyInfo *")
+        self._info.sType = lib.VK_STRUCTURE_TYPE_DEPENDENCY_INFO
+        self._info.memoryBarrierCount = 1
+        self._info.pMemoryBarriers = self._barrier
+        self._call = driver.call.vkCmdPipelineBarrier2
+
+    def record(self, command: C) -> None:
+        self._call(command, self._info)
+
+    def _record_old(self, command: C) -> None:
+        ffi, _ = load()
+        null = ffi.NULL
+        self._call(command, *self._stages, 0, 1, self._old, 0, null, 0, null)
+
+
+def _old_barrier(source: int, target: int) -> C:
     ffi, lib = load()
     barrier = ffi.new("VkMemoryBarrier *")
     barrier.sType = lib.VK_STRUCTURE_TYPE_MEMORY_BARRIER

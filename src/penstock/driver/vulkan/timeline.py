@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from penstock.driver.vulkan.api import check, load
+from penstock.driver.vulkan.api import C, check, load
 
 if TYPE_CHECKING:
     from penstock.driver.vulkan.driver import VulkanDriver
@@ -42,3 +43,27 @@ class VulkanTimeline:
     def close(self) -> None:
         ffi, _ = load()
         self._driver.call.vkDestroySemaphore(self._driver.handle, self.semaphore, ffi.NULL)
+
+
+class WaitInfo:
+    """What `vkWaitSemaphores` is told, for use again and again by one thread at a time."""
+
+    def __init__(self) -> None:
+        ffi, lib = load()
+        self._info = ffi.new("VkSemaphoreWaitInfo *")
+        self._info.sType = lib.VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO
+        self._room = 0
+
+    def of(self, points: Sequence[tuple[VulkanTimeline, int]]) -> C:
+        if len(points) > self._room:
+            ffi, _ = load()
+            self._room = len(points)
+            self._semaphores = ffi.new("VkSemaphore[]", self._room)
+            self._values = ffi.new("uint64_t[]", self._room)
+            self._info.pSemaphores = self._semaphores
+            self._info.pValues = self._values
+        for slot, (timeline, value) in enumerate(points):
+            self._semaphores[slot] = timeline.semaphore
+            self._values[slot] = value
+        self._info.semaphoreCount = len(points)
+        return self._info
