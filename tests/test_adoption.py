@@ -135,7 +135,7 @@ def test_overlaps_of_what_is_adopted_are_refused(dev: ps.Device) -> None:
     memory = host(4 * N)
     left, right = dev.adopt(memory[:N]), dev.adopt(memory[2 * N : 3 * N])
     for part in (memory, memory[N // 2 : 2 * N], memory[: 2 * N], memory[N : 2 * N + 1]):
-        with pytest.raises(ps.CannotAdopt, match="already adopted.*enclosing array"):
+        with pytest.raises(ps.CannotAdopt, match=r"already adopted.*enclosing array"):
             dev.adopt(part)
     between = dev.adopt(memory[N : 2 * N])
     assert len({array.buffer for array in (left, between, right)}) == 3

@@ -455,8 +455,9 @@ def by_copy_of_itself(x: ps.Array, mirror: Host) -> None:
 
 
 CHANGES = [
-    by_kernel, by_kernel_in_part, by_kernel_that_writes_only_some, by_write, by_borrowed_write, by_write_in_part, by_fill,
-    by_fill_in_part, by_copy, by_copy_of_its_own_part, by_copy_of_itself,
+    by_kernel, by_kernel_in_part, by_kernel_that_writes_only_some, by_write, by_borrowed_write,
+    by_write_in_part, by_fill, by_fill_in_part, by_copy, by_copy_of_its_own_part,
+    by_copy_of_itself,
 ]  # fmt: skip
 each_change = pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 

@@ -54,18 +54,20 @@ def test_steady_use_and_drop_stays_flat(open_device: OpenDevice) -> None:
     rng = np.random.default_rng(1)
 
     def churn(rounds: int) -> None:
-        for _ in range(rounds):
+        for number in range(rounds):
             x = dev.zeros(int(rng.integers(1, 50_000)), np.uint32)
             slow_add(x, 1, spin=0)
             x.read()
+            if number % 10 == 0:  # else how far the host runs ahead would be measured, too
+                dev.synchronize()
         dev.synchronize()
         gc.collect()
 
-    churn(300)
+    churn(600)
     reserved = dev.memory.reserved
-    churn(300)
+    churn(600)
     after = dev.memory
-    assert after.reserved <= reserved * 1.5
+    assert after.reserved <= reserved * 1.25
     assert after.pending == 0
 
 

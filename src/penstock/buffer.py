@@ -90,10 +90,15 @@ class Buffer:
             tracing.emit("rename", reason, buffer=self.name, lo=0, hi=self.nbytes, path="rename")
         return old
 
-    def backing_for(self, stream: Stream, region: Region, write: bool, what: str) -> Backing:
-        """The backing for a command to use, after making way for live host views (rule 6)."""
+    def backing_for(
+        self, stream: Stream, region: Region, what: str, *, write: bool, overwrite: bool = False
+    ) -> Backing:
+        """The backing for a command to use, after making way for live host views (rule 6).
+
+        `overwrite` tells that the command writes every byte of the region and reads none.
+        """
         if self.backing.views:
-            self._make_way(stream, region, write, what)
+            self._make_way(stream, region, what, write=write, overwrite=overwrite)
         return self.backing
 
     def check_writable(self, what: str) -> None:
@@ -103,7 +108,9 @@ class Buffer:
                 "(a file, or a read-only NumPy array); use dev.array to get a writable copy"
             )
 
-    def _make_way(self, stream: Stream, region: Region, write: bool, what: str) -> None:
+    def _make_way(
+        self, stream: Stream, region: Region, what: str, *, write: bool, overwrite: bool
+    ) -> None:
         self.scheduler.drain()
         shown = [view for view in self.backing.views if view[0].overlaps(region)]
         if any(writable for _, writable in shown):
@@ -120,7 +127,7 @@ class Buffer:
                 "drop the view first, or take a copy with numpy()"
             )
         old = self.rename(f"{what} writes what a view still shows")
-        if region.pitch or region.hi - region.lo < self.nbytes:
+        if not overwrite or region.pitch or region.hi - region.lo < self.nbytes:
             whole = Region(0, self.nbytes)
             rows = np.array([[old.offset, self.backing.offset, self.nbytes]], np.uint64)
             stream.copy(old, whole, self.backing, whole, rows, "keep what is not overwritten")

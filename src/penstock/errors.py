@@ -9,6 +9,7 @@ from __future__ import annotations
 
 __all__ = [
     "ArgumentError",
+    "BadIndex",
     "CannotAdopt",
     "Closed",
     "CompileError",
@@ -47,6 +48,10 @@ class ShapeMismatch(Error, ValueError):
 
 class InvalidValue(Error, ValueError):
     """A value outside of what the call or the device allows."""
+
+
+class BadIndex(InvalidValue, IndexError):
+    """An index that the array does not have."""
 
 
 class ReadOnly(Error, ValueError):

@@ -240,7 +240,7 @@ class Kernel:
     def _backing(self, slot: Slot, array: Array, stream: Stream) -> Backing:
         """The backing to use, where that takes a closer look."""
         array.buffer.check()
-        return array.buffer.backing_for(stream, array.region, slot.writes, self.what)
+        return array.buffer.backing_for(stream, array.region, self.what, write=slot.writes)
 
     def _explain_names(self, unknown: Mapping[str, Any], given: Mapping[str, Any]) -> NoReturn:
         missing = [name for name, value in given.items() if value is MISSING]

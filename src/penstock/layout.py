@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, SupportsIndex, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from penstock.errors import ArgumentError, InvalidValue
+from penstock.errors import ArgumentError, BadIndex, InvalidValue
 from penstock.hazards import Region
 
 Index: TypeAlias = SupportsIndex | slice | EllipsisType | None
@@ -40,12 +40,12 @@ def index_layout(layout: Layout, index: Index | tuple[Index, ...]) -> Layout:
     items = list(index) if isinstance(index, tuple) else [index]
     taken = sum(item is not None and item is not Ellipsis for item in items)
     if taken > len(layout.shape):
-        raise InvalidValue(
+        raise BadIndex(
             f"too many indices: the array has {len(layout.shape)} dimensions, {taken} were indexed"
         )
     dots = [place for place, item in enumerate(items) if item is Ellipsis]
     if len(dots) > 1:
-        raise InvalidValue("an index can have only one ellipsis ('...')")
+        raise BadIndex("an index can have only one ellipsis ('...')")
     place = dots[0] if dots else len(items)
     items[place : place + 1] = [slice(None)] * (len(layout.shape) - taken)
     offset, axis = layout.offset, 0
@@ -89,13 +89,8 @@ def _position(item: Any, length: int, axis: int) -> int:
             "for fancy indexing take a copy with numpy() first"
         ) from error
     if not -length <= position < length:
-        # IndexError is what ends Python's old-style iteration, so it has to be one.
-        raise _OutOfBounds(f"index {position} is out of bounds for axis {axis} of size {length}")
+        raise BadIndex(f"index {position} is out of bounds for axis {axis} of size {length}")
     return position % length
-
-
-class _OutOfBounds(InvalidValue, IndexError):
-    """An integer index outside of the array."""
 
 
 def rows_of(layout: Layout) -> tuple[int, tuple[int, ...], tuple[int, ...]]:

@@ -11,7 +11,6 @@ bytes after the device is closed (see `Device.close`).
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -30,7 +29,7 @@ _ALIGN = 256  # every driver's binding alignment divides this
 _FIRST_CHUNK = 1 << 20
 _LARGEST_CHUNK = 64 << 20
 _DEDICATED = 16 << 20  # from here on a backing gets an allocation of its own
-_serials = itertools.count(1)
+_CLASSES = 4  # size classes to the doubling
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class Backing:
     """A piece of device memory with its ledger page. Owned by one buffer, or by one transfer."""
 
     __slots__ = (
-        "chunk", "history", "holds", "memory", "nbytes", "offset", "pool", "serial", "views",
+        "chunk", "history", "holds", "memory", "nbytes", "offset", "pool", "views",
     )  # fmt: skip
 
     def __init__(self, pool: Pool | None, chunk: Chunk, offset: int, nbytes: int) -> None:
@@ -74,7 +73,6 @@ class Backing:
         self.history = History()
         self.holds = 0  # NumPy arrays, alive somewhere, that show these bytes
         self.views: list[tuple[Region, bool]] = []  # what the device must respect of them
-        self.serial = next(_serials)
 
     @property
     def mapped(self) -> bool:
@@ -114,10 +112,10 @@ class Pool:
         free = self._free.get(size)
         if not free:
             self.reap()
-            free = self._free.get(size)
+            free = self._free_of(size)
         backing = free.pop() if free else self._cut(size, nbytes)
         backing.chunk.live += 1
-        self.used += size
+        self.used += backing.nbytes
         return backing
 
     def retire(self, backing: Backing) -> None:
@@ -156,6 +154,14 @@ class Pool:
             self._driver.free(chunk.memory)
         self._chunks.clear()
         self._free.clear()
+
+    def _free_of(self, size: int) -> list[Backing] | None:
+        """Free backings of this class, or of one up to twice as large: better than a new chunk."""
+        for _ in range(_CLASSES + 1):
+            if free := self._free.get(size):
+                return free
+            size = size_class(size + 1)
+        return None
 
     def _release(self, backing: Backing) -> None:
         self.pending -= backing.nbytes
@@ -213,10 +219,10 @@ class Pool:
 
 
 def size_class(nbytes: int) -> int:
-    """The size that is really set aside: four classes to the doubling, so at most 1/4 is lost."""
+    """The size that is really set aside: at most a quarter more than asked for."""
     if nbytes <= _ALIGN:
         return _ALIGN
-    step = max(_ALIGN, 1 << max(0, (nbytes - 1).bit_length() - 3))
+    step = max(_ALIGN, (1 << (nbytes - 1).bit_length()) // (2 * _CLASSES))
     return -(-nbytes // step) * step
 
 

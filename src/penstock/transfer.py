@@ -148,7 +148,7 @@ def write(
 def _write_staged(array: Array, data: Host, stream: Stream, why: str, what: str) -> Pending[None]:
     scheduler = array.buffer.scheduler
     parts = pieces(array, data, _STAGING_BLOCK)
-    target = array.buffer.backing_for(stream, array.region, True, what)
+    target = array.buffer.backing_for(stream, array.region, what, write=True, overwrite=True)
     # All blocks before the first copy: past this nothing can run out of memory half-way.
     blocks: list[Backing] = []
     try:
@@ -220,7 +220,7 @@ def fill(array: Array, value: Any, stream: Stream | None) -> Pending[None]:
             return _write_staged(
                 array, np.broadcast_to(element, array.shape), on, "fill pattern", what
             )
-        backing = buffer.backing_for(on, array.region, True, what)
+        backing = buffer.backing_for(on, array.region, what, write=True, overwrite=True)
         uses = ((backing.history, array.region, True),)
         offset = backing.offset + array.region.lo
         on.begin(uses).fill(backing.memory, offset, array.nbytes, word)
@@ -252,8 +252,9 @@ def copy(array: Array, source: Array, stream: Stream | None) -> Pending[None]:
         buffer.check_writable("copy_from()")
         if not array.size:
             return Pending(scheduler, {}, what, value=None)
-        target = buffer.backing_for(on, array.region, True, what)
-        origin = source.buffer.backing_for(on, source.region, False, what)
+        alone = source.buffer is not buffer
+        target = buffer.backing_for(on, array.region, what, write=True, overwrite=alone)
+        origin = source.buffer.backing_for(on, source.region, what, write=False)
         if origin is target and source.region.overlaps(array.region):
             value = _copy_overlapping(array, source, on, target, what)
         else:
@@ -311,7 +312,7 @@ def _read_staged(
     array: Array, stream: Stream, out: Host | None, what: str, why: str
 ) -> Pending[Host]:
     scheduler = array.buffer.scheduler
-    source = array.buffer.backing_for(stream, array.region, False, what)
+    source = array.buffer.backing_for(stream, array.region, what, write=False)
     block = scheduler.host_pool.allocate(array.nbytes)
     packed = Region(0, array.nbytes)
     try:

@@ -64,8 +64,10 @@ class VulkanProgram:
         try:
             self._make_layouts()
             self._make_pipeline(code, constants)
-            if driver.push_descriptors and self.slots:
+            if self.slots and driver.push_descriptors:
                 self._make_template()
+            elif self.slots:
+                self._grow()
         except BaseException:
             self.close()
             raise

@@ -1,0 +1,74 @@
+"""Every Python snippet in the README and the docs runs, and the commands they name exist."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from penstock.__main__ import main
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+SNIPPETS = [
+    pytest.param(code, id=f"{page.name}-{number}")
+    for page in PAGES
+    for number, code in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.S))
+]
+
+
+@pytest.mark.parametrize("code", SNIPPETS)
+def test_snippet_runs(code: str) -> None:
+    exec(compile(code, "<snippet>", "exec"), {"__name__": "snippet"})
+
+
+def test_links_and_commands_exist() -> None:
+    for page in PAGES:
+        text = page.read_text()
+        for link in re.findall(r"\]\(([^)#:]+)\)", text):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"
+        for script in re.findall(r"^scripts/\w+", text, re.M):
+            assert (ROOT / script).exists(), script
+        for benchmark in re.findall(r"python -m\s+benchmarks (\w+)", text):
+            assert (ROOT / "benchmarks" / f"{benchmark}.py").exists(), benchmark
+
+
+def test_design_names_every_module() -> None:
+    text = (ROOT / "docs" / "design.md").read_text()
+    modules = {path.stem for path in (ROOT / "src" / "penstock").glob("*.py")}
+    missing = [name for name in modules - _PLUMBING if not re.search(rf"\b{name}\b", text)]
+    assert not missing
+
+
+_PLUMBING = {"__init__", "__main__", "demo", "dtypes", "errors", "regions", "sources"}
+
+
+def command(*words: str) -> str:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        assert main(words) == 0
+    return out.getvalue()
+
+
+def test_demo_prints_a_correct_receipt() -> None:
+    counts = json.loads(command("demo", "--json", "--size", "10000"))
+    assert counts["correct"]
+    assert (counts["copies"], counts["allocations"], counts["launches"]) == (0, 0, 1)
+    assert "the result is correct" in command("demo", "--size", "1")
+
+
+def test_devices_are_listed() -> None:
+    listed = json.loads(command("devices", "--json"))
+    assert listed
+    assert all(info["name"] in command("devices") for info in listed)
+
+
+def test_bad_commands_end_with_advice(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--device", "no such device"]) == 1
+    assert "no device has 'no such device' in its name" in capsys.readouterr().err
+    assert main(["demo", "--size", "0"]) == 1
+    assert "size must be at least 1" in capsys.readouterr().err

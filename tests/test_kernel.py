@@ -1,0 +1,519 @@
+"""Kernels: what they are made from, what they are called with, and what they are kept from."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+import pytest
+from kernels import HEAD, SAXPY, saxpy, slow_copy
+
+import penstock as ps
+from penstock.glsl import compile_glsl
+
+N = 1024
+ONE = "layout(local_size_x = 1) in;\n"
+
+#: What a scalar of GLSL is to NumPy, and what the device needs in order to push and to store it.
+SCALARS: dict[str, tuple[Any, set[str]]] = {
+    "float": (np.float32, set()),
+    "int": (np.int32, set()),
+    "uint": (np.uint32, set()),
+    "double": (np.float64, {"shaderFloat64"}),
+    "int64_t": (np.int64, {"shaderInt64"}),
+    "uint64_t": (np.uint64, {"shaderInt64"}),
+    "float16_t": (
+        np.float16,
+        {"shaderFloat16", "storageBuffer16BitAccess", "storagePushConstant16"},
+    ),
+    "int16_t": (np.int16, {"shaderInt16", "storageBuffer16BitAccess", "storagePushConstant16"}),
+    "uint16_t": (np.uint16, {"shaderInt16", "storageBuffer16BitAccess", "storagePushConstant16"}),
+    "int8_t": (np.int8, {"shaderInt8", "storageBuffer8BitAccess", "storagePushConstant8"}),
+    "uint8_t": (np.uint8, {"shaderInt8", "storageBuffer8BitAccess", "storagePushConstant8"}),
+}
+EXTENSIONS = """#version 450
+#extension GL_EXT_shader_explicit_arithmetic_types : require
+#extension GL_EXT_scalar_block_layout : require
+"""
+
+
+def make(dev: ps.Device, code: str, needs: set[str], **options: Any) -> ps.Kernel:
+    """The kernel, if the device can run it; else it must say what it lacks, and the test ends."""
+    missing = needs - dev.info.features
+    if missing:
+        with pytest.raises(ps.Unsupported, match="|".join(missing)):
+            dev.kernel(code, **options)
+        pytest.skip(f"refused rightly: {dev.name} lacks {', '.join(sorted(missing))}")
+    return dev.kernel(code, **options)
+
+
+# The signature.
+
+
+def test_the_signature_is_read_from_the_code(dev: ps.Device) -> None:
+    k = dev.kernel(SAXPY, name="saxpy")
+    assert (k.name, k.local_size, k.closed) == ("saxpy", (64, 1, 1), False)
+    x, y = k.interface.bindings
+    assert (x.name, x.access, x.dtype, y.name, y.access) == ("x", "r", np.float32, "y", "rw")
+    assert [(m.name, m.dtype) for m in k.interface.push] == [("a", np.float32), ("n", np.uint32)]
+    for part in ("saxpy(", "x: r float32[]", "y: rw float32[]", "a: float32", "n: uint32", "64"):
+        assert part in k.signature
+        assert part in repr(k)
+
+
+# Push constants.
+
+
+class Push(NamedTuple):
+    """A push constant `v`, those of its parts that are looked at, and values for it."""
+
+    declared: str
+    scalar: str
+    parts: list[str]
+    values: list[Any]
+
+
+def vector(kind: str, scalar: str, *values: Any) -> Push:
+    return Push(f"{kind} v", scalar, [f"v[{i}]" for i in range(len(values[0]))], [*values])
+
+
+def matrix(columns: int, rows: int) -> Push:
+    parts = [f"v[{c}][{r}]" for c in range(columns) for r in range(rows)]
+    value = np.arange(1, columns * rows + 1, dtype=np.float32).reshape(columns, rows)
+    return Push(f"mat{columns}x{rows} v", "float", parts, [value, value.astype(np.int64).tolist()])
+
+
+def scalar(name: str) -> Push:
+    dtype = SCALARS[name][0]
+    limits: Any = np.finfo(dtype) if np.dtype(dtype).kind == "f" else np.iinfo(dtype)
+    values = [limits.min, limits.max, dtype(3), np.int64(5), 1, True]
+    return Push(f"{name} v", name, ["v"], values)
+
+
+PUSHES = [
+    *map(scalar, SCALARS),
+    Push("float v", "float", ["v"], [float("inf"), 1.5, np.float64(0.1), np.float16(0.1)]),
+    vector("vec2", "float", (1.5, -2.5), np.array([1, 2], np.float64)),
+    vector("vec3", "float", [1, 2, 3]),
+    vector("vec4", "float", np.arange(4, dtype=np.float32)),
+    vector("ivec3", "int", (-1, 2, -(2**31)), np.array([1, 2, 3])),
+    vector("uvec2", "uint", (7, 2**32 - 1), np.array([1, 2])),
+    vector("dvec2", "double", (0.1, 1e300)),
+    vector("i64vec2", "int64_t", (-1, 2**62)),
+    matrix(2, 2),
+    matrix(3, 3),
+    matrix(4, 2),
+    matrix(2, 4),
+    Push("float v[3]", "float", ["v[0]", "v[1]", "v[2]"], [(1.5, 2.5, 3.5)]),
+    Push("uint v[2][3]", "uint", ["v[0][1]", "v[1][2]"], [[[1, 2, 3], [4, 5, 6]]]),
+    Push("vec3 v[2]", "float", ["v[0][0]", "v[1][1]", "v[1][2]"], [[[1, 2, 3], [4, 5, 6]]]),
+]
+
+
+@pytest.mark.parametrize("push", PUSHES, ids=lambda push: push.declared)
+def test_push_constants_of_every_kind(push: Push, dev: ps.Device) -> None:
+    dtype, needs = SCALARS[push.scalar]
+    stores = [f"result[{i}] = {part};\n" for i, part in enumerate(push.parts)]
+    code = f"""{EXTENSIONS}{ONE}
+layout(binding = 0, scalar) buffer Out {{ {push.scalar} result[]; }};
+layout(push_constant) uniform P {{ uint before; {push.declared}; uint after; }};
+void main() {{ if (before == 11 && after == 22) {{ {"".join(stores)} }} }}
+"""
+    k = make(dev, code, needs)
+    for value in push.values:
+        result = dev.zeros(len(push.parts), dtype)
+        k(result=result, before=11, v=value, after=22, threads=1)
+        expected = [eval(part, {"v": np.asarray(value, dtype)}) for part in push.parts]
+        assert result.tolist() == np.array(expected).tolist()
+
+
+def test_every_launch_has_its_own_push_constants(dev: ps.Device) -> None:
+    k = dev.kernel(
+        ONE
+        + """layout(binding = 0) buffer Out { uint result[]; };
+        layout(push_constant) uniform P { uint i; uint value; };
+        void main() { result[i] = value; }"""
+    )
+    result = dev.zeros(300, np.uint32)
+    for i in range(300):
+        k(result=result, i=i, value=7 * i, threads=1)
+    assert (result.numpy() == 7 * np.arange(300)).all()
+
+
+@pytest.mark.parametrize("declared", ["uint n; float f;", "uint n; float f; uvec2 v;"])
+@pytest.mark.parametrize(
+    ("wrong", "kind"),
+    [
+        ({"n": 2**32}, ps.InvalidValue),
+        ({"n": -1}, ps.InvalidValue),
+        ({"n": 1.5}, ps.DtypeMismatch),
+        ({"n": "1"}, ps.ArgumentError),
+        ({"n": (1, 2)}, (ps.ShapeMismatch, ps.ArgumentError)),
+        ({"f": 1e300}, ps.InvalidValue),
+        ({"f": 1j}, (ps.DtypeMismatch, ps.ArgumentError)),
+        ({"f": None}, ps.ArgumentError),
+        ({"v": (1, 2**32)}, ps.InvalidValue),
+        ({"v": (1, -1)}, ps.InvalidValue),
+        ({"v": (1, 2, 3)}, ps.ShapeMismatch),
+        ({"v": 1}, ps.ShapeMismatch),
+        ({"v": (1.5, 2)}, (ps.DtypeMismatch, ps.ArgumentError)),
+        ({"v": ("a", "b")}, (ps.DtypeMismatch, ps.ArgumentError)),
+    ],
+    ids=str,
+)
+def test_push_constants_that_do_not_fit(
+    wrong: dict[str, Any], kind: Any, declared: str, dev: ps.Device
+) -> None:
+    if "v" in wrong and "v;" not in declared:
+        pytest.skip("has no vector")
+    k = dev.kernel(
+        ONE
+        + f"""layout(binding = 0) buffer Out {{ uint result[]; }};
+        layout(push_constant) uniform P {{ {declared} }};
+        void main() {{ result[0] = 1; }}""",
+        name="picky",
+    )
+    result = dev.zeros(1, np.uint32)
+    arguments = {"n": 1, "f": 1.0} | ({"v": (1, 2)} if "v;" in declared else {}) | wrong
+    with pytest.raises(kind, match=f"picky.*{next(iter(wrong))!r} must be"):
+        k(result=result, threads=1, **arguments)
+    assert result.item() == 0
+
+
+# How much to run.
+
+COUNT = """layout(local_size_x = 4, local_size_y = 2) in;
+layout(binding = 0) buffer Out { uint count; uint last[3]; } result;
+void main() {
+    atomicAdd(result.count, 1);
+    for (uint i = 0; i < 3; ++i) atomicMax(result.last[i], gl_GlobalInvocationID[i]);
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("amount", "groups"),
+    [
+        ({"threads": 1}, (1, 1, 1)),
+        ({"threads": 9}, (3, 1, 1)),
+        ({"threads": np.int64(8)}, (2, 1, 1)),
+        ({"threads": (5, 3)}, (2, 2, 1)),
+        ({"threads": [4, 2, 3]}, (1, 1, 3)),
+        ({"groups": 3}, (3, 1, 1)),
+        ({"groups": (2, np.uint8(3))}, (2, 3, 1)),
+        ({"groups": (1, 2, 3)}, (1, 2, 3)),
+        ({"threads": 0}, (0, 1, 1)),
+        ({"threads": (4, 0)}, (1, 0, 1)),
+        ({"groups": (0, 1, 1)}, (0, 1, 1)),
+    ],
+    ids=str,
+)
+def test_threads_and_groups(
+    amount: dict[str, Any], groups: tuple[int, int, int], dev: ps.Device
+) -> None:
+    result = dev.zeros(4, np.uint32)
+    k = dev.kernel(COUNT)
+    with ps.trace() as t:
+        k(result=result, **amount)
+    x, y, z = groups
+    assert result[0].item() == 8 * x * y * z
+    assert t.launches == (1 if x * y * z else 0)
+    if x * y * z:
+        assert result[1:].tolist() == [4 * x - 1, 2 * y - 1, z - 1]
+
+
+# What a kernel is made from.
+
+SCALE = """layout(local_size_x = 1) in;
+layout(binding = 0) buffer Y { uint y[]; };
+void main() { y[gl_GlobalInvocationID.x] *= FACTOR; }
+"""
+
+
+def test_sources(dev: ps.Device, tmp_path: Path) -> None:
+    spirv = compile_glsl(SCALE, defines={"FACTOR": 3})
+    (tmp_path / "triple.spv").write_bytes(spirv)
+    (tmp_path / "factor.glsl").write_text("#define FACTOR 3\n")
+    (tmp_path / "scale.comp").write_text('#include "factor.glsl"\n' + SCALE)
+    sources: list[tuple[Any, str]] = [
+        (SCALE.replace("FACTOR", "3"), "kernel"),
+        (tmp_path / "scale.comp", "scale"),
+        (str(tmp_path / "scale.comp"), "scale"),
+        (tmp_path / "triple.spv", "triple"),
+        (str(tmp_path / "triple.spv"), "triple"),
+        (spirv, "kernel"),
+        (bytearray(spirv), "kernel"),
+        (memoryview(spirv), "kernel"),
+    ]
+    for source, name in sources:
+        y = dev.full(2, 5, np.uint32)
+        with dev.kernel(source) as k:
+            k(y=y, threads=2)
+        assert (k.name, y.tolist()) == (name, [15, 15])
+    assert dev.kernel(spirv, name="mine").name == "mine"
+
+
+@pytest.mark.parametrize("factor", [2, "3", "(1 + 3)", True])
+def test_defines(factor: Any, dev: ps.Device) -> None:
+    y = dev.full(1, 5, np.uint32)
+    dev.kernel(SCALE, defines={"FACTOR": factor})(y=y, threads=1)
+    assert y.item() == 5 * eval(str(factor))
+
+
+CONSTANTS = """layout(local_size_x_id = 0) in;
+layout(constant_id = 1) const uint COUNT = 3;
+layout(constant_id = 2) const int SHIFT = -1;
+layout(constant_id = 3) const float FACTOR = 1.5;
+layout(constant_id = 4) const bool NEGATIVE = false;
+layout(binding = 0) buffer Y { float y[]; };
+void main() {
+    if (gl_LocalInvocationID.x == 0)
+        y[gl_WorkGroupID.x] = (NEGATIVE ? -1 : 1) * FACTOR * COUNT + SHIFT;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("constants", "expected"),
+    [
+        ({}, 3.5),
+        ({"COUNT": 5}, 6.5),
+        ({"SHIFT": -3, "FACTOR": 2}, 3.0),
+        ({"NEGATIVE": True, "COUNT": np.uint8(1)}, -2.5),
+        ({"FACTOR": np.float64(0.5), "local_size_x": 8}, 0.5),
+    ],
+)
+def test_specialisation_constants(
+    constants: dict[str, Any], expected: float, dev: ps.Device
+) -> None:
+    k = dev.kernel(CONSTANTS, constants=constants)
+    y = dev.zeros(4)
+    k(y=y, threads=8)
+    local = constants.get("local_size_x", 1)
+    assert k.local_size == (local, 1, 1)
+    assert y.tolist() == [expected if i < 8 // local else 0 for i in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("constants", "kind", "words"),
+    [
+        ({"MISSING": 1}, ps.ArgumentError, r"'MISSING'.*COUNT"),
+        ({"COUNT": -1}, ps.InvalidValue, r"COUNT=-1.*uint32"),
+        ({"COUNT": 2**32}, ps.InvalidValue, r"COUNT=.*uint32"),
+        ({"COUNT": 2.5}, (ps.InvalidValue, ps.DtypeMismatch), r"COUNT=2.5.*uint32"),
+        ({"COUNT": (1, 2)}, (ps.InvalidValue, ps.ShapeMismatch), r"COUNT=\(1, 2\).*uint32"),
+        ({"SHIFT": "one"}, (ps.InvalidValue, ps.DtypeMismatch), r"SHIFT='one'.*int32"),
+        ({"local_size_x": 1 << 20}, ps.Unsupported, r"groups of \(1048576, 1, 1\)"),
+    ],
+    ids=str,
+)
+def test_constants_that_do_not_fit(
+    constants: dict[str, Any], kind: Any, words: str, dev: ps.Device
+) -> None:
+    with pytest.raises(kind, match=words):
+        dev.kernel(CONSTANTS, constants=constants)
+
+
+BUFFERS = "".join(f"layout(binding = {i}) buffer B{i} {{ uint b{i}[]; }};\n" for i in range(80))
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "words"),
+    [
+        (BUFFERS + "void main() { b0[0] = b79[0]; }", ps.Unsupported, r"80.*(bindings|buffers)"),
+        (
+            "shared uint s[1 << 20];\nlayout(binding = 0) buffer Y { uint y[]; };\n"
+            "void main() { s[y[0]] = 1; y[0] = s[y[1]]; }",
+            ps.Unsupported,
+            "shared memory",
+        ),
+        (
+            "layout(push_constant) uniform P { vec4 v[64]; };\n"
+            "layout(binding = 0) buffer Y { vec4 y[]; };\nvoid main() { y[0] = v[63]; }",
+            ps.Unsupported,
+            "1024 bytes of push constants.*room for",
+        ),
+        (
+            "layout(set = 1, binding = 0) buffer Y { uint y[]; };\nvoid main() { y[0] = 1; }",
+            ps.Unsupported,
+            "'y'.*descriptor set",
+        ),
+        (
+            "layout(binding = 0, r32f) uniform image2D picture;\n"
+            "void main() { imageStore(picture, ivec2(0), vec4(1)); }",
+            ps.Unsupported,
+            "'picture' is an image",
+        ),
+        (
+            "#extension GL_EXT_shader_atomic_float : require\n"
+            "layout(binding = 0) buffer Y { float y[]; };\nvoid main() { atomicAdd(y[0], 1.0); }",
+            ps.Unsupported,
+            "AtomicFloat32AddEXT|capability 6033",
+        ),
+        (
+            "layout(binding = 0) buffer Y { uint threads[]; };\nvoid main() { threads[0] = 1; }",
+            ps.InvalidSpirv,
+            "'threads'.*another name",
+        ),
+        (
+            "layout(binding = 0) buffer Y { uint y[]; } n;\n"
+            "layout(push_constant) uniform P { uint n; } p;\nvoid main() { n.y[0] = p.n; }",
+            ps.InvalidSpirv,
+            "'n'.*another name",
+        ),
+    ],
+    ids=[
+        "bindings", "shared memory", "push constants", "descriptor set", "image", "capability",
+        "reserved name", "one name twice",
+    ],
+)  # fmt: skip
+def test_kernels_the_device_cannot_run(code: str, kind: Any, words: str, dev: ps.Device) -> None:
+    with pytest.raises(kind, match=words):
+        dev.kernel("#version 450\n" + code.replace("void main", ONE + "void main"))
+
+
+# What a kernel is called with.
+
+
+@pytest.mark.parametrize("name", SCALARS)
+def test_storage_of_every_width(name: str, dev: ps.Device) -> None:
+    dtype, needs = SCALARS[name]
+    needs = {feature for feature in needs if "PushConstant" not in feature}
+    code = f"""{EXTENSIONS}{HEAD}
+layout(binding = 0) readonly buffer X {{ {name} x[]; }};
+layout(binding = 1) buffer Y {{ {name} y[]; }};
+void main() {{ uint i = gl_GlobalInvocationID.x; if (i < y.length()) y[i] += x[i]; }}
+"""
+    k = make(dev, code, needs)
+    x, y = np.arange(100).astype(dtype), np.arange(100)[::-1].astype(dtype)
+    result = dev.array(y)
+    k(x=dev.array(x), y=result, threads=100)
+    assert (result.numpy() == x + y).all()
+    with pytest.raises(ps.DtypeMismatch, match="'x' must be"):
+        k(x=dev.zeros(100, np.dtype(f"V{np.dtype(dtype).itemsize + 1}")), y=result, threads=100)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [
+        (np.complex64, "float"),
+        (np.complex128, "double"),
+        (np.dtype("u1,u1,u2"), "uint"),
+        (np.dtype("M8[s]"), "int64_t"),
+        (np.bool_, "uint8_t"),
+        (ml_dtypes.float8_e5m2, "uint8_t"),
+        (ml_dtypes.bfloat16, "uint16_t"),
+    ],
+    ids=str,
+)
+def test_dtypes_glsl_does_not_know_are_what_they_consist_of(
+    dtype: Any, name: str, dev: ps.Device
+) -> None:
+    needs = {feature for feature in SCALARS[name][1] if "PushConstant" not in feature}
+    code = f"""{EXTENSIONS}{HEAD}
+layout(binding = 0) readonly buffer X {{ {name} x[]; }};
+layout(binding = 1) writeonly buffer Y {{ {name} y[]; }};
+void main() {{ uint i = gl_GlobalInvocationID.x; if (i < x.length()) y[i] = x[i]; }}
+"""
+    k = make(dev, code, needs)
+    source = (np.arange(64 * np.dtype(dtype).itemsize) % 2).astype(np.uint8).view(dtype)
+    x, y = dev.array(source), dev.empty(64, dtype)
+    k(x=x, y=y, threads=128)
+    assert y.numpy().tobytes() == source.tobytes()
+
+
+def test_uniform_blocks(dev: ps.Device) -> None:
+    k = dev.kernel(
+        ONE
+        + """layout(binding = 0) uniform Settings { vec4 scale; uint n; } settings;
+        layout(binding = 1) uniform Pair { float first; float second; } pair;
+        layout(binding = 2) buffer Y { float y[]; };
+        void main() { y[0] = settings.scale.w * settings.n + pair.second; }"""
+    )
+    settings = np.zeros((), np.dtype([("scale", "f4", 4), ("n", "u4"), ("padding", "u4", 3)]))
+    settings["scale"], settings["n"] = (1, 2, 3, 4), 10
+    y = dev.zeros(1)
+    arguments = {"settings": dev.array(settings), "pair": dev.array([1, 0.5], np.float32)}
+    k(**arguments, y=y, threads=1)
+    assert y.item() == 40.5
+    limit = dev.info.limits["uniform_range"]
+    assert isinstance(limit, int)
+    for wrong, kind in (
+        ({"pair": dev.zeros(1)}, ps.ShapeMismatch),
+        ({"pair": dev.zeros(2, np.int32)}, ps.DtypeMismatch),
+        ({"pair": dev.zeros(limit // 4 + 1)}, ps.Unsupported),
+    ):
+        with pytest.raises(kind, match="'pair'"):
+            k(**(arguments | wrong), y=y, threads=1)
+
+
+def test_the_same_buffer_twice(dev: ps.Device) -> None:
+    x = dev.array(np.arange(256, dtype=np.float32))
+    saxpy(dev)(x=x[:128], y=x[128:], a=2, n=128, threads=128)
+    expected = np.arange(256, dtype=np.float32)
+    expected[128:] += 2 * expected[:128]
+    assert (x.numpy() == expected).all()
+
+
+def test_launches_on_streams(dev: ps.Device) -> None:
+    x, y = dev.ones(N), dev.zeros(N)
+    streams = [dev.stream(), dev.stream(), dev.default_stream]
+    for number in range(30):
+        saxpy(dev)(x=x, y=y, a=number, n=N, threads=N, stream=streams[number % 3])
+    assert (y.numpy() == sum(range(30))).all()
+    for stream in streams[:2]:
+        stream.close()
+
+
+# What a kernel is kept from.
+
+
+@pytest.mark.parametrize("by", [0, 1, 63, 64, 1 << 20, (1 << 30) - 32, (1 << 32) - 128])
+def test_out_of_bounds_accesses_harm_nobody(by: int, dev: ps.Device) -> None:
+    if "robustBufferAccess" not in dev.info.features:
+        pytest.skip(f"{dev.name} has no robust buffer access")
+    k = dev.kernel(
+        HEAD
+        + """layout(binding = 0) buffer X { uint x[]; };
+        layout(binding = 1) buffer Y { uint y[]; };
+        layout(push_constant) uniform P { uint by; };
+        void main() {
+            uint i = gl_GlobalInvocationID.x + x.length() + by;
+            uint seen = x[i];
+            y[i] = seen | 1u;
+            atomicAdd(y[i], 3u);
+        }"""
+    )
+    around = [dev.full(64, 7, np.uint32) for _ in range(9)]
+    whole = dev.full(192, 7, np.uint32)
+    k(x=around[4], y=around[5], by=by, threads=64)
+    k(x=whole[64:128], y=whole[64:128], by=by, threads=64)
+    for array in (*around[:5], *around[6:], whole[:64], whole[128:]):
+        assert (array.numpy() == 7).all()
+
+
+@pytest.mark.parametrize("end", ["closed", "forgotten"])
+def test_a_kernel_may_end_while_it_runs(end: str, dev: ps.Device) -> None:
+    x, y = dev.array(np.arange(N, dtype=np.uint32)), dev.zeros(N, np.uint32)
+    slow_copy(x, dev.empty(N, np.uint32))  # what follows stays recorded for a while
+    for number in range(3):
+        k = dev.kernel(
+            HEAD
+            + f"""layout(binding = 0) readonly buffer X {{ uint x[]; }};
+            layout(binding = 1) buffer Y {{ uint y[]; }};
+            void main() {{ uint i = gl_GlobalInvocationID.x; y[i] += x[i] * {10**number}; }}"""
+        )
+        k(x=x, y=y, threads=N)
+        if end == "closed":
+            k.close()
+            k.close()
+            assert k.closed
+            with pytest.raises(ps.Closed, match="kernel"):
+                k(x=x, y=y, threads=N)
+        del k
+        gc.collect()
+        assert dev.memory.used  # a look at the device lets it tidy up
+    assert (y.numpy() == 111 * np.arange(N)).all()
