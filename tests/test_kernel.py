@@ -393,7 +393,7 @@ void main() {{ uint i = gl_GlobalInvocationID.x; if (i < y.length()) y[i] += x[i
     k(x=dev.array(x), y=result, threads=100)
     assert (result.numpy() == x + y).all()
     with pytest.raises(ps.DtypeMismatch, match="'x' must be"):
-        k(x=dev.zeros(100, np.dtype(f"V{np.dtype(dtype).itemsize + 1}")), y=result, threads=100)
+        k(x=dev.empty(100, "V5"), y=result, threads=100)
 
 
 @pytest.mark.parametrize(
@@ -482,9 +482,7 @@ def test_out_of_bounds_accesses_harm_nobody(by: int, dev: ps.Device) -> None:
         layout(push_constant) uniform P { uint by; };
         void main() {
             uint i = gl_GlobalInvocationID.x + x.length() + by;
-            uint seen = x[i];
-            y[i] = seen | 1u;
-            atomicAdd(y[i], 3u);
+            y[i] = x[i] | 8u;
         }"""
     )
     around = [dev.full(64, 7, np.uint32) for _ in range(9)]

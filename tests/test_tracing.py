@@ -1,4 +1,4 @@
-"""The receipt: what each transfer costs, that steady state costs nothing, and why a wait was made."""
+"""The receipt: what each transfer costs, that steady state is free, and why a wait was made."""
 
 from __future__ import annotations
 
@@ -131,18 +131,25 @@ def test_a_large_borrowed_write_to_a_part_is_ordered(dev: ps.Device) -> None:
     assert (y.numpy() == 0).all()
 
 
+def case(
+    *, mapped: bool = True, busy: bool = True, whole: bool = True, renamable: bool = True,
+    borrowed: bool = True, nbytes: int = 9,
+) -> Case:  # fmt: skip
+    return Case(mapped, busy, whole, renamable, borrowed, nbytes)
+
+
 @pytest.mark.parametrize(
     ("case", "path"),
     [
-        (Case(mapped=False, busy=False, whole=True, renamable=True, borrowed=True, nbytes=9), "staged"),
-        (Case(mapped=True, busy=False, whole=True, renamable=True, borrowed=True, nbytes=9), "direct"),
-        (Case(mapped=True, busy=True, whole=True, renamable=True, borrowed=True, nbytes=9), "rename"),
-        (Case(mapped=True, busy=True, whole=True, renamable=False, borrowed=False, nbytes=9), "staged"),
-        (Case(mapped=True, busy=True, whole=False, renamable=True, borrowed=True, nbytes=9), "staged"),
-        (Case(mapped=True, busy=True, whole=False, renamable=True, borrowed=True, nbytes=LARGE), "ordered"),
-        (Case(mapped=True, busy=True, whole=False, renamable=True, borrowed=False, nbytes=LARGE), "staged"),
+        (case(mapped=False, busy=False), "staged"),
+        (case(busy=False), "direct"),
+        (case(), "rename"),
+        (case(renamable=False, borrowed=False), "staged"),
+        (case(whole=False), "staged"),
+        (case(whole=False, nbytes=LARGE), "ordered"),
+        (case(whole=False, nbytes=LARGE, borrowed=False), "staged"),
     ],
-)  # fmt: skip
+)
 def test_the_choice_of_a_path(case: Case, path: str) -> None:
     assert choose_write("auto", case)[0] == path
     for mode in MODES:

@@ -22,7 +22,7 @@ from penstock.dtypes import Dtype, as_dtype
 from penstock.errors import ArgumentError, CannotAdopt, InvalidValue
 from penstock.hazards import Region
 from penstock.layout import Layout
-from penstock.memory import adopted_backing
+from penstock.memory import Backing, adopted_backing
 from penstock.view import HostView
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def adopt(device: Device, source: Host, name: str) -> Array:
     with scheduler.lock:
         scheduler.check()
         scheduler.drain()
+        back = _bring_back(device, address, address + span)
         there = device.adopted.overlapping(address, address + span)
         if there:
             start, buffer = there[0]
@@ -77,6 +78,7 @@ def adopt(device: Device, source: Host, name: str) -> Array:
                 )
             offset = address - start
             buffer.name = name or buffer.name
+            del back  # kept until here, where it is found among the adopted
         else:
             _check_alignment(scheduler, address)
             buffer, offset = _import(device, address, span, source, name), 0
@@ -127,6 +129,19 @@ def from_file(
         return device.array(part, name=name or path.name)
 
 
+def _bring_back(device: Device, lo: int, hi: int) -> Buffer | None:
+    """A buffer for memory that was adopted and dropped, but that work in flight still uses.
+
+    Its history must not be lost: whoever adopts the memory again is ordered after that work.
+    """
+    scheduler = device.scheduler
+    entry = scheduler.reclaim(lo, hi)
+    if entry is None:
+        return None
+    backing, kept = entry
+    return _adopted_buffer(device, backing, kept, scheduler.new_name())
+
+
 def _import(device: Device, address: int, span: int, source: Host, name: str) -> Buffer:
     """Import the whole pages around the caller's bytes."""
     scheduler = device.scheduler
@@ -138,16 +153,16 @@ def _import(device: Device, address: int, span: int, source: Host, name: str) ->
     memory = scheduler.driver.import_host(lo, hi - lo)
     backing = adopted_backing(memory, address - lo, span)
     scheduler.adopted_bytes += span
+    return _adopted_buffer(device, backing, source, name or scheduler.new_name())
+
+
+def _adopted_buffer(device: Device, backing: Backing, source: Host, name: str) -> Buffer:
+    writable = bool(source.flags.writeable)
     buffer = Buffer(
-        scheduler,
-        backing,
-        span,
-        name or scheduler.new_name(),
-        pinned=True,
-        writable=bool(source.flags.writeable),
-        kept=source,
-    )
-    device.adopted.add(address, buffer)
+        device.scheduler, backing, backing.nbytes, name,
+        pinned=True, writable=writable, kept=source,
+    )  # fmt: skip
+    device.adopted.add(backing.memory.address + backing.offset, buffer)
     return buffer
 
 

@@ -132,6 +132,9 @@ class Scheduler:
             stream.ensure_submitted(stream.lane.recorded)
             for lane, value in stream.points().items():
                 points[lane] = max(value, points.get(lane, 0))
+        for host in self._host_lanes:
+            if host.lane.complete < host.lane.submitted:
+                points[host.lane] = host.lane.submitted
         return points
 
     def poll(self) -> None:
@@ -237,6 +240,24 @@ class Scheduler:
             backing.pool.retire(backing)
         else:
             self._leaving.append((backing, kept))
+
+    def reclaim(self, lo: int, hi: int) -> tuple[Backing, Any] | None:
+        """Adopted memory that was dropped but is still in use, if it contains these addresses.
+
+        Dropped memory that only overlaps them is waited for: then it can go.
+        """
+        for entry in list(self._leaving):
+            backing = entry[0]
+            start = backing.memory.address + backing.offset
+            end = start + backing.nbytes
+            if start <= lo and hi <= end:
+                self._leaving.remove(entry)
+                return entry
+            if start < hi and lo < end:
+                reason = "memory that was adopted before is adopted again in another shape"
+                self.wait_for(backing.history.pending(), None, reason)
+        self.drain()
+        return None
 
     def buffer_dropped(self, backing: Backing, kept: Any) -> None:
         """From a finaliser: a buffer is gone."""

@@ -231,9 +231,7 @@ def fill(array: Array, value: Any, stream: Stream | None) -> Pending[None]:
 
 def copy(array: Array, source: Array, stream: Stream | None) -> Pending[None]:
     """Copy array to array, on the device."""
-    from penstock.array import Array as ArrayType
-
-    if not isinstance(source, ArrayType):
+    if not isinstance(source, type(array)):
         raise ArgumentError(
             f"copy_from takes an Array, not {type(source).__name__}; for host memory use write()"
         )
