@@ -1,14 +1,12 @@
 """The device works in the host's own memory: adopted arrays, `host_empty`, mapped files.
 
-Memory that is adopted twice, whole or in part, must be one buffer, or the ledger could not see
-that two arrays are the same bytes. So every piece of host memory a device uses is registered by
-address, and adopting within a registered piece gives an array of the buffer that is there.
+Every adoption makes a buffer of its own, with its own name and permission; buffers over the same
+memory share one backing and so one page of the ledger (see `penstock.hostmemory`).
 """
 
 from __future__ import annotations
 
 import mmap
-import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +17,7 @@ from penstock import tracing
 from penstock.array import Array
 from penstock.buffer import Buffer
 from penstock.dtypes import Dtype, as_dtype
-from penstock.errors import ArgumentError, CannotAdopt, InvalidValue
+from penstock.errors import ArgumentError, CannotAdopt, CannotRead, InvalidValue
 from penstock.hazards import Region
 from penstock.layout import Layout
 from penstock.memory import Backing, adopted_backing
@@ -32,22 +30,6 @@ if TYPE_CHECKING:
 Host = npt.NDArray[Any]
 
 
-class Registry:
-    """Which buffers are which host memory. Used under the device's lock."""
-
-    def __init__(self) -> None:
-        self._entries: list[tuple[int, int, weakref.ref[Buffer]]] = []
-
-    def add(self, lo: int, buffer: Buffer) -> None:
-        self._entries.append((lo, lo + buffer.nbytes, weakref.ref(buffer)))
-
-    def overlapping(self, lo: int, hi: int) -> list[tuple[int, Buffer]]:
-        """The living buffers that share a byte with lo to hi, and where they start."""
-        self._entries = [e for e in self._entries if (b := e[2]()) is not None and not b.closed]
-        found = [(start, ref()) for start, end, ref in self._entries if start < hi and lo < end]
-        return [(start, buffer) for start, buffer in found if buffer is not None]
-
-
 def adopt(device: Device, source: Host, name: str) -> Array:
     """An array over the caller's memory; see `Device.adopt`."""
     if not isinstance(source, np.ndarray):
@@ -55,33 +37,21 @@ def adopt(device: Device, source: Host, name: str) -> Array:
     dtype = as_dtype(source.dtype)
     if not source.size:
         return device.empty(source.shape, dtype, name=name)
-    if any(n > 1 and s <= 0 for n, s in zip(source.shape, source.strides, strict=True)):
-        raise CannotAdopt(
-            f"an array with strides {source.strides} repeats or reverses its elements; "
-            "adopt the array it is a view of"
-        )
+    span = _span(source)
     address = source.__array_interface__["data"][0]
-    span = 1 + sum((n - 1) * s for n, s in zip(source.shape, source.strides, strict=True))
-    span += dtype.itemsize - 1
     scheduler = device.scheduler
     with scheduler.lock:
         scheduler.check()
         scheduler.drain()
-        back = _bring_back(device, address, address + span)
-        there = device.adopted.overlapping(address, address + span)
-        if there:
-            start, buffer = there[0]
-            if len(there) > 1 or address < start or address + span > start + buffer.nbytes:
-                raise CannotAdopt(
-                    f"part of this memory is already adopted as array {buffer.name!r}, which "
-                    "does not contain all of it; adopt the enclosing array first, and slice that"
-                )
-            offset = address - start
-            buffer.name = name or buffer.name
-            del back  # kept until here, where it is found among the adopted
-        else:
-            _check_alignment(scheduler, address)
-            buffer, offset = _import(device, address, span, source, name), 0
+        backing, offset = _backing(device, source, address, address + span)
+        buffer = Buffer(
+            scheduler,
+            backing,
+            backing.nbytes,
+            name or scheduler.new_name(),
+            pinned=True,
+            writable=bool(source.flags.writeable),
+        )
         if tracing.active:
             tracing.emit(
                 "adopt", "the caller's memory is used in place", buffer=buffer.name,
@@ -99,7 +69,7 @@ def host_empty(device: Device, shape: tuple[int, ...], dtype: Dtype) -> Host:
         scheduler.drain()
         backing = scheduler.host_pool.allocate(nbytes)
         buffer = Buffer(scheduler, backing, nbytes, scheduler.new_name(), pinned=True)
-        device.adopted.add(backing.memory.address + backing.offset, buffer)
+        scheduler.host_memory.add(backing, nbytes)
         shown = HostView(scheduler, backing, Region(0, nbytes), write=True, owner=buffer)
     return shown.array(shape, dtype)
 
@@ -109,16 +79,21 @@ def from_file(
 ) -> Array:
     """A part of a file as an array; see `Device.from_file`."""
     nbytes = dtype.itemsize * int(np.prod(shape, dtype=object))
-    with path.open("rb") as file:
-        size = file.seek(0, 2)
-        if offset < 0 or offset + nbytes > size:
-            raise InvalidValue(
-                f"{path}: {shape} of {dtype} at offset {offset} needs bytes up to "
-                f"{offset + nbytes:,}, the file has {size:,}"
-            )
-        if not nbytes:
-            return device.empty(shape, dtype, name=name or path.name)
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            if offset < 0 or offset + nbytes > size:
+                raise InvalidValue(
+                    f"{path}: {shape} of {dtype} at offset {offset} needs bytes up to "
+                    f"{offset + nbytes:,}, the file has {size:,}"
+                )
+            if not nbytes:
+                return device.empty(shape, dtype, name=name or path.name)
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:
+        if isinstance(error, InvalidValue):
+            raise
+        raise CannotRead(f"{path} cannot be read: {error}") from error
     whole = np.frombuffer(mapped, np.uint8)
     part = np.ndarray(shape, dtype, buffer=whole, offset=offset)
     try:
@@ -126,49 +101,52 @@ def from_file(
     except CannotAdopt as error:
         if tracing.active:
             tracing.emit("fallback", f"{path.name} is copied: {error}", path="copy")
-        return device.array(part, name=name or path.name)
+    copied = device.array(part, name=name or path.name)
+    copied.buffer.writable = False
+    return copied
 
 
-def _bring_back(device: Device, lo: int, hi: int) -> Buffer | None:
-    """A buffer for memory that was adopted and dropped, but that work in flight still uses.
+def _span(source: Host) -> int:
+    """How many bytes from the first to the last of an array whose elements lie side by side."""
+    span = source.itemsize
+    for stride, count in sorted(zip(source.strides, source.shape, strict=True)):
+        if count > 1:
+            if stride < span:
+                raise CannotAdopt(
+                    f"an array with strides {source.strides} repeats or reverses its elements; "
+                    "adopt the array it is a view of"
+                )
+            span += (count - 1) * stride
+    return span
 
-    Its history must not be lost: whoever adopts the memory again is ordered after that work.
-    """
+
+def _backing(device: Device, source: Host, lo: int, hi: int) -> tuple[Backing, int]:
+    """The backing that is this memory, known or new, and where in it the memory starts."""
     scheduler = device.scheduler
-    entry = scheduler.reclaim(lo, hi)
-    if entry is None:
-        return None
-    backing, kept = entry
-    return _adopted_buffer(device, backing, kept, scheduler.new_name())
-
-
-def _import(device: Device, address: int, span: int, source: Host, name: str) -> Buffer:
-    """Import the whole pages around the caller's bytes."""
-    scheduler = device.scheduler
-    page = device.info.limits["import_alignment"]
-    assert isinstance(page, int)
+    for start, end, backing in scheduler.host_memory.overlapping(lo, hi):
+        if start <= lo and hi <= end:
+            backing.owners += 1
+            return backing, lo - start
+        if backing.owners:
+            raise CannotAdopt(
+                "part of this memory is already adopted as an array that does not contain all of "
+                "it; adopt the enclosing array first, and slice that"
+            )
+        reason = "memory that was adopted before is adopted again in another shape"
+        scheduler.wait_for(backing.history.pending(), None, reason)
+    scheduler.drain()
+    _check_alignment(scheduler, lo)
+    page: Any = device.info.limits["import_alignment"]
     page = max(page, mmap.PAGESIZE)
-    lo = address // page * page
-    hi = -(-(address + span) // page) * page
-    memory = scheduler.driver.import_host(lo, hi - lo)
-    backing = adopted_backing(memory, address - lo, span)
-    scheduler.adopted_bytes += span
-    return _adopted_buffer(device, backing, source, name or scheduler.new_name())
-
-
-def _adopted_buffer(device: Device, backing: Backing, source: Host, name: str) -> Buffer:
-    writable = bool(source.flags.writeable)
-    buffer = Buffer(
-        device.scheduler, backing, backing.nbytes, name,
-        pinned=True, writable=writable, kept=source,
-    )  # fmt: skip
-    device.adopted.add(backing.memory.address + backing.offset, buffer)
-    return buffer
+    first, last = lo // page * page, -(-hi // page) * page
+    memory = scheduler.driver.import_host(first, last - first)
+    backing = adopted_backing(memory, lo - first, hi - lo)
+    scheduler.host_memory.add(backing, hi - lo, source)
+    return backing, 0
 
 
 def _check_alignment(scheduler: Scheduler, address: int) -> None:
-    needed = scheduler.driver.info.limits["binding_alignment"]
-    assert isinstance(needed, int)
+    needed: Any = scheduler.driver.info.limits["binding_alignment"]
     if address % needed:
         raise CannotAdopt(
             f"the array starts at address {address:#x}, and kernels on {scheduler.name} need "

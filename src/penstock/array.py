@@ -16,6 +16,7 @@ from penstock.dtypes import Dtype, as_dtype, as_shape
 from penstock.errors import ArgumentError, InvalidValue, ShapeMismatch
 from penstock.layout import Index, Layout, contiguous_strides, index_layout, region_of, rows_of
 from penstock.pending import Pending
+from penstock.sources import as_array
 
 if TYPE_CHECKING:
     from penstock.device import Device
@@ -189,7 +190,7 @@ class Array:
         elif np.ndim(value) == 0:
             part.fill(value)
         else:
-            source = np.asarray(value, None if isinstance(value, np.ndarray) else self.dtype)
+            source = as_array(value, None if isinstance(value, np.ndarray) else self.dtype)
             try:
                 source = np.broadcast_to(source, part.shape)
             except ValueError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,8 +27,8 @@ class Buffer:
     """
 
     __slots__ = (
-        "__weakref__", "_kept", "_old", "backing", "closed", "name", "nbytes", "pinned",
-        "scheduler", "writable",
+        "__weakref__", "_old", "backing", "closed", "name", "nbytes", "pinned", "scheduler",
+        "writable",
     )  # fmt: skip
 
     def __init__(
@@ -40,7 +40,6 @@ class Buffer:
         *,
         pinned: bool = False,
         writable: bool = True,
-        kept: Any = None,
     ) -> None:
         self.scheduler = scheduler
         self.backing = backing
@@ -49,7 +48,6 @@ class Buffer:
         self.pinned = pinned
         self.writable = writable
         self.closed = False
-        self._kept = kept  # what must outlive the device's last use of the bytes
         self._old: list[Backing] = []
 
     @property
@@ -61,12 +59,12 @@ class Buffer:
         with self.scheduler.lock:
             if not self.closed:
                 self.closed = True
-                self.scheduler.retire(self.backing, self._kept)
+                self.scheduler.retire(self.backing)
 
     def __del__(self) -> None:
         # May run in any thread, in the middle of anything: only leave a message.
         if not getattr(self, "closed", True):
-            self.scheduler.buffer_dropped(self.backing, self._kept)
+            self.scheduler.buffer_dropped(self.backing)
 
     def check(self) -> None:
         if self.closed:

@@ -69,7 +69,8 @@ class Copier(HostLane):
                 copy()
                 self.finish(value)
             except Error as error:
-                # Whoever waits for this copy, or for work behind it, learns of it from there.
+                # Whoever waits for this copy, or for work behind it, learns of it from there;
+                # device work that waits for the copy must still be let go.
                 scheduler.mark_lost(error)
-                return
+                self.abort()
             del after, copy, task, scheduler

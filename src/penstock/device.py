@@ -22,6 +22,7 @@ from penstock.kernel import Kernel
 from penstock.layout import Layout, contiguous_strides
 from penstock.memory import MemoryStats
 from penstock.scheduler import Scheduler
+from penstock.sources import as_array
 from penstock.stream import Stream
 
 _BEST_FIRST = ("discrete", "integrated", "virtual", "other", "cpu")
@@ -63,7 +64,6 @@ class Device:
         self.info: DeviceInfo = opened.info
         self.name = self.info.name
         self.scheduler = Scheduler(self, opened, transfers)
-        self.adopted = adoption.Registry()
         self.default_stream = self.stream(name="default stream")
 
     # Arrays.
@@ -85,7 +85,7 @@ class Device:
         self, source: npt.ArrayLike, dtype: npt.DTypeLike | None = None, *, name: str = ""
     ) -> Array:
         """A new array with a copy of `source`."""
-        data = np.asarray(source, None if dtype is None else as_dtype(dtype))
+        data = as_array(source, None if dtype is None else as_dtype(dtype))
         made = self.empty(data.shape, data.dtype, name=name)
         made.write(data)
         return made

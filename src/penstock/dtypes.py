@@ -12,6 +12,7 @@ import numpy.typing as npt
 from penstock.errors import ArgumentError, DtypeMismatch, InvalidValue
 
 Shape: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
+_MOST_DIMENSIONS = 64
 Dtype: TypeAlias = "np.dtype[Any]"
 
 
@@ -46,6 +47,8 @@ def as_shape(shape: Shape) -> tuple[int, ...]:
             dims = (operator.index(shape),)
     except TypeError as error:
         raise ArgumentError(f"a shape is an int or a tuple of ints, not {shape!r}") from error
+    if len(dims) > _MOST_DIMENSIONS:
+        raise InvalidValue(f"{len(dims)} dimensions; NumPy and so Penstock has {_MOST_DIMENSIONS}")
     if any(n < 0 for n in dims):
         raise InvalidValue(f"shape {dims} has a negative dimension")
     return dims

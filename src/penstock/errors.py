@@ -11,6 +11,7 @@ __all__ = [
     "ArgumentError",
     "BadIndex",
     "CannotAdopt",
+    "CannotRead",
     "Closed",
     "CompileError",
     "CompilerNotFound",
@@ -60,6 +61,10 @@ class ReadOnly(Error, ValueError):
 
 class CannotAdopt(Error, ValueError):
     """Host memory that this device cannot use in place."""
+
+
+class CannotRead(Error, OSError):
+    """A file that is missing or cannot be read."""
 
 
 class ViewHeld(Error, BufferError):

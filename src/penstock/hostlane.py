@@ -23,6 +23,7 @@ class HostLane:
         self.timeline = driver.timeline()
         self.lane = Lane(name, self, is_host=True)
         self._changed = threading.Condition()
+        self._signalled = 0
 
     def start(self) -> int:
         """The value of a copy that is about to be made; device work may wait for it from now."""
@@ -31,7 +32,7 @@ class HostLane:
 
     def finish(self, value: int) -> None:
         """The copy is made."""
-        self._driver.signal(self.timeline, value)
+        self._signal(value)
         with self._changed:
             self.lane.complete = value
             self._changed.notify_all()
@@ -52,9 +53,14 @@ class HostLane:
 
     def abort(self) -> None:
         """Let go of device work that waits for copies which will never be made."""
-        if self.lane.complete < self.lane.submitted:
-            with contextlib.suppress(Error):
-                self.finish(self.lane.submitted)
+        # Only the driver is told: whoever waits on the host is to hear of the loss instead.
+        with contextlib.suppress(Error):
+            self._signal(self.lane.submitted)
 
     def close(self) -> None:
         self.timeline.close()
+
+    def _signal(self, value: int) -> None:
+        if value > self._signalled:
+            self._signalled = value
+            self._driver.signal(self.timeline, value)

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.array import Array
 from penstock.errors import (
@@ -58,6 +59,18 @@ _FEATURES = {
     "StorageBuffer8BitAccess": "storageBuffer8BitAccess",
     "UniformAndStorageBuffer8BitAccess": "uniformAndStorageBuffer8BitAccess",
     "StoragePushConstant8": "storagePushConstant8",
+    "VariablePointersStorageBuffer": "variablePointersStorageBuffer",
+    "VariablePointers": "variablePointers",
+    "VulkanMemoryModel": "vulkanMemoryModel",
+    "VulkanMemoryModelDeviceScope": "vulkanMemoryModelDeviceScope",
+    "GroupNonUniform": "subgroupBasic",
+    "GroupNonUniformVote": "subgroupVote",
+    "GroupNonUniformArithmetic": "subgroupArithmetic",
+    "GroupNonUniformBallot": "subgroupBallot",
+    "GroupNonUniformShuffle": "subgroupShuffle",
+    "GroupNonUniformShuffleRelative": "subgroupShuffleRelative",
+    "GroupNonUniformClustered": "subgroupClustered",
+    "GroupNonUniformQuad": "subgroupQuad",
 }
 
 
@@ -151,15 +164,27 @@ class Kernel:
     def _check_limits(self) -> None:
         info, interface = self.device.info, self.interface
         missing = [
-            f"{capability} ({feature})"
-            for capability, feature in _FEATURES.items()
-            if capability in interface.capabilities and feature not in info.features
+            f"{capability} ({_FEATURES[capability]})" if capability in _FEATURES else capability
+            for capability in sorted(interface.capabilities)
+            if _FEATURES.get(capability) not in info.features
         ]
         if missing:
             raise Unsupported(f"{self.name} needs what {info.name} lacks: {', '.join(missing)}")
-        clash = _RESERVED & {b.name for b in interface.bindings} | _RESERVED & {
-            m.name for m in interface.push
-        }
+        for count, limit, what in (
+            (len(interface.bindings), "bindings", "buffers"),
+            (interface.shared_size, "shared_memory", "bytes of shared memory"),
+        ):
+            if count > info.limits[limit]:  # type: ignore[operator]
+                raise Unsupported(
+                    f"{self.name} uses {count} {what}; {info.name} has {info.limits[limit]}"
+                )
+        names = [b.name for b in interface.bindings] + [m.name for m in interface.push]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise InvalidSpirv(
+                f"{self.name} calls two arguments {twice[0]!r}; give one of them another name"
+            )
+        clash = _RESERVED & set(names)
         if clash:
             raise InvalidSpirv(
                 f"{self.name} calls an argument {', '.join(sorted(clash))!r}, which a call uses "
@@ -187,7 +212,7 @@ class Kernel:
             constant = known[name]
             dtype = np.dtype(np.uint32) if constant.dtype.kind == "b" else constant.dtype
             try:
-                values[constant.id] = np.array(value, dtype).tobytes()
+                values[constant.id] = _exactly(value, dtype, ()).tobytes()
             except (TypeError, ValueError, OverflowError) as error:
                 raise InvalidValue(f"constant {name}={value!r} does not fit {dtype}") from error
         return values
@@ -309,9 +334,12 @@ class Kernel:
             except (struct.error, TypeError, ValueError, OverflowError) as error:
                 wanted = f"{member.dtype}{list(member.shape) if member.shape else ''}"
                 message = f"{self.name}: argument {member.name!r} must be {wanted}, not {value!r}"
-                if isinstance(value, (int, float, np.number)) and member.shape == ():
-                    fits = isinstance(value, (int, np.integer)) or member.dtype.kind == "f"
-                    kind: type[Error] = InvalidValue if fits else DtypeMismatch
+                kind: type[Error]
+                if isinstance(error, OverflowError):
+                    kind = InvalidValue
+                elif isinstance(value, int | float | np.number) and member.shape == ():
+                    fits = isinstance(value, int | np.integer) or member.dtype.kind == "f"
+                    kind = InvalidValue if fits else DtypeMismatch
                 else:
                     kind = ShapeMismatch if isinstance(error, ValueError) else ArgumentError
                 raise kind(f"{message} ({error})") from None
@@ -346,7 +374,7 @@ def _load(
         path = Path(source)
         try:
             content = path.read_bytes()
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise CompileError(
                 f"{source!r} is neither GLSL text nor a file that can be read ({error})"
             ) from error
@@ -391,7 +419,7 @@ def _same_bytes(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
         return True
     if given.kind == "c":
         return wanted.kind == "f" and given.itemsize == 2 * wanted.itemsize
-    if given.kind in "bmMV":
+    if given.kind in "bmMV" or given.isbuiltin == 2:  # 2: defined by another package
         return wanted.kind in "iu" and given.itemsize == wanted.itemsize
     return False
 
@@ -403,13 +431,7 @@ def _packer(members: tuple[Member, ...]) -> Callable[..., None]:
 
     def pack_arrays(block: bytearray, at: int, *values: Any) -> None:
         for member, value in zip(members, values, strict=True):
-            data = np.asarray(value)
-            if data.shape != member.shape:
-                raise ValueError(f"its shape is {data.shape}")
-            if not np.can_cast(data.dtype, member.dtype, "same_kind") and not (
-                member.dtype.kind == "u" and data.dtype.kind == "i" and np.all(data >= 0)
-            ):
-                raise TypeError(f"its dtype is {data.dtype}")
+            data = _exactly(value, member.dtype, member.shape)
             place = np.ndarray(
                 member.shape, member.dtype, buffer=block, offset=at + member.offset,
                 strides=member.strides,
@@ -417,6 +439,23 @@ def _packer(members: tuple[Member, ...]) -> Callable[..., None]:
             place[...] = data
 
     return pack_arrays
+
+
+def _exactly(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """The value as an array of this dtype and shape; refuses what NumPy would bend to fit."""
+    data = np.asarray(value)
+    if data.shape != shape:
+        raise ValueError(f"its shape is {data.shape}")
+    whole = data.dtype.kind in "iub"
+    if dtype.kind in "iu":
+        if not whole:
+            raise TypeError(f"its dtype is {data.dtype}")
+        info = np.iinfo(dtype)
+        if data.size and not (info.min <= int(data.min()) and int(data.max()) <= info.max):
+            raise OverflowError(f"{dtype} holds {info.min} to {info.max}")
+    elif not whole and data.dtype.kind != "f":
+        raise TypeError(f"its dtype is {data.dtype}")
+    return data.astype(dtype)
 
 
 def _format(members: tuple[Member, ...]) -> str:

@@ -58,10 +58,10 @@ class Chunk:
 
 
 class Backing:
-    """A piece of device memory with its ledger page. Owned by one buffer, or by one transfer."""
+    """A piece of device memory with its ledger page."""
 
     __slots__ = (
-        "chunk", "history", "holds", "memory", "nbytes", "offset", "pool", "views",
+        "chunk", "history", "holds", "memory", "nbytes", "offset", "owners", "pool", "views",
     )  # fmt: skip
 
     def __init__(self, pool: Pool | None, chunk: Chunk, offset: int, nbytes: int) -> None:
@@ -71,6 +71,7 @@ class Backing:
         self.offset = offset
         self.nbytes = nbytes
         self.history = History()
+        self.owners = 1  # buffers over it; only adopted memory ever has more
         self.holds = 0  # NumPy arrays, alive somewhere, that show these bytes
         self.views: list[tuple[Region, bool]] = []  # what the device must respect of them
 
@@ -194,12 +195,13 @@ class Pool:
             try:
                 memory = self._take(nbytes if given else size)
             except OutOfMemory as error:
+                in_use = self.used + self.pending
                 raise OutOfMemory(
                     f"asked for {asked:,} bytes of {'host' if self._host else 'device'} memory; "
-                    f"{self.used + self.pending:,} are in use ({self.pending:,} of them by work "
-                    f"in flight), {self.reserved:,} are reserved, and the device allows "
-                    f"{self._limit:,} in one piece. Close arrays you no longer need, or "
-                    f"synchronize and try again. ({error})"
+                    f"{in_use:,} are in use ({self.pending:,} of them by work in flight), "
+                    f"{self.reserved - in_use:,} of {self.reserved:,} reserved are free, and the "
+                    f"device allows {self._limit:,} in one piece. Close arrays you no longer "
+                    f"need, or synchronize and try again. ({error})"
                 ) from None
         if size < _DEDICATED:
             self._next_chunk = min(2 * self._next_chunk, _LARGEST_CHUNK)

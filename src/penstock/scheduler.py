@@ -24,6 +24,7 @@ from penstock.driver.protocol import Driver
 from penstock.errors import Closed, DeviceLost, ForkedDevice, OutOfMemory
 from penstock.hazards import Lane, Region
 from penstock.hostlane import HostLane
+from penstock.hostmemory import HostMemory
 from penstock.memory import Backing, MemoryStats, Pool
 from penstock.pump import Pump
 from penstock.stream import Stream
@@ -52,7 +53,7 @@ class Scheduler:
         assert isinstance(limit, int)
         self.pool = Pool(driver, host=False, limit=limit, catch_up=self.catch_up)
         self.host_pool = Pool(driver, host=True, limit=limit, catch_up=self.catch_up)
-        self.adopted_bytes = 0
+        self.host_memory = HostMemory()
         self.exports = 0  # host views alive
         self.pump = Pump(self)
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
@@ -62,8 +63,8 @@ class Scheduler:
         self._arrays_named = 0
         self._host_lanes: list[HostLane] = []
         self._idle_host_lanes: list[HostLane] = []
-        self._leaving: list[tuple[Backing, Any]] = []
-        self._dropped: deque[tuple[Backing, Any]] = deque()
+        self._leaving: set[Backing] = set()  # adopted, dropped, perhaps still in use
+        self._dropped: deque[Backing] = deque()
         self._released: deque[tuple[Backing, tuple[Region, bool] | None]] = deque()
         self._forgotten: deque[Stream] = deque()
         self._dropped_programs: deque[Any] = deque()
@@ -114,7 +115,7 @@ class Scheduler:
             used=used,
             pending=pending,
             free=reserved - used - pending,
-            adopted=self.adopted_bytes,
+            adopted=self.host_memory.imported_bytes,
             peak=sum(pool.peak for pool in pools),
             allocations=sum(pool.allocations for pool in pools),
         )
@@ -234,34 +235,20 @@ class Scheduler:
 
     # Ends.
 
-    def retire(self, backing: Backing, kept: Any = None) -> None:
-        """Take back memory that nobody refers to any more; work in flight may still use it."""
+    def retire(self, backing: Backing) -> None:
+        """A buffer gives its memory back; other buffers and work in flight may still use it."""
+        backing.owners -= 1
+        if backing.owners:
+            return
         if backing.pool is not None:
+            self.host_memory.remove(backing)
             backing.pool.retire(backing)
         else:
-            self._leaving.append((backing, kept))
+            self._leaving.add(backing)
 
-    def reclaim(self, lo: int, hi: int) -> tuple[Backing, Any] | None:
-        """Adopted memory that was dropped but is still in use, if it contains these addresses.
-
-        Dropped memory that only overlaps them is waited for: then it can go.
-        """
-        for entry in list(self._leaving):
-            backing = entry[0]
-            start = backing.memory.address + backing.offset
-            end = start + backing.nbytes
-            if start <= lo and hi <= end:
-                self._leaving.remove(entry)
-                return entry
-            if start < hi and lo < end:
-                reason = "memory that was adopted before is adopted again in another shape"
-                self.wait_for(backing.history.pending(), None, reason)
-        self.drain()
-        return None
-
-    def buffer_dropped(self, backing: Backing, kept: Any) -> None:
+    def buffer_dropped(self, backing: Backing) -> None:
         """From a finaliser: a buffer is gone."""
-        self._dropped.append((backing, kept))
+        self._dropped.append(backing)
 
     def view_released(self, backing: Backing, shown: tuple[Region, bool] | None) -> None:
         """From a finaliser: nothing shows this memory any more."""
@@ -296,10 +283,10 @@ class Scheduler:
         """Act on what finalisers left. Cheap when they left nothing."""
         self._drain_views()
         while self._dropped:
-            self.retire(*self._dropped.popleft())
+            self.retire(self._dropped.popleft())
         while self._dropped_programs:
             self.retire_program(self._dropped_programs.popleft())
-        for _ in range(len(self._forgotten)):
+        for _ in range(len(self._forgotten) if self.lost is None else 0):
             stream = self._forgotten.popleft()
             if stream.release_if_idle():
                 self._streams_open -= 1
@@ -319,13 +306,15 @@ class Scheduler:
     def _let_go(self) -> None:
         """Free adopted memory and programs that work in flight no longer uses."""
         self.poll()
-        leaving, self._leaving = self._leaving, []
-        for entry in leaving:
-            if entry[0].idle:
-                self.adopted_bytes -= entry[0].nbytes
-                self.driver.free(entry[0].memory)
+        leaving, self._leaving = self._leaving, set()
+        for backing in leaving:
+            if backing.owners:
+                continue  # adopted again meanwhile
+            if backing.idle:
+                self.host_memory.remove(backing)
+                self.driver.free(backing.memory)
             else:
-                self._leaving.append(entry)
+                self._leaving.add(backing)
         programs, self._old_programs = self._old_programs, []
         for program, points in programs:
             if all(value <= lane.complete for lane, value in points.items()):
@@ -333,8 +322,8 @@ class Scheduler:
             else:
                 self._old_programs.append((program, points))
 
-    def _all_streams(self) -> tuple[Stream, ...]:
-        return (*self._streams, *self._forgotten)
+    def _all_streams(self) -> set[Stream]:
+        return {*self._streams, *self._forgotten}
 
     def close(self, timeout: float = _CLOSE_TIMEOUT) -> None:
         """Finish all work, then release everything that no NumPy array shows any more."""
@@ -385,7 +374,7 @@ class Scheduler:
                 stream.release()
             for host in self._host_lanes:
                 host.close()
-            for backing, _ in self._leaving:
+            for backing in self.host_memory.imported():
                 self.driver.free(backing.memory)
             self.pool.close()
             self.host_pool.close()

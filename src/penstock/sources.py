@@ -24,7 +24,7 @@ Host = npt.NDArray[Any]
 
 def checked_source(array: Array, source: npt.ArrayLike) -> Host:
     """The caller's data, checked. Lists and scalars are converted; arrays are never cast."""
-    data = source if isinstance(source, np.ndarray) else np.asarray(source, array.dtype)
+    data = source if isinstance(source, np.ndarray) else as_array(source, array.dtype)
     if data.dtype != array.dtype:
         raise DtypeMismatch(
             f"array {array.name!r} is {array.dtype}, the source is {data.dtype}; nothing is cast "
@@ -35,6 +35,17 @@ def checked_source(array: Array, source: npt.ArrayLike) -> Host:
             f"array {array.name!r} has shape {array.shape}, the source has {data.shape}"
         )
     return data
+
+
+def as_array(source: npt.ArrayLike, dtype: npt.DTypeLike | None) -> Host:
+    """NumPy's array of a list or scalar, with our own errors."""
+    try:
+        return np.asarray(source, dtype)
+    except OverflowError as error:
+        raise InvalidValue(f"the source does not fit {dtype}: {error}") from error
+    except (TypeError, ValueError) as error:
+        kind = ShapeMismatch if "inhomogeneous" in str(error) else DtypeMismatch
+        raise kind(f"cannot make an array of {dtype or 'one dtype'} from it: {error}") from error
 
 
 def check_out(array: Array, out: Host) -> None:
@@ -61,6 +72,8 @@ def one_element(array: Array, value: Any) -> Host:
                 raise DtypeMismatch(f"cannot fill {array.dtype} with {value!r} of {element.dtype}")
             if array.dtype.kind in "iu" and element.dtype.kind in "fc":
                 raise DtypeMismatch(f"cannot fill {array.dtype} with {value!r}")
+            if array.dtype.kind in "iu" and element.dtype.kind in "iub":
+                value = int(element)  # so that NumPy refuses what does not fit
             return np.array(value, array.dtype)
     except (OverflowError, FloatingPointError) as error:
         raise InvalidValue(f"{value!r} does not fit {array.dtype}") from error

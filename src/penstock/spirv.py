@@ -86,6 +86,7 @@ class Interface:
     push_size: int  # a multiple of four, as Vulkan wants it
     constants: tuple[Constant, ...]
     capabilities: frozenset[str]  # those that need something of the device
+    shared_size: int  # bytes of shared memory, at least
     version: tuple[int, int]  # of SPIR-V: 1.5 needs Vulkan 1.2, 1.6 needs Vulkan 1.3
 
 
@@ -116,6 +117,7 @@ def reflect(code: bytes, entry: str | None = None) -> Interface:
             _CAPABILITIES.get(number, f"capability {number}")
             for number in module.capabilities - _FREE_CAPABILITIES
         ),
+        shared_size=sum(module.packed_size(pointer) for pointer in module.shared),
         version=module.version,
     )
 
@@ -294,6 +296,7 @@ class _Module:
         self.constants: dict[int, tuple[int, int, array[int]]] = {}  # opcode, type, operands
         self.composites: dict[int, list[int]] = {}
         self.variables: dict[int, tuple[int, int]] = {}  # pointer type, storage class
+        self.shared: list[int] = []  # pointer types of variables in shared memory
         self.decorations: dict[int, dict[int, int]] = {}
         self.member_decorations: dict[tuple[int, int], dict[int, int]] = {}
         self.names: dict[int, tuple[int, int]] = {}  # where the string is
@@ -373,6 +376,8 @@ class _Module:
             if words[at + 3] in _BLOCK_STORAGE:
                 self.variables[self._new(second)] = (first, words[at + 3])
                 self.pointers[second] = second
+            elif words[at + 3] == _WORKGROUP:
+                self.shared.append(first)
             elif end > at + 4:  # an initializer, which can be a pointer
                 self.body.append((0, op, at, end))
         elif op == _UNTYPED_VARIABLE:
@@ -436,6 +441,26 @@ class _Module:
         if kind != _STRUCT:
             raise InvalidSpirv(f"SPIR-V: variable {self.name(variable)!r} is not a block")
         return target
+
+    def packed_size(self, pointer: int) -> int:
+        """Bytes of what a pointer points to, without padding; what has no known size counts 0."""
+        total = 0
+        stack = [(self.type(pointer)[1][1], 1)]
+        while stack:
+            self._spend(1)
+            number, count = stack.pop()
+            op, operands = self.type(number)
+            if op == _STRUCT:
+                self._spend(len(operands))
+                stack += [(member, count) for member in operands]
+            elif op == _ARRAY:
+                length = self.integer(operands[1])
+                stack.append((operands[0], count * max(0, length or 0)))
+            elif op in (_VECTOR, _MATRIX):
+                stack.append((operands[0], count * operands[1]))
+            elif op in (_INT, _FLOAT):
+                total += count * operands[0] // 8
+        return total
 
     def declared(self, variable: int, struct: int, decoration: int) -> bool:
         """Whether a variable, or else each of its members, carries the decoration."""
@@ -646,6 +671,7 @@ _GL_COMPUTE = 5
 _LOCAL_SIZE, _LOCAL_SIZE_ID = 17, 38
 _WORKGROUP_SIZE = 25
 _UNIFORM_CONSTANT, _UNIFORM, _PUSH_CONSTANT, _STORAGE_BUFFER, _PHYSICAL = 0, 2, 9, 12, 5349
+_WORKGROUP = 4
 _BLOCK_STORAGE = frozenset((_UNIFORM_CONSTANT, _UNIFORM, _PUSH_CONSTANT, _STORAGE_BUFFER))
 
 _SPEC_ID, _BLOCK, _BUFFER_BLOCK, _ROW_MAJOR, _ARRAY_STRIDE, _MATRIX_STRIDE = 1, 2, 3, 4, 6, 7

@@ -109,13 +109,19 @@ class Stream:
 
     def close(self) -> None:
         """Wait for the stream's work, then give its queue back. Safe to call twice."""
-        if not self._closed:
-            self.synchronize()
-            with self.scheduler.lock:
-                if not self._closed:
-                    self._closed = True
-                    self.scheduler.stream_closed(self)
-                    self.release()
+        scheduler = self.scheduler
+        if self._closed or scheduler.closed:
+            return
+        if scheduler.lost is not None:
+            self._closed = True
+            scheduler.stream_forgotten(self)  # its driver objects go with the device
+            return
+        self.synchronize()
+        with scheduler.lock:
+            if not self._closed:
+                self._closed = True
+                scheduler.stream_closed(self)
+                self.release()
 
     @property
     def closed(self) -> bool:

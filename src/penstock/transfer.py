@@ -110,6 +110,8 @@ def choose_write(mode: str, case: Case) -> tuple[str, str]:
 def write(
     array: Array, source: npt.ArrayLike, stream: Stream | None, borrow: bool
 ) -> Pending[None]:
+    if isinstance(source, type(array)):
+        return copy(array, source, stream)
     data = checked_source(array, source)
     buffer = array.buffer
     scheduler = buffer.scheduler
@@ -140,8 +142,8 @@ def write(
             buffer.rename(why)
         backing = buffer.backing
         target = host_array(array, backing)
-        copy = host_copy(array, backing, target, data, write=True, path=path, why=why)
-    copy()
+        finish = host_copy(array, backing, target, data, write=True, path=path, why=why)
+    finish()
     return Pending(scheduler, {}, what, value=None)
 
 
@@ -186,13 +188,13 @@ def _write_ordered(
     copier = stream.copier_of()
     target = host_array(array, backing)
 
-    def copy() -> None:
+    def copy_now() -> None:
         np.copyto(target, data)
         flush(scheduler, backing, array.region.lo, array.region.hi)
 
     if tracing.active:
         emit_copy(array, "ordered", why)
-    value = copier.add(points, copy)
+    value = copier.add(points, copy_now)
     backing.history.note(array.region, True, copier.lane, value, what)
     return Pending(scheduler, {copier.lane: value}, what, value=None)
 
@@ -295,8 +297,8 @@ def read(array: Array, stream: Stream | None, out: Host | None) -> Pending[Host]
         if busy or not is_readable(buffer):
             return _read_staged(array, on, out, what, "busy" if busy else "memory is not readable")
         result = _result(array) if out is None else out
-        copy = _read_direct(array, result, "nothing pending writes the bytes")
-    copy()
+        finish = _read_direct(array, result, "nothing pending writes the bytes")
+    finish()
     return Pending(scheduler, {}, what, value=result)
 
 
@@ -352,10 +354,10 @@ def read_now(array: Array) -> Host:
         else:
             arriving = None
             result = _result(array)
-            copy = _read_direct(array, result, "the work that writes the bytes is done")
+            finish = _read_direct(array, result, "the work that writes the bytes is done")
     if arriving is not None:
         return arriving.result()
-    copy()
+    finish()
     return result
 
 

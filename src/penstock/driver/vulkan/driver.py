@@ -17,6 +17,7 @@ from penstock.spirv import Interface
 
 _KINDS = {0: "other", 1: "integrated", 2: "discrete", 3: "virtual", 4: "cpu"}
 _COMPUTE_QUEUE = 0x2
+_COMPUTE_STAGE = 0x20
 _MAX_QUEUES = 4
 _VULKAN_1_2, _VULKAN_1_3 = (1 << 22 | minor << 12 for minor in (2, 3))
 _PUSH_DESCRIPTOR = "VK_KHR_push_descriptor"
@@ -48,9 +49,16 @@ _FEATURES = {
         "scalarBlockLayout",
         "timelineSemaphore",
         "vulkanMemoryModel",
+        "vulkanMemoryModelDeviceScope",
     ),
     "VkPhysicalDeviceSynchronization2Features": ("synchronization2",),
 }
+
+#: Groups of subgroup operations, in the order of their bits.
+_SUBGROUP = (
+    "subgroupBasic", "subgroupVote", "subgroupArithmetic", "subgroupBallot", "subgroupShuffle",
+    "subgroupShuffleRelative", "subgroupClustered", "subgroupQuad",
+)  # fmt: skip
 
 _DEVICE_FUNCTIONS = [
     "vkGetDeviceQueue",
@@ -137,8 +145,15 @@ class _Physical:
             return
         self.properties.pNext = self.vulkan11
         self.vulkan11.pNext = self.vulkan12
+        self.push_descriptor = ffi.new("VkPhysicalDevicePushDescriptorPropertiesKHR *")
+        self.push_descriptor.sType = (
+            lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PUSH_DESCRIPTOR_PROPERTIES_KHR
+        )
         if _HOST_IMPORT in self.extensions:
             self.vulkan12.pNext = self.host_import
+        if _PUSH_DESCRIPTOR in self.extensions:
+            self.push_descriptor.pNext = self.vulkan12.pNext
+            self.vulkan12.pNext = self.push_descriptor
         lib.vkGetPhysicalDeviceProperties2(handle, self.properties)
         memory = ffi.new("VkPhysicalDeviceMemoryProperties *")
         lib.vkGetPhysicalDeviceMemoryProperties(handle, memory)
@@ -206,12 +221,16 @@ class _Physical:
         _, lib = load()
         root, parts = self.feature_chain(None)
         lib.vkGetPhysicalDeviceFeatures2(self.handle, root)
-        return frozenset(
+        features = {
             name
             for part, names in zip(parts, _FEATURES.values(), strict=True)
             for name in names
             if getattr(part, name)
-        )
+        }
+        if self.vulkan11.subgroupSupportedStages & _COMPUTE_STAGE:
+            operations = int(self.vulkan11.subgroupSupportedOperations)
+            features |= {name for bit, name in enumerate(_SUBGROUP) if operations >> bit & 1}
+        return frozenset(features)
 
     def _compute_family(self) -> tuple[int | None, int]:
         _, lib = load()
@@ -240,7 +259,7 @@ class VulkanDriver:
         self.family = physical.family
         self.queue_count = physical.queue_count
         self.atom = int(physical.properties.properties.limits.nonCoherentAtomSize)
-        self.push_descriptors = _PUSH_DESCRIPTOR in physical.extensions
+        self.push_descriptors = int(physical.push_descriptor.maxPushDescriptors)
         self._programs: set[VulkanProgram] = set()
         self._spare_waits: list[WaitInfo] = []
         wanted = [e for e in (_PUSH_DESCRIPTOR, _HOST_IMPORT) if e in physical.extensions]

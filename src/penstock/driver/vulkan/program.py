@@ -51,6 +51,7 @@ class VulkanProgram:
         self.push_pointer = ffi.from_buffer(self.push) if self.push else ffi.NULL
         self.push_size = interface.push_size
         self.slots = len(interface.bindings)
+        self.push_descriptors = self.slots <= driver.push_descriptors
         self._packer = struct.Struct(f"{3 * self.slots}Q")
         self.pack_into = self._packer.pack_into
         self.infos = bytearray(self._packer.size)
@@ -64,7 +65,7 @@ class VulkanProgram:
         try:
             self._make_layouts()
             self._make_pipeline(code, constants)
-            if self.slots and driver.push_descriptors:
+            if self.slots and self.push_descriptors:
                 self._make_template()
             elif self.slots:
                 self._grow()
@@ -115,7 +116,7 @@ class VulkanProgram:
         info.sType = lib.VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO
         info.bindingCount = self.slots
         info.pBindings = bindings
-        if driver.push_descriptors:
+        if self.push_descriptors:
             info.flags = lib.VK_DESCRIPTOR_SET_LAYOUT_CREATE_PUSH_DESCRIPTOR_BIT_KHR
         out = ffi.new("VkDescriptorSetLayout *")
         check(

@@ -1,0 +1,45 @@
+"""Which host memory a device uses in place, by address.
+
+Memory that is adopted twice, whole or in part, must be one backing, or the ledger could not see
+that two arrays are the same bytes. So every such piece is written down here for as long as the
+device may use it, also after its last array is gone: whoever adopts it again is then ordered after
+the work of before. All calls are made under the device's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from penstock.memory import Backing
+
+
+class HostMemory:
+    """The pieces, each with what must be kept alive for it."""
+
+    def __init__(self) -> None:
+        self._pieces: dict[Backing, tuple[int, Any]] = {}
+
+    def add(self, backing: Backing, nbytes: int, kept: Any = None) -> None:
+        """Write down a backing of which the host knows the first `nbytes` bytes."""
+        self._pieces[backing] = (nbytes, kept)
+
+    def remove(self, backing: Backing) -> None:
+        self._pieces.pop(backing, None)
+
+    def overlapping(self, lo: int, hi: int) -> list[tuple[int, int, Backing]]:
+        """The pieces that share a byte with the addresses lo to hi: start, end, backing."""
+        found = []
+        for backing, (nbytes, _) in self._pieces.items():
+            start = backing.memory.address + backing.offset
+            if start < hi and lo < start + nbytes:
+                found.append((start, start + nbytes, backing))
+        return found
+
+    def imported(self) -> Iterator[Backing]:
+        """The pieces that belong to no pool: the caller's own memory."""
+        return (backing for backing in self._pieces if backing.pool is None)
+
+    @property
+    def imported_bytes(self) -> int:
+        return sum(backing.nbytes for backing in self.imported())

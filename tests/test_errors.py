@@ -1,0 +1,521 @@
+"""Bad input, no device, no memory, a lost device: each says what was wrong, and harms nothing."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import OpenDevice
+from kernels import HEAD, SAXPY, saxpy, slow_add, slow_copy
+
+import penstock as ps
+from penstock.glsl import compile_glsl
+
+N = 64
+MIB = 1 << 20
+
+
+def test_every_error_is_also_of_a_built_in_kind() -> None:
+    kinds: dict[type[Exception], str] = {
+        TypeError: "ArgumentError DtypeMismatch",
+        ValueError: "ShapeMismatch InvalidValue ReadOnly CannotAdopt CompileError "
+        "InvalidSpirv Closed",
+        RuntimeError: "CompilerNotFound Unsupported NoDevice DeviceLost ForkedDevice",
+        BufferError: "ViewHeld",
+        MemoryError: "OutOfMemory",
+        TimeoutError: "Timeout",
+    }
+    for kind, names in kinds.items():
+        for name in names.split():
+            assert issubclass(getattr(ps, name), ps.Error)
+            assert issubclass(getattr(ps, name), kind)
+
+
+# Bad input. Each case is: who says no, what the message must say, and the call.
+
+
+class Bench:
+    """Things to misuse."""
+
+    def __init__(self, dev: ps.Device, other: ps.Device) -> None:
+        self.dev, self.other = dev, other
+        self.x, self.y = dev.ones(N, name="x"), dev.ones(N, name="y")
+        self.grid = self.x.reshape(8, 8)
+        self.ints, self.bytes = dev.zeros(N, np.int32), dev.zeros(N, np.uint8)
+        self.closed = dev.ones(N, name="gone")
+        self.closed.close()
+        self.stream = dev.stream(name="ended")
+        self.stream.close()
+
+    def run(self, **changes: Any) -> None:
+        arguments = {"x": self.x, "y": self.y, "a": 1.0, "n": N, "threads": N} | changes
+        saxpy(self.dev)(**{k: v for k, v in arguments.items() if v is not None})
+
+
+Case = tuple[Any, str, Callable[[Bench], Any]]
+UNLIKE = (ps.DtypeMismatch, ps.InvalidValue)
+WRITES: dict[str, Case] = {
+    "dtype": (
+        ps.DtypeMismatch, r"'x' is float32.*float64.*astype", lambda b: b.x.write(np.ones(N))
+    ),
+    "shape": (
+        ps.ShapeMismatch,
+        r"'x' has shape \(64,\).*\(8, 8\)",
+        lambda b: b.x.write(np.ones((8, 8), np.float32)),
+    ),
+    "list too long": (ps.ShapeMismatch, r"\(64,\).*\(65,\)", lambda b: b.x.write([1.0] * 65)),
+    "list of text": (UNLIKE, "float32", lambda b: b.x.write(["one"] * N)),
+    "list of too large": (UNLIKE, "uint8", lambda b: b.bytes.write([300] * N)),
+    "ragged list": (
+        (*UNLIKE, ps.ShapeMismatch), "float32|shape", lambda b: b.x.write([[1], [2, 3]])
+    ),
+    "array of other dtype": (
+        ps.DtypeMismatch, "float32.*int32|int32.*float32", lambda b: b.x.write(b.ints)
+    ),
+    "closed": (ps.Closed, "'gone' is closed", lambda b: b.closed.write(np.ones(N, np.float32))),
+    "stream": (ps.ArgumentError, "stream='main'", lambda b: b.x.write([1.0] * N, stream="main")),
+    "stream of another device": (
+        ps.ArgumentError,
+        "not a stream of",
+        lambda b: b.x.write([1.0] * N, stream=b.other.default_stream),
+    ),
+    "closed stream": (
+        ps.Closed, "ended is closed", lambda b: b.x.write([1.0] * N, stream=b.stream)
+    ),
+    "item dtype": (ps.DtypeMismatch, "float64", lambda b: b.x.__setitem__(slice(2), np.ones(2))),
+    "item shape": (
+        ps.ShapeMismatch,
+        r"\(3,\).*\(2,\)",
+        lambda b: b.x.__setitem__(slice(2), [1, 2, 3]),
+    ),
+    "item text": (UNLIKE, "float32", lambda b: b.x.__setitem__(slice(2), ["a", "b"])),
+    "item out of bounds": (ps.InvalidValue, "64.*axis 0", lambda b: b.x.__setitem__(64, 1)),
+    "fill with text": (ps.DtypeMismatch, "'one'", lambda b: b.x.fill("one")),
+    "fill with many": (ps.ShapeMismatch, r"one value.*\(2,\)", lambda b: b.x.fill([1, 2])),
+    "fill with a fraction": (ps.DtypeMismatch, r"int32.*1\.5", lambda b: b.ints.fill(1.5)),
+    "fill with too much": (ps.InvalidValue, "300.*uint8", lambda b: b.bytes.fill(300)),
+    "fill with NumPy's too much": (
+        ps.InvalidValue, "300.*int8", lambda b: b.bytes.reinterpret(np.int8).fill(np.int64(300))
+    ),
+    "fill with infinity": (ps.Error, "int32", lambda b: b.ints.fill(float("inf"))),
+    "fill of closed": (ps.Closed, "'gone'", lambda b: b.closed.fill(1)),
+    "copy of NumPy's": (
+        ps.ArgumentError, r"not ndarray.*write\(\)", lambda b: b.x.copy_from(np.ones(N))
+    ),
+    "copy of other dtype": (ps.DtypeMismatch, "int32.*float32", lambda b: b.x.copy_from(b.ints)),
+    "copy of other shape": (
+        ps.ShapeMismatch, r"\(8, 8\).*\(64,\)", lambda b: b.x.copy_from(b.grid)
+    ),
+    "copy of closed": (ps.Closed, "'gone'", lambda b: b.x.copy_from(b.closed)),
+}  # fmt: skip
+READS: dict[str, Case] = {
+    "out of other dtype": (
+        ps.DtypeMismatch, "float32.*float64", lambda b: b.x.read(out=np.ones(N))
+    ),
+    "out of other shape": (
+        ps.ShapeMismatch, r"\(64,\).*\(2,\)", lambda b: b.x.read(out=np.ones(2, np.float32))
+    ),
+    "out is a list": (ps.ArgumentError, "not list", lambda b: b.x.read(out=[0] * N)),
+    "out is read-only": (
+        ps.ReadOnly,
+        "out=",
+        lambda b: b.x.read(out=np.broadcast_to(np.float32(1), N)),
+    ),
+    "closed": (ps.Closed, "'gone'", lambda b: b.closed.read()),
+    "numpy of closed": (ps.Closed, "'gone'", lambda b: b.closed.numpy()),
+    "slice of closed": (ps.Closed, "'gone'", lambda b: b.closed[1:]),
+    "view of closed": (ps.Closed, "'gone'", lambda b: b.closed.view()),
+    "view mode": (ps.InvalidValue, "'x'.*'rw'", lambda b: b.x.view("x")),
+    "view backwards": (ps.Unsupported, "reversed", lambda b: b.x[::-1].view()),
+    "no copy": (ps.InvalidValue, "view", lambda b: np.array(b.x, copy=False)),
+    "item of many": (ps.ShapeMismatch, "64", lambda b: b.x.item()),
+    "length of none": (ps.ArgumentError, "0-d", lambda b: len(b.x[0])),
+    "index": (ps.ArgumentError, "integers.*str.*numpy", lambda b: b.x["a"]),
+    "too many indices": (ps.InvalidValue, "1 dimension.*2", lambda b: b.x[0, 0]),
+}  # fmt: skip
+SHAPES: dict[str, Case] = {
+    "text": (ps.ArgumentError, "'3'", lambda b: b.dev.empty("3")),
+    "fraction": (ps.ArgumentError, r"2\.5", lambda b: b.dev.empty((2.5, 1))),
+    "negative": (ps.InvalidValue, "negative", lambda b: b.dev.zeros((3, -1))),
+    "too many dimensions": (ps.InvalidValue, "64|dimensions", lambda b: b.dev.zeros((1,) * 65)),
+    "ragged": (ps.Error, "inhomogeneous|ragged|shape", lambda b: b.dev.array([[1], [2, 3]])),
+    "objects": (ps.DtypeMismatch, "object.*number", lambda b: b.dev.array([None, "a"])),
+    "strings": (ps.DtypeMismatch, "U3.*number", lambda b: b.dev.array("abc")),
+    "unknown dtype": (ps.DtypeMismatch, "'float33'", lambda b: b.dev.empty(3, "float33")),
+    "byte order": (ps.DtypeMismatch, ">f4.*newbyteorder", lambda b: b.dev.empty(3, ">f4")),
+    "empty dtype": (ps.DtypeMismatch, "V0|void", lambda b: b.dev.empty(3, "V0")),
+    "reshape": (ps.ShapeMismatch, r"\(64,\), 64.*\(3, -1\)", lambda b: b.x.reshape(3, -1)),
+    "reshape twice unknown": (ps.ShapeMismatch, "-1, -1", lambda b: b.x.reshape(-1, -1)),
+    "reshape of a slice": (
+        ps.ShapeMismatch, r"contiguous.*copy\(\)", lambda b: b.grid[:, 1:].reshape(-1)
+    ),
+    "reinterpret": (ps.ShapeMismatch, "12.*float64", lambda b: b.x[:3].reinterpret(np.float64)),
+    "pitched too far": (
+        ps.InvalidValue, "pitch 64.*256 bytes.*'x'", lambda b: b.x.pitched(5, 4, 64)
+    ),
+    "pitched too narrow": (ps.InvalidValue, "pitch 2", lambda b: b.x.pitched(2, 4, 2)),
+    "adopt a list": (ps.ArgumentError, "NumPy array, not list", lambda b: b.dev.adopt([1, 2])),
+    "adopt objects": (ps.DtypeMismatch, "object", lambda b: b.dev.adopt(np.array([None]))),
+}  # fmt: skip
+CALLS: dict[str, Case] = {
+    "unknown argument": (
+        ps.ArgumentError, r"no argument 'z'.*signature.*saxpy\(x", lambda b: b.run(z=1)
+    ),
+    "missing array": (ps.ArgumentError, "'x' is missing.*signature", lambda b: b.run(x=None)),
+    "missing scalar": (ps.ArgumentError, "'n' is missing", lambda b: b.run(n=None)),
+    "NumPy array": (
+        ps.ArgumentError, r"'x'.*ndarray.*dev\.array", lambda b: b.run(x=np.ones(N, np.float32))
+    ),
+    "number for array": (ps.ArgumentError, "'x'.*not float", lambda b: b.run(x=1.5)),
+    "array for number": (ps.Error, "'a'", lambda b: b.run(a=b.x)),
+    "wrong dtype": (ps.DtypeMismatch, "'x' must be float32, not int32", lambda b: b.run(x=b.ints)),
+    "no elements": (ps.ShapeMismatch, "'x' has 0 bytes.*4", lambda b: b.run(x=b.x[:0])),
+    "not contiguous": (
+        ps.ShapeMismatch, r"'x' is not contiguous.*copy\(\)", lambda b: b.run(x=b.x[::2])
+    ),
+    "not aligned": (
+        ps.InvalidValue, r"'x' starts at byte.*multiples of.*copy\(\)", lambda b: b.run(x=b.x[1:])
+    ),
+    "another device": (
+        ps.ArgumentError, "'x' is on .*copy it over", lambda b: b.run(x=b.other.ones(N))
+    ),
+    "closed array": (ps.Closed, "'gone' is closed", lambda b: b.run(x=b.closed)),
+    "closed stream": (ps.Closed, "ended is closed", lambda b: b.run(stream=b.stream)),
+    "stream of another device": (
+        ps.ArgumentError, "not a stream", lambda b: b.run(stream=b.other.default_stream)
+    ),
+    "no amount": (ps.ArgumentError, "threads=.*groups=", lambda b: b.run(threads=None)),
+    "two amounts": (ps.ArgumentError, "threads=.*groups=", lambda b: b.run(groups=1)),
+    "negative amount": (ps.InvalidValue, "threads=-1", lambda b: b.run(threads=-1)),
+    "fraction": (ps.ArgumentError, r"threads=.*1\.5", lambda b: b.run(threads=1.5)),
+    "four dimensions": (ps.InvalidValue, "one to three", lambda b: b.run(threads=(1, 1, 1, 1))),
+    "too many groups": (
+        ps.InvalidValue, "at most", lambda b: b.run(threads=None, groups=(1, 1 << 30))
+    ),
+}  # fmt: skip
+SPIRV = compile_glsl(SAXPY)
+KERNELS: dict[str, Case] = {
+    "no source": (ps.ArgumentError, "SPIR-V bytes or a path, not int", lambda b: b.dev.kernel(3)),
+    "no such file": (ps.CompileError, r"missing\.comp", lambda b: b.dev.kernel("missing.comp")),
+    "no such path": (ps.CompileError, "missing", lambda b: b.dev.kernel(Path("/missing/kernel"))),
+    "null byte": (ps.Error, "null|neither GLSL", lambda b: b.dev.kernel("a\0b")),
+    "empty text": (ps.CompileError, "GLSL|entry point", lambda b: b.dev.kernel("")),
+    "GLSL": (
+        ps.CompileError,
+        r"bad:3: .*undeclared[\s\S]*y = 1;",
+        lambda b: b.dev.kernel(HEAD + "void main() {\n  y = 1;\n}\n", name="bad"),
+    ),
+    "GLSL after defines": (
+        ps.CompileError,
+        "bad:2: ",
+        lambda b: b.dev.kernel(
+            HEAD + "void main() { int i = SIZE; }", name="bad", defines={"SIZE": "1.5"}
+        ),
+    ),
+    "empty SPIR-V": (ps.InvalidSpirv, "SPIR-V", lambda b: b.dev.kernel(b"")),
+    "noise": (ps.InvalidSpirv, "SPIR-V", lambda b: b.dev.kernel(b"not a kernel at all!")),
+    "cut short": (ps.InvalidSpirv, "SPIR-V", lambda b: b.dev.kernel(SPIRV[:-100])),
+    "cut in a word": (ps.InvalidSpirv, "SPIR-V", lambda b: b.dev.kernel(SPIRV[:-3])),
+    "only a header": (ps.InvalidSpirv, "SPIR-V.*entry", lambda b: b.dev.kernel(SPIRV[:20])),
+    "defines for SPIR-V": (
+        ps.ArgumentError, "defines=.*constants=", lambda b: b.dev.kernel(SPIRV, defines={"A": 1})
+    ),
+    "unknown constant": (
+        ps.ArgumentError, "'SIZE'.*none", lambda b: b.dev.kernel(SPIRV, constants={"SIZE": 1})
+    ),
+}  # fmt: skip
+STREAMS: dict[str, Case] = {
+    "wait for nothing": (ps.ArgumentError, "Event, not str", lambda b: b.dev.stream().wait("e")),
+    "event of another device": (
+        ps.ArgumentError,
+        r"event\.wait\(\)",
+        lambda b: b.dev.default_stream.wait(b.other.default_stream.record()),
+    ),
+    "record on closed": (ps.Closed, "ended is closed", lambda b: b.stream.record()),
+    "flush of closed": (ps.Closed, "ended is closed", lambda b: b.stream.flush()),
+    "synchronize closed": (ps.Closed, "ended is closed", lambda b: b.stream.synchronize()),
+}
+CASES = {
+    f"{group}: {name}": case
+    for group, cases in {
+        "write": WRITES,
+        "read": READS,
+        "shape": SHAPES,
+        "call": CALLS,
+        "kernel": KERNELS,
+        "stream": STREAMS,
+    }.items()
+    for name, case in cases.items()
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_bad_input_is_named_and_harms_nothing(case: Case, shared_device: OpenDevice) -> None:
+    kind, words, call = case
+    dev = shared_device()
+    bench = Bench(dev, shared_device(transfers="unmapped"))
+    used = dev.memory.used
+    with pytest.raises(kind, match=words) as caught:
+        call(bench)
+    assert isinstance(caught.value, ps.Error)
+    del caught
+    if dev.memory.used != used:
+        gc.collect()  # of what the traceback held
+        assert dev.memory.used == used
+    bench.run(a=2.0)
+    assert (bench.y.numpy() == 3).all()
+    assert (bench.x.numpy() == 1).all()
+    assert not bench.ints.numpy().any()
+    assert not bench.bytes.numpy().any()
+
+
+def test_arrays_of_no_elements_are_refused_by_name_only_when_they_are_needed(
+    dev: ps.Device,
+) -> None:
+    nothing = dev.empty(0)
+    with pytest.raises(ps.ShapeMismatch, match=r"'x' has 0 bytes; the kernel needs at least 4"):
+        saxpy(dev)(x=nothing, y=dev.ones(1), a=1, n=0, threads=1)
+
+
+def test_a_buffer_shorter_than_its_block_is_refused(dev: ps.Device) -> None:
+    k = dev.kernel(
+        HEAD
+        + """layout(binding = 0) buffer Table { float row[16]; } table;
+        void main() { table.row[gl_LocalInvocationID.x % 16] = 1; }""",
+        name="fixed",
+    )
+    with pytest.raises(ps.ShapeMismatch, match=r"fixed.*'table' has 60 bytes.*at least 64"):
+        k(table=dev.zeros(15), threads=16)
+    table = dev.zeros(16)
+    k(table=table, threads=64)
+    assert (table.numpy() == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "words"),
+    [
+        ({"which": "no such GPU"}, ps.NoDevice, "'no such GPU'.*there are 0: "),
+        ({"which": 99}, ps.NoDevice, "number 99.*there are 0: "),
+        ({"which": -1}, ps.NoDevice, "number -1"),
+        ({"which": 1.5}, ps.ArgumentError, r"name or a number, not 1\.5"),
+        ({"which": True}, ps.ArgumentError, "not True"),
+        ({"transfers": "teleport"}, ps.InvalidValue, "'teleport'.*auto, direct"),
+        ({"driver": "abacus"}, ps.InvalidValue, "'abacus'.*'vulkan'"),
+    ],
+    ids=str,
+)
+def test_devices_that_cannot_be_opened(
+    options: dict[str, Any], kind: type[ps.Error], words: str
+) -> None:
+    if not ps.devices():
+        pytest.skip("no device at all")
+    with pytest.raises(kind, match=words):
+        ps.Device(**options)
+
+
+# After the end.
+
+
+def test_a_closed_device_says_so(open_device: OpenDevice) -> None:
+    dev = open_device()
+    bench = Bench(dev, dev)
+    k, stream, event = dev.kernel(SAXPY), dev.stream(), dev.default_stream.record()
+    pending = bench.x.read()
+    dev.close()
+    dev.close()
+    assert dev.closed
+    assert "closed" in repr(dev)
+    for call in (
+        lambda: dev.empty(1), lambda: dev.array([1.0]), lambda: dev.zeros(3), lambda: dev.memory,
+        lambda: dev.host_empty(3), lambda: dev.adopt(np.ones(3)), lambda: dev.kernel(SAXPY),
+        lambda: dev.stream(), lambda: dev.synchronize(), lambda: dev.trim(),
+        lambda: bench.x.numpy(), lambda: bench.x.read(), lambda: bench.x.fill(1),
+        lambda: bench.x.write([1.0] * N), lambda: bench.x.copy(), lambda: bench.x.view(),
+        lambda: np.asarray(bench.x), lambda: bench.x.copy_from(bench.y), lambda: bench.x[0].item(),
+        lambda: k(x=bench.x, y=bench.y, a=1, n=N, threads=N), lambda: stream.record(),
+        lambda: stream.flush(), lambda: stream.synchronize(),
+    ):  # fmt: skip
+        with pytest.raises(ps.Closed, match="is closed"):
+            call()
+    assert (pending.result() == 1).all()
+    assert event.done
+    event.wait(0)
+    for closable in (bench.x, k, stream, dev):
+        closable.close()
+        closable.close()
+
+
+# No Vulkan.
+
+_OPEN = """
+import penstock as ps
+for attempt in (ps.Device, lambda: ps.Device("llvmpipe"), lambda: ps.Device(0)):
+    try:
+        attempt()
+    except ps.NoDevice as error:
+        assert isinstance(error, RuntimeError)
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("missing", ["loader", "driver files", "driver library", "drivers"])
+def test_a_machine_without_vulkan_is_told_what_to_install(missing: str, tmp_path: Path) -> None:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("VK_")}
+    environment["PYTHONPATH"] = str(Path(ps.__file__).parents[1])
+    if missing == "loader":
+        (tmp_path / "libvulkan.so.1").write_bytes(b"not a library" * 100)
+        environment["LD_LIBRARY_PATH"] = str(tmp_path)
+    elif missing == "driver files":
+        environment["VK_DRIVER_FILES"] = str(tmp_path / "missing.json")
+    elif missing == "driver library":
+        manifest = tmp_path / "driver.json"
+        library = {"library_path": "/missing.so", "api_version": "1.3.0"}
+        manifest.write_text(json.dumps({"file_format_version": "1.0.0", "ICD": library}))
+        environment["VK_DRIVER_FILES"] = str(manifest)
+    else:
+        environment["VK_DRIVER_FILES"] = str(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", _OPEN], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    told = done.stdout.splitlines()
+    assert len(told) == 3
+    for line in told:
+        assert "apt install" in line
+        assert ("libvulkan" if missing == "loader" else "driver") in line
+
+
+# No memory.
+
+
+@pytest.mark.parametrize("shape", [1 << 45, 1 << 62, (1 << 32, 1 << 32), 1 << 200], ids=str)
+def test_more_than_there_is(shape: Any, dev: ps.Device) -> None:
+    before = dev.memory
+    asked = f"{4 * int(np.prod(shape, dtype=object)):,}"
+    for make in (dev.empty, dev.zeros, dev.host_empty):
+        with pytest.raises(ps.OutOfMemory, match=rf"asked for {asked} bytes.* in use.* free"):
+            make(shape)
+    assert dev.memory.used == before.used
+    assert dev.memory.reserved <= before.reserved
+    assert dev.ones(3).tolist() == [1, 1, 1]
+
+
+BIG = 3 * MIB + 5
+ALLOCATING: dict[str, Callable[[ps.Array], Any]] = {
+    "empty": lambda x: x.device.empty(BIG, np.uint8),
+    "array": lambda x: x.device.array(np.zeros(BIG, np.uint8)),
+    "host_empty": lambda x: x.device.host_empty(BIG, np.uint8),
+    "copy": lambda x: x.copy(),
+    "write": lambda x: x.write(np.zeros(BIG, np.uint8)),
+    "write in part": lambda x: x[1:].write(np.zeros(BIG - 1, np.uint8)),
+    "fill in part": lambda x: x[1:].fill(3),
+    "copy within": lambda x: x[1:].copy_from(x[:-1]),
+    "read": lambda x: x.read(),
+    "numpy": lambda x: x.numpy(),
+}
+
+
+@pytest.mark.parametrize("mode", ["auto", "rename", "unmapped"])
+@pytest.mark.parametrize("name", ALLOCATING)
+def test_a_driver_out_of_memory_changes_nothing(
+    name: str, mode: str, open_device: OpenDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dev = open_device(transfers=mode)
+    source = np.arange(BIG).astype(np.uint8)
+    x, other, spin = dev.array(source, name="x"), dev.array(source), dev.zeros(N, np.uint32)
+    dev.synchronize()
+    dev.trim()
+    used = dev.memory.used
+    slow_add(spin, 1)
+    x.copy_from(other)  # pending behind the slow kernel: x is busy
+
+    def allocate(nbytes: int, *, host: bool) -> Any:
+        raise ps.OutOfMemory("vkAllocateMemory: the driver is out of memory (test)")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dev.scheduler.driver, "allocate", allocate)
+        failed = None
+        try:
+            done = ALLOCATING[name](x)
+        except ps.OutOfMemory as error:
+            failed = str(error)
+    if failed is None:  # there was room, or another way
+        if isinstance(done, ps.Pending):
+            done.result()
+        return
+    for part in ("asked for", "in use", "(test)"):
+        assert part in failed
+    assert (x.numpy() == source).all()
+    dev.synchronize()
+    gc.collect()
+    assert dev.memory.used == used
+    ALLOCATING[name](x)
+    slow_add(spin, 1)
+    assert (spin.numpy() == 2).all()
+
+
+# A lost device.
+
+
+def idle(dev: ps.Device) -> None:
+    """Let the device, which is not lost in truth, come to rest."""
+    dev.scheduler.driver.call.vkDeviceWaitIdle(dev.scheduler.driver.handle)
+
+
+def submit(x: ps.Array) -> None:
+    slow_add(x, 1)
+    x.device.default_stream.flush()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("at", ["wait", "submit", "poll"])
+def test_a_lost_device_ends_everything_and_hangs_nothing(
+    at: str, open_device: OpenDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dev = open_device()
+    x, y = dev.zeros(MIB, np.uint32), dev.zeros(MIB, np.uint32)
+    k, stream, view = dev.kernel(SAXPY), dev.stream(), dev.ones(N).view()
+    slow_copy(x, y, spin=100)
+    event, read = dev.default_stream.record(), y.read()
+    into = y.read(out=np.empty(MIB, np.uint32))
+    write = y[1:].write(np.ones(MIB - 1, np.uint32), stream=stream, borrow=True)
+
+    def lose(*_: Any) -> Any:
+        raise ps.DeviceLost("vkTest: the device was lost (VK_ERROR_DEVICE_LOST)")
+
+    monkeypatch.setattr(dev.scheduler.driver, "wait", lose)
+    if at == "submit":
+        monkeypatch.setattr(type(dev.default_stream.queue), "submit", lose)
+        with pytest.raises(ps.DeviceLost):
+            submit(x)
+    elif at == "poll":
+        monkeypatch.setattr(type(dev.default_stream.timeline), "value", lose)
+        with pytest.raises(ps.DeviceLost):
+            assert event.done
+    start = time.monotonic()
+    for call in (
+        lambda: event.wait(), lambda: read.result(), lambda: into.result(), lambda: write.result(),
+        lambda: event.done, lambda: read.done, lambda: dev.synchronize(), lambda: x.numpy(),
+        lambda: y.numpy(), lambda: y.view("w"), lambda: slow_add(x, 1), lambda: dev.empty(3),
+        lambda: x.write(np.zeros(MIB, np.uint32)), lambda: x.fill(1), lambda: stream.record(),
+        lambda: stream.flush(), lambda: stream.synchronize(), lambda: dev.kernel(SAXPY),
+    ):  # fmt: skip
+        with pytest.raises(ps.DeviceLost, match="vkTest"):
+            call()
+    assert time.monotonic() - start < 5
+    monkeypatch.undo()
+    idle(dev)
+    for closable in (x, k, stream, dev):
+        closable.close()
+    assert dev.closed
+    assert (view == 1).all()
+    assert time.monotonic() - start < 10
