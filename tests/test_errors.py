@@ -472,16 +472,16 @@ def idle(dev: ps.Device) -> None:
 
 
 def submit(x: ps.Array) -> None:
-    slow_add(x, 1)
+    slow_add(x, 1, spin=1)
     x.device.default_stream.flush()
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("at", ["wait", "submit", "poll"])
 def test_a_lost_device_ends_everything_and_hangs_nothing(
-    at: str, open_device: OpenDevice, monkeypatch: pytest.MonkeyPatch
+    at: str, threaded_device: ps.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dev = open_device()
+    dev = threaded_device
     x, y = dev.zeros(MIB, np.uint32), dev.zeros(MIB, np.uint32)
     k, stream, view = dev.kernel(SAXPY), dev.stream(), dev.ones(N).view()
     slow_copy(x, y, spin=100)

@@ -171,11 +171,11 @@ def test_the_second_identical_step_allocates_nothing(mode: str, shared_device: O
     out = np.zeros(N, np.uint32)
 
     def step() -> None:
-        slow_copy(x, y, spin=2000)
+        slow_copy(x, y)
         x.write(source)
         x[8:24].write(source[8:24], borrow=True)
         big.write(np.broadcast_to(source[:1], big.shape))
-        slow_add(big[:N], 1, other, spin=2000)
+        slow_add(big[:N], 1, other)
         big[: LARGE // 8].write(np.broadcast_to(source[:1], (LARGE // 8,)), borrow=True)
         x.reshape(32, 32)[:8, :8].write(pitched)
         y.copy_from(x, stream=other)

@@ -61,8 +61,8 @@ class Scheduler:
         self._streams_open = 0
         self._closing = False
         self._arrays_named = 0
-        self._host_lanes: list[HostLane] = []
-        self._idle_host_lanes: list[HostLane] = []
+        self._host_lanes = [HostLane(driver, "host copy 0")]
+        self._idle_host_lanes = list(self._host_lanes)
         self._leaving: set[Backing] = set()  # adopted, dropped, perhaps still in use
         self._dropped: deque[Backing] = deque()
         self._released: deque[tuple[Backing, tuple[Region, bool] | None]] = deque()

@@ -42,7 +42,7 @@ class Stream:
         self.timeline = scheduler.driver.timeline()
         self.queue = scheduler.driver.queue(index)
         self.lane = Lane(name, self)
-        self.copier: Copier | None = None
+        self.copier = Copier(scheduler, f"host copies of {name}")
         self._open: Recording | None = None
         self._sealed = False
         self._count = 0
@@ -208,15 +208,10 @@ class Stream:
         points = {lane: value for lane, value in self._waits.items() if value > lane.complete}
         if self.lane.recorded > self.lane.complete:
             points[self.lane] = self.lane.recorded
-        if self.copier is not None and self.copier.lane.submitted > self.copier.lane.complete:
-            points[self.copier.lane] = self.copier.lane.submitted
+        copies = self.copier.lane
+        if copies.submitted > copies.complete:
+            points[copies] = copies.submitted
         return points
-
-    def copier_of(self) -> Copier:
-        """The thread that makes this stream's ordered host copies; made when first needed."""
-        if self.copier is None:
-            self.copier = Copier(self.scheduler, f"host copies of {self.name}")
-        return self.copier
 
     def ensure_submitted(self, value: int) -> None:
         if value > self.lane.submitted:
@@ -256,14 +251,12 @@ class Stream:
 
     def stop_copier(self) -> None:
         """End the copier's thread; its tasks are done, or never will be."""
-        if self.copier is not None:
-            self.copier.stop()
-            self.copier.abort()
+        self.copier.stop()
+        self.copier.abort()
 
     def release(self) -> None:
         """Give back driver objects. Nothing may be in flight."""
-        if self.copier is not None:
-            self.copier.close()
+        self.copier.close()
         self._in_flight.clear()
         self._spare.clear()
         self.queue.close()

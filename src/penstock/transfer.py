@@ -185,7 +185,7 @@ def _write_ordered(
     backing = array.buffer.backing
     for lane, value in points.items():
         lane.owner.ensure_submitted(value)
-    copier = stream.copier_of()
+    copier = stream.copier
     target = host_array(array, backing)
 
     def copy_now() -> None:
@@ -335,7 +335,7 @@ def _read_staged(
     stream.flush()
     if tracing.active:
         emit_copy(array, "staged", "to the caller's array")
-    copier = stream.copier_of()
+    copier = stream.copier
     ready = copier.add({stream.lane: value}, copy_out)
     return Pending(scheduler, {copier.lane: ready}, what, value=out)
 
