@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import functools
 import weakref
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 import penstock as ps
+
+Host = npt.NDArray[Any]
 
 HEAD = "layout(local_size_x = 64) in;\n"
 
@@ -68,11 +74,27 @@ SLOW = 60_000  # rounds: some milliseconds on the CPU drivers, for 1,024 element
 _kernels: weakref.WeakKeyDictionary[ps.Device, dict[str, ps.Kernel]] = weakref.WeakKeyDictionary()
 
 
+def _saxpy(x: Host, y: Host, a: float, n: int, threads: object) -> None:
+    y[:n] += np.float32(a) * x[:n]
+
+
+def _copy(x: Host, y: Host, n: int, spin: int, threads: object) -> None:
+    y[:n] = x[:n]
+
+
+def _add(x: Host, n: int, spin: int, add: int, threads: object) -> None:
+    x[:n] += np.uint32(add)
+
+
+#: The kernels as Python functions, for the simulator.
+REFERENCES = {SAXPY: _saxpy, SLOW_COPY: _copy, SLOW_ADD: _add}
+
+
 def kernel(device: ps.Device, source: str, name: str = "") -> ps.Kernel:
     """A kernel, made once per device."""
     made = _kernels.setdefault(device, {})
     if source not in made:
-        made[source] = device.kernel(source, name=name)
+        made[source] = device.kernel(source, name=name, reference=REFERENCES.get(source))
     return made[source]
 
 

@@ -98,6 +98,9 @@ WRITES: dict[str, Case] = {
         lambda b: b.x.__setitem__(slice(2), [1, 2, 3]),
     ),
     "item text": (UNLIKE, "float32", lambda b: b.x.__setitem__(slice(2), ["a", "b"])),
+    "item ragged": (
+        ps.ShapeMismatch, "shape", lambda b: b.x.__setitem__(slice(2), [[1], [2, 3]])
+    ),
     "item out of bounds": (ps.InvalidValue, "64.*axis 0", lambda b: b.x.__setitem__(64, 1)),
     "fill with text": (ps.DtypeMismatch, "'one'", lambda b: b.x.fill("one")),
     "fill with many": (ps.ShapeMismatch, r"one value.*\(2,\)", lambda b: b.x.fill([1, 2])),
@@ -105,6 +108,9 @@ WRITES: dict[str, Case] = {
     "fill with too much": (ps.InvalidValue, "300.*uint8", lambda b: b.bytes.fill(300)),
     "fill with NumPy's too much": (
         ps.InvalidValue, "300.*int8", lambda b: b.bytes.reinterpret(np.int8).fill(np.int64(300))
+    ),
+    "fill with too large a fraction": (
+        ps.InvalidValue, r"1e\+300.*float32", lambda b: b.x.fill(1e300)
     ),
     "fill with infinity": (ps.Error, "int32", lambda b: b.ints.fill(float("inf"))),
     "fill of closed": (ps.Closed, "'gone'", lambda b: b.closed.fill(1)),
@@ -154,6 +160,7 @@ SHAPES: dict[str, Case] = {
     "byte order": (ps.DtypeMismatch, ">f4.*newbyteorder", lambda b: b.dev.empty(3, ">f4")),
     "empty dtype": (ps.DtypeMismatch, "V0|void", lambda b: b.dev.empty(3, "V0")),
     "reshape": (ps.ShapeMismatch, r"\(64,\), 64.*\(3, -1\)", lambda b: b.x.reshape(3, -1)),
+    "reshape to an array": (ps.Error, "shape", lambda b: b.x.reshape(np.array([3, 5]))),
     "reshape twice unknown": (ps.ShapeMismatch, "-1, -1", lambda b: b.x.reshape(-1, -1)),
     "reshape of a slice": (
         ps.ShapeMismatch, r"contiguous.*copy\(\)", lambda b: b.grid[:, 1:].reshape(-1)
@@ -258,6 +265,7 @@ CASES = {
 }
 
 
+@pytest.mark.filterwarnings("ignore")  # an error is wanted, not a warning made into one
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_bad_input_is_named_and_harms_nothing(case: Case, shared_device: OpenDevice) -> None:
     kind, words, call = case

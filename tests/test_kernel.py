@@ -163,6 +163,7 @@ WRONG_VECTORS = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore")  # an error is wanted, not a warning made into one
 @pytest.mark.parametrize(
     ("good", "wrong", "kind"),
     [

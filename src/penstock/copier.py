@@ -34,10 +34,12 @@ class Copier(HostLane):
         self._scheduler = weakref.ref(scheduler)
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        if self._driver.inline:
+            self._driver.attend(self._step)
 
     def add(self, after: dict[Lane, int], copy: Callable[[], None]) -> int:
         """Queue a copy to be made after these points, all submitted; the value of its end."""
-        if self._thread is None:
+        if self._thread is None and not self._driver.inline:
             self._thread = threading.Thread(
                 target=self._run, name=f"penstock {self.lane.name}", daemon=True
             )
@@ -56,21 +58,34 @@ class Copier(HostLane):
 
     def close(self) -> None:
         self.stop()
+        if self._driver.inline:
+            self._driver.leave(self._step)
         super().close()
 
     def _run(self) -> None:
         while (task := self._tasks.get()) is not None:
-            after, copy, value = task
-            scheduler = self._scheduler()
-            if scheduler is None:
-                return
-            try:
-                scheduler.await_points(after)
-                copy()
-                self.finish(value)
-            except Error as error:
-                # Whoever waits for this copy, or for work behind it, learns of it from there;
-                # device work that waits for the copy must still be let go.
-                scheduler.mark_lost(error)
-                self.abort()
-            del after, copy, task, scheduler
+            self._make(*task)
+            del task
+
+    def _step(self) -> bool:
+        """For an inline driver: make the next copy; whether there was one."""
+        if self._tasks.empty():
+            return False
+        task = self._tasks.get()
+        if task is not None:
+            self._make(*task)
+        return True
+
+    def _make(self, after: dict[Lane, int], copy: Callable[[], None], value: int) -> None:
+        scheduler = self._scheduler()
+        if scheduler is None:
+            return
+        try:
+            scheduler.await_points(after)
+            copy()
+            self.finish(value)
+        except Error as error:
+            # Whoever waits for this copy, or for work behind it, learns of it from there; device
+            # work that waits for the copy must still be let go.
+            scheduler.mark_lost(error)
+            self.abort()

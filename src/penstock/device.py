@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from penstock import adoption, tracing, transfer
 from penstock.array import Array
 from penstock.buffer import Buffer
-from penstock.driver.protocol import DeviceInfo
+from penstock.driver.protocol import DeviceInfo, Driver, Reference
 from penstock.dtypes import Shape, as_dtype, as_shape
 from penstock.errors import ArgumentError, InvalidValue, NoDevice, Timeout
 from penstock.hazards import Lane
@@ -40,7 +40,9 @@ class Device:
 
     `which` is a part of its name ("llvmpipe"), its number in `devices()`, or None for the best:
     a GPU if there is one, else the CPU driver. `transfers` forces how host bytes travel, see
-    `penstock.transfer`. `validate` turns on the Khronos validation layer.
+    `penstock.transfer`. `validate` turns on the Khronos validation layer. `driver="sim"` is the
+    simulator: kernels need a `reference`, `seed` picks what happens when, and `fault` may fail the
+    n-th call of any of its methods.
     """
 
     def __init__(
@@ -50,17 +52,25 @@ class Device:
         driver: str = "vulkan",
         transfers: str = "auto",
         validate: bool = False,
+        seed: int = 0,
+        fault: Callable[[str, int], BaseException | None] | None = None,
     ) -> None:
-        if driver != "vulkan":
-            raise InvalidValue(f"unknown driver {driver!r}; there is 'vulkan'")
+        if driver not in ("vulkan", "sim"):
+            raise InvalidValue(f"unknown driver {driver!r}; there are 'vulkan' and 'sim'")
         if transfers not in transfer.MODES:
             raise InvalidValue(
                 f"transfers={transfers!r}; choose one of {', '.join(transfer.MODES)}"
             )
-        from penstock.driver.vulkan import VulkanDriver, enumerate_devices
+        opened: Driver
+        if driver == "sim":
+            from penstock.driver.sim import SimDriver
 
-        index = _choose(which, enumerate_devices(validate))
-        opened = VulkanDriver(index, _notify, validate=validate)
+            opened = SimDriver(seed, _notify, mapped=transfers != "unmapped", fault=fault)
+        else:
+            from penstock.driver.vulkan import VulkanDriver, enumerate_devices
+
+            index = _choose(which, enumerate_devices(validate))
+            opened = VulkanDriver(index, _notify, validate=validate)
         self.info: DeviceInfo = opened.info
         self.name = self.info.name
         self.scheduler = Scheduler(self, opened, transfers)
@@ -158,12 +168,22 @@ class Device:
         name: str = "",
         defines: Mapping[str, str | int | float] | None = None,
         constants: Mapping[str, Any] | None = None,
+        reference: Reference | None = None,
     ) -> Kernel:
         """A kernel from GLSL text, SPIR-V bytes, or a file of either.
 
         `defines` are preprocessor macros for GLSL, `constants` are specialisation constants.
+        `reference` is the kernel as a Python function, which the simulator runs instead: it gets
+        the arrays as flat NumPy arrays to change in place, the scalars, and `threads`, by name.
         """
-        return Kernel(self, source, name=name, defines=defines or {}, constants=constants or {})
+        return Kernel(
+            self,
+            source,
+            name=name,
+            defines=defines or {},
+            constants=constants or {},
+            reference=reference,
+        )
 
     def stream(self, *, name: str = "") -> Stream:
         """A new stream: an ordered queue of work beside the others."""
@@ -181,6 +201,11 @@ class Device:
             raise Timeout(f"{self.name} was not done within {timeout} s; the work goes on")
 
     # State.
+
+    @property
+    def messages(self) -> list[str]:
+        """What the driver found wrong: races on the simulator, what the validation layer said."""
+        return self.scheduler.driver.messages
 
     @property
     def memory(self) -> MemoryStats:

@@ -38,7 +38,7 @@ from penstock.spirv import Binding, Interface, Member, reflect
 
 if TYPE_CHECKING:
     from penstock.device import Device
-    from penstock.driver.protocol import DeviceInfo
+    from penstock.driver.protocol import DeviceInfo, Reference
     from penstock.stream import Stream
 
 _SPIRV_MAGIC = b"\x03\x02\x23\x07"
@@ -85,6 +85,7 @@ class Kernel:
         name: str = "",
         defines: Mapping[str, str | int | float],
         constants: Mapping[str, Any],
+        reference: Reference | None = None,
     ) -> None:
         code, self.name = _load(source, name, defines)
         self.device = device
@@ -95,7 +96,9 @@ class Kernel:
         self.local_size = self._local_size(chosen)
         with self.scheduler.lock:
             self.scheduler.check()
-            self.program: Any = self.scheduler.driver.program(code, self.interface, chosen)
+            self.program: Any = self.scheduler.driver.program(
+                code, self.interface, chosen, reference
+            )
         self._closed = False
         self._slots = [Slot(binding, device.info) for binding in self.interface.bindings]
         members = [member.name for member in self.interface.push]

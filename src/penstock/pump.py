@@ -26,13 +26,14 @@ class Pump:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = weakref.ref(scheduler)
+        self._inline = scheduler.driver.inline
         self._wanted = threading.Event()
         self._stopped = False
         self._thread: threading.Thread | None = None
 
     def wake(self) -> None:
         """Something is recorded and not submitted. Called under the device's lock."""
-        if self._wanted.is_set():
+        if self._wanted.is_set() or self._inline:
             return
         self._wanted.set()
         if self._thread is None:

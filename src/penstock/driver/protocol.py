@@ -45,6 +45,11 @@ Regions = npt.NDArray[np.uint64]
 Notify = Callable[[str, int], None]
 
 
+#: A kernel in Python, for drivers that cannot run the real one: called with its arrays as flat
+#: NumPy arrays to change in place, its scalars, and `threads`, all by name.
+Reference = Callable[..., None]
+
+
 @dataclass(frozen=True)
 class DeviceInfo:
     """What is known about a device before it is opened."""
@@ -141,6 +146,14 @@ class Driver(Protocol):
 
     info: DeviceInfo
     queue_count: int
+    #: True for a driver that runs in the caller's thread. Then the layer above starts no threads:
+    #: it has its actors attend, which the driver calls when it likes, and waits with `run_until`.
+    inline: bool
+
+    @property
+    def messages(self) -> list[str]:
+        """What the driver found wrong with how it was used, if it can tell."""
+        ...
 
     def allocate(self, nbytes: int, *, host: bool) -> Memory:
         """New memory: `host` asks for memory that is mapped and fast for the host to read."""
@@ -157,7 +170,11 @@ class Driver(Protocol):
     def invalidate(self, memory: Any, lo: int, hi: int) -> None: ...
 
     def program(
-        self, code: bytes, interface: Interface, constants: Mapping[int, bytes]
+        self,
+        code: bytes,
+        interface: Interface,
+        constants: Mapping[int, bytes],
+        reference: Reference | None,
     ) -> Program: ...
 
     def forget(self, program: Any) -> None: ...
@@ -172,6 +189,18 @@ class Driver(Protocol):
 
     def signal(self, timeline: Any, value: int) -> None:
         """Raise a timeline from the host."""
+        ...
+
+    def attend(self, actor: Callable[[], bool]) -> None:
+        """Only if inline: call `actor` now and then; it answers whether it did anything."""
+        ...
+
+    def leave(self, actor: Callable[[], bool]) -> None:
+        """Only if inline: do not call `actor` any more."""
+        ...
+
+    def run_until(self, condition: Callable[[], bool]) -> None:
+        """Only if inline: let things happen until the condition holds."""
         ...
 
     def settle(self) -> None:

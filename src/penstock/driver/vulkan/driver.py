@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from penstock.driver.protocol import DeviceInfo, Notify
+from penstock.driver.protocol import DeviceInfo, Notify, Reference
 from penstock.driver.vulkan.api import C, Instance, check, instance, listing, load, text
 from penstock.driver.vulkan.memory import MemoryTypes, VulkanMemory
 from penstock.driver.vulkan.program import VulkanProgram
@@ -246,6 +246,8 @@ class _Physical:
 class VulkanDriver:
     """An opened Vulkan device. Owns the `VkDevice`; all else made from it must go before it."""
 
+    inline = False
+
     def __init__(self, index: int, notify: Notify, *, validate: bool = False) -> None:
         ffi, lib = load()
         self.notify = notify
@@ -312,7 +314,11 @@ class VulkanDriver:
         check(result, "vkInvalidateMappedMemoryRanges")
 
     def program(
-        self, code: bytes, interface: Interface, constants: Mapping[int, bytes]
+        self,
+        code: bytes,
+        interface: Interface,
+        constants: Mapping[int, bytes],
+        reference: Reference | None,
     ) -> VulkanProgram:
         made = VulkanProgram(self, code, interface, constants)
         self._programs.add(made)
@@ -359,6 +365,15 @@ class VulkanDriver:
         for program in list(self._programs):
             self.forget(program)
         self.call.vkDestroyDevice(self.handle, ffi.NULL)
+
+    def attend(self, actor: Callable[[], bool]) -> None:
+        raise NotImplementedError("not an inline driver")
+
+    def leave(self, actor: Callable[[], bool]) -> None:
+        raise NotImplementedError("not an inline driver")
+
+    def run_until(self, condition: Callable[[], bool]) -> None:
+        raise NotImplementedError("not an inline driver")
 
     @property
     def messages(self) -> list[str]:

@@ -1,0 +1,73 @@
+"""Who knows of what: vector clocks, and the log of accesses that tells a race from an order.
+
+An *agent* is a queue or the host. Everything an agent does has a number, counted per agent. A
+clock says, for each agent, up to which number its doings are known: ordered before, and visible.
+
+Two accesses of the same bytes, at least one a write, are a race unless the later one knows of the
+earlier one. What brings knowledge is exactly what the driver protocol lists, and nothing else, so a
+race is reported whether or not the chosen schedule turns it into a wrong value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: The host, as an agent. Queues are agents 1, 2, …
+HOST = 0
+
+#: Agent → number. What is not in it is 0.
+Clock = dict[int, int]
+
+
+def join(clock: Clock, other: Clock) -> None:
+    """Learn everything the other knows."""
+    for agent, number in other.items():
+        if number > clock.get(agent, 0):
+            clock[agent] = number
+
+
+@dataclass(frozen=True, slots=True)
+class Doing:
+    """An access, as it stands in the log."""
+
+    lo: int
+    hi: int
+    write: bool
+    agent: int
+    number: int
+    what: str
+    where: str
+
+    def __str__(self) -> str:
+        verb = "writes" if self.write else "reads"
+        place = f", issued at {self.where}" if self.where else ""
+        return f"{self.what} {verb} bytes {self.lo}:{self.hi}{place}"
+
+
+class AccessLog:
+    """The accesses to one memory that a later one could race with."""
+
+    __slots__ = ("_doings",)
+
+    def __init__(self) -> None:
+        self._doings: list[Doing] = []
+
+    def add(self, new: Doing, ordered: Clock, visible: Clock) -> Doing | None:
+        """Log an access; an earlier one that it races with, if there is one.
+
+        A write before must be visible to the new access; a read before must only be over.
+        """
+        raced = None
+        kept = []
+        for old in self._doings:
+            if old.lo < new.hi and new.lo < old.hi and (old.write or new.write):
+                known = visible if old.write else ordered
+                itself = old.agent == new.agent and old.number == new.number
+                if old.number > known.get(old.agent, 0) and not itself:
+                    raced = raced or old
+                elif new.write and new.lo <= old.lo and old.hi <= new.hi:
+                    continue  # whoever knows of the new one knows of this one
+            kept.append(old)
+        kept.append(new)
+        self._doings = kept
+        return raced

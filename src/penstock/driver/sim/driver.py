@@ -1,0 +1,289 @@
+"""The simulated device: the driver protocol on top of `machine`."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from penstock import tracing
+from penstock.driver.protocol import DeviceInfo, Notify, Reference, Regions
+from penstock.driver.sim.machine import Command, Machine, Place, SimQueue, SimTimeline, Submission
+from penstock.driver.sim.memory import Bytes, SimMemory
+from penstock.errors import Unsupported
+from penstock.spirv import Interface
+
+_LIMITS: dict[str, int | tuple[int, ...]] = {
+    "allocation": 1 << 30,
+    "binding_alignment": 16,
+    "binding_range": 1 << 27,
+    "bindings": 32,
+    "group_count": (65535, 65535, 65535),
+    "group_invocations": 1024,
+    "group_size": (1024, 1024, 64),
+    "import_alignment": 4096,
+    "push_constants": 128,
+    "shared_memory": 32768,
+    "subgroup_size": 8,
+    "uniform_range": 65536,
+}
+
+
+class _EveryFeature(frozenset[str]):
+    """Kernels run as Python functions, so there is nothing a kernel could lack."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
+class SimProgram:
+    """A kernel as a Python function over NumPy arrays."""
+
+    def __init__(self, interface: Interface, reference: Reference | None) -> None:
+        if reference is None:
+            raise Unsupported(
+                "the simulator runs kernels as Python functions: give the kernel a reference="
+            )
+        self.interface = interface
+        self.push = bytearray(interface.push_size)
+        self.reference = reference
+
+
+class SimRecording:
+    """A list of commands."""
+
+    def __init__(self, driver: SimDriver) -> None:
+        self._driver = driver
+        self.commands: list[Any] = []
+
+    def begin(self) -> None:
+        self._driver.called("begin")
+        self.commands = []
+
+    def dispatch(
+        self, program: SimProgram, bindings: tuple[int, ...], groups: tuple[int, int, int]
+    ) -> None:
+        self._driver.called("dispatch")
+        interface = program.interface
+        places: list[Place] = []
+        for slot in range(len(interface.bindings)):
+            handle, offset, nbytes = bindings[3 * slot : 3 * slot + 3]
+            places.append((self._driver.machine.memories[handle], offset, offset + nbytes))
+        access = [binding.access for binding in interface.bindings]
+        scalars = _unpack(interface, bytes(program.push))
+        threads = tuple(n * size for n, size in zip(groups, interface.local_size, strict=True))
+
+        def compute(inputs: list[Bytes]) -> list[Bytes]:
+            arrays = {
+                binding.name: content.view(binding.dtype or np.uint8)
+                for binding, content in zip(interface.bindings, inputs, strict=True)
+            }
+            program.reference(**arrays, **scalars, threads=threads)
+            return [c for c, mode in zip(inputs, access, strict=True) if mode != "r"]
+
+        self._add(
+            "a kernel",
+            places,
+            [place for place, mode in zip(places, access, strict=True) if mode != "w"],
+            [place for place, mode in zip(places, access, strict=True) if mode != "r"],
+            compute,
+        )
+
+    def copy(self, source: SimMemory, target: SimMemory, regions: Regions) -> None:
+        self._driver.called("copy")
+        reads = [(source, int(lo), int(lo + size)) for lo, _, size in regions.tolist()]
+        writes = [(target, int(lo), int(lo + size)) for _, lo, size in regions.tolist()]
+        self._add("a copy", reads, reads, writes, lambda inputs: inputs)
+
+    def fill(self, target: SimMemory, offset: int, nbytes: int, word: int) -> None:
+        self._driver.called("fill")
+        content = np.frombuffer(word.to_bytes(4, "little") * (nbytes // 4), np.uint8)
+        place = (target, offset, offset + nbytes)
+        self._add("a fill", [], [], [place], lambda inputs: [content])
+
+    def barrier(self) -> None:
+        self.commands.append("barrier")
+
+    def publish(self) -> None:
+        self.commands.append("publish")
+
+    def acquire(self) -> None:
+        self.commands.append("acquire")
+
+    def _add(
+        self,
+        what: str,
+        inputs: list[Place],
+        reads: list[Place],
+        writes: list[Place],
+        compute: Callable[[list[Bytes]], list[Bytes]],
+    ) -> None:
+        self.commands.append(Command(what, tracing.user_line(), inputs, reads, writes, compute))
+
+
+class SimStreamQueue:
+    """What a stream submits to."""
+
+    def __init__(self, driver: SimDriver, queue: SimQueue) -> None:
+        self._driver = driver
+        self._queue = queue
+
+    def recordings(self, count: int) -> list[SimRecording]:
+        self._driver.called("recordings")
+        self._driver.notify("recordings", 0)
+        return [SimRecording(self._driver) for _ in range(count)]
+
+    def submit(
+        self,
+        recording: SimRecording,
+        waits: Sequence[tuple[SimTimeline, int]],
+        timeline: SimTimeline,
+        value: int,
+    ) -> None:
+        self._driver.called("submit")
+        machine = self._driver.machine
+        known = machine.host_knows()
+        commands = list(recording.commands)
+        machine.submit(Submission(self._queue, commands, list(waits), timeline, value, known))
+
+    def close(self) -> None: ...
+
+
+class SimDriver:
+    """A simulated device. The same seed and the same calls give the same run, exactly."""
+
+    inline = True
+
+    def __init__(
+        self,
+        seed: int,
+        notify: Notify,
+        *,
+        mapped: bool = True,
+        queues: int = 2,
+        fault: Callable[[str, int], BaseException | None] | None = None,
+    ) -> None:
+        self.notify = notify
+        self.machine = Machine(seed)
+        self.queue_count = queues
+        self._mapped = mapped
+        self._fault = fault
+        self.calls: dict[str, int] = {}
+        self._handles = 0
+        self._agents = 0
+        self.machine.fifos = [deque() for _ in range(queues)]
+        self.info = DeviceInfo(
+            index=0,
+            name=f"simulator (seed {seed})",
+            kind="cpu",
+            driver="sim",
+            driver_info="penstock simulator",
+            api_version="1",
+            memory=1 << 30,
+            uma=mapped,
+            can_import=True,
+            limits=_LIMITS,
+            features=_EveryFeature(),
+        )
+
+    @property
+    def messages(self) -> list[str]:
+        """The races seen so far, each with both accesses."""
+        return self.machine.reports
+
+    def called(self, name: str) -> None:
+        """Count a call, and fail it if a fault is due."""
+        count = self.calls[name] = self.calls.get(name, 0) + 1
+        if self._fault is not None:
+            error = self._fault(name, count)
+            if error is not None:
+                raise error
+
+    def allocate(self, nbytes: int, *, host: bool) -> SimMemory:
+        self.called("allocate")
+        self.notify("memory", nbytes)
+        return self._memory(nbytes, mapped=host or self._mapped, shared=host)
+
+    def import_host(self, address: int, nbytes: int) -> SimMemory:
+        self.called("import_host")
+        return self._memory(nbytes, imported=address, shared=True)
+
+    def _memory(self, nbytes: int, **options: Any) -> SimMemory:
+        self._handles += 1
+        memory = SimMemory(self._handles, nbytes, self.machine.chance, **options)
+        self.machine.memories[memory.handle] = memory
+        return memory
+
+    def free(self, memory: SimMemory) -> None:
+        del self.machine.memories[memory.handle]
+        memory.free()
+
+    def flush(self, memory: SimMemory, lo: int, hi: int) -> None:
+        self.machine.host_did(memory, lo, hi, write=True, where=tracing.user_line())
+
+    def invalidate(self, memory: SimMemory, lo: int, hi: int) -> None:
+        self.machine.host_did(memory, lo, hi, write=False, where=tracing.user_line())
+
+    def program(
+        self,
+        code: bytes,
+        interface: Interface,
+        constants: Mapping[int, bytes],
+        reference: Reference | None,
+    ) -> SimProgram:
+        self.called("program")
+        return SimProgram(interface, reference)
+
+    def forget(self, program: SimProgram) -> None: ...
+
+    def queue(self, index: int) -> SimStreamQueue:
+        self.called("queue")
+        self._agents += 1
+        fifo = self.machine.fifos[index % self.queue_count]
+        return SimStreamQueue(self, SimQueue(self.machine, self._agents, fifo))
+
+    def timeline(self) -> SimTimeline:
+        self.called("timeline")
+        self.notify("timeline", 0)
+        return SimTimeline(self.machine)
+
+    def wait(self, points: Sequence[tuple[SimTimeline, int]], timeout_ns: int) -> bool:
+        self.called("wait")
+        if timeout_ns:
+            self.machine.run_until(lambda: all(t.reached >= v for t, v in points))
+        for timeline, _ in points:
+            self.machine.host_saw(timeline)
+        return all(timeline.reached >= value for timeline, value in points)
+
+    def signal(self, timeline: SimTimeline, value: int) -> None:
+        self.called("signal")
+        self.machine.signal(timeline, value)
+
+    def attend(self, actor: Callable[[], bool]) -> None:
+        self.machine.actors.append(actor)
+
+    def leave(self, actor: Callable[[], bool]) -> None:
+        self.machine.actors.remove(actor)
+
+    def run_until(self, condition: Callable[[], bool]) -> None:
+        self.machine.run_until(condition)
+
+    def settle(self) -> None:
+        self.machine.run_dry()
+
+    def close(self) -> None: ...
+
+
+def _unpack(interface: Interface, block: bytes) -> dict[str, Any]:
+    """The scalars of a launch, by name."""
+    values = {
+        member.name: np.ndarray(
+            member.shape, member.dtype, buffer=block, offset=member.offset, strides=member.strides
+        )
+        for member in interface.push
+    }
+    return {
+        name: value.item() if value.shape == () else value.copy() for name, value in values.items()
+    }

@@ -1,0 +1,296 @@
+"""What runs when: submissions, commands and copies, in any order the protocol allows.
+
+Nothing happens by itself. Whenever the layer above calls the driver, the adversary may let some
+things happen: a submission starts, a command reads its inputs, a command writes a piece of its
+outputs, a timeline is raised, a host copy that is due is made. When the host waits, things happen
+until what it waits for has happened.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from penstock.driver.sim.clocks import HOST, Clock, Doing, join
+from penstock.driver.sim.memory import Bytes, SimMemory
+from penstock.errors import Error
+
+
+class SimTimeline:
+    """A counter, and what is known by whoever sees it reach a value."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self.reached = self.seen = 0
+        self.ordered: dict[int, Clock] = {}  # by value: what is over
+        self.published: dict[int, Clock] = {}  # by value: what the host may see
+
+    def value(self) -> int:
+        self._machine.let_things_happen()
+        self._machine.host_saw(self)
+        return self.reached
+
+    def at(self, value: int) -> int:
+        """The signal that first reached a value."""
+        return min(signalled for signalled in self.ordered if signalled >= value)
+
+    def close(self) -> None: ...
+
+
+#: Bytes of a memory.
+Place = tuple[SimMemory, int, int]
+
+
+@dataclass(slots=True)
+class Command:
+    """Something a queue does: reads, then computes, then writes."""
+
+    what: str
+    where: str
+    inputs: list[Place]  # what it computes from
+    reads: list[Place]  # what of that it really reads
+    writes: list[Place]
+    compute: Callable[[list[Bytes]], list[Bytes]]
+    number: int = 0
+    after: int = 0  # everything up to this number must be complete before it starts
+    ordered: Clock = field(default_factory=dict)  # what is over when it starts
+    visible: Clock = field(default_factory=dict)  # what of that it can see
+    outputs: list[tuple[SimMemory, int, Bytes]] | None = None  # once it has started
+
+
+@dataclass(slots=True)
+class Submission:
+    queue: SimQueue
+    commands: list[Any]  # Command, or "barrier", "publish", "acquire"
+    waits: list[tuple[SimTimeline, int]]
+    timeline: SimTimeline
+    value: int
+    host_known: Clock  # what the host knew, and had done, when it submitted
+    last: int = 0  # number of its last command
+    ordered: Clock = field(default_factory=dict)  # what is over when it is
+    published: int = 0
+
+
+class SimQueue:
+    """A stream's queue: numbers its commands, and knows what its next one may rely on."""
+
+    def __init__(self, machine: Machine, agent: int, fifo: deque[Submission]) -> None:
+        self.machine = machine
+        self.agent = agent
+        self.fifo = fifo  # shared with the other streams on the same hardware queue
+        self.ordered: Clock = {}
+        self.visible: Clock = {}
+        self.published = 0
+        self.numbers = 0
+        self.barrier_at = 0
+        self.incomplete: list[int] = []
+        self.held_back: Clock = {}  # host copies waited for, not yet acquired
+
+    def complete_to(self, number: int) -> bool:
+        return not self.incomplete or self.incomplete[0] > number
+
+    def start(self, submission: Submission) -> Iterator[Command]:
+        """Work out what each command of a submission knows."""
+        for timeline, value in submission.waits:
+            clock = dict(timeline.ordered[timeline.at(value)])
+            join(self.ordered, clock)
+            copies = clock.pop(HOST, 0)
+            self.held_back[HOST] = max(copies, self.held_back.get(HOST, 0))
+            join(self.visible, clock)
+        join(self.ordered, submission.host_known)
+        join(self.visible, submission.host_known)
+        for entry in submission.commands:
+            if entry == "barrier":
+                self.barrier_at = self.numbers
+                join(self.ordered, {self.agent: self.numbers})
+                join(self.visible, {self.agent: self.numbers})
+            elif entry == "publish":
+                self.published = self.numbers
+            elif entry == "acquire":
+                join(self.visible, self.held_back)
+            else:
+                self.numbers += 1
+                entry.number = self.numbers
+                entry.after = self.barrier_at
+                entry.ordered, entry.visible = dict(self.ordered), dict(self.visible)
+                self.incomplete.append(self.numbers)
+                yield entry
+        submission.last = self.numbers
+        submission.ordered = {**self.ordered, self.agent: self.numbers}
+        submission.published = self.published
+
+
+class Machine:
+    """Everything that could happen next, and the seeded adversary that picks."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        # How much happens unasked: from nothing until the host waits, to nearly everything.
+        self._eagerness = self.chance.choice((0.0, 0.1, 0.5, 2.0, 8.0))
+        self.reports: list[str] = []
+        self.host_number = 0
+        self.host_ordered: Clock = {}
+        self.host_visible: Clock = {}
+        self.memories: dict[int, SimMemory] = {}
+        self.fifos: list[deque[Submission]] = []
+        self.actors: list[Callable[[], bool]] = []
+        self._waiting: list[tuple[SimQueue, Command]] = []
+        self._running: list[tuple[SimQueue, Command]] = []
+        self._unsignalled: list[Submission] = []
+        self._acting: set[int] = set()
+
+    # The host.
+
+    def host_did(self, memory: SimMemory, lo: int, hi: int, *, write: bool, where: str) -> None:
+        """The host has written, or is about to read, these bytes."""
+        memory.check_alive("the host")
+        self.host_number += 1
+        doing = Doing(lo, hi, write, HOST, self.host_number, "the host", where)
+        ordered = {**self.host_ordered, HOST: self.host_number}
+        visible = {**self.host_visible, HOST: self.host_number}
+        # A write by the host only needs what it overwrites to be over.
+        self._log(memory, doing, ordered, ordered if write else visible)
+        if write:
+            memory.write(HOST, self.host_number, lo, memory.host[lo:hi], on_host=True)
+        else:
+            memory.arrive(lo, hi, visible, device=False)
+
+    def host_saw(self, timeline: SimTimeline) -> None:
+        """The host has seen how far a timeline is."""
+        if timeline.reached == timeline.seen:
+            return
+        timeline.seen = timeline.reached
+        join(self.host_ordered, timeline.ordered[timeline.reached])
+        join(self.host_visible, timeline.published[timeline.reached])
+        for memory in self.memories.values():
+            if memory.is_the_programs:
+                memory.arrive(0, memory.nbytes, self.host_visible, device=False)
+
+    def host_knows(self) -> Clock:
+        """What a submission made now may rely on."""
+        for memory in self.memories.values():
+            for lo, hi in memory.unsaid_writes():
+                self.host_number += 1
+                memory.write(HOST, self.host_number, lo, memory.host[lo:hi], on_host=True)
+        return {**self.host_ordered, HOST: self.host_number}
+
+    def signal(self, timeline: SimTimeline, value: int) -> None:
+        if value <= timeline.reached:
+            raise Error(f"simulator: a timeline at {timeline.reached} is signalled {value}")
+        timeline.ordered[value] = self.host_knows()
+        timeline.published[value] = {}
+        timeline.reached = value
+
+    # The device.
+
+    def submit(self, submission: Submission) -> None:
+        submission.queue.fifo.append(submission)
+        self.let_things_happen()
+
+    def let_things_happen(self) -> None:
+        """As much as the adversary likes, between nothing and a lot."""
+        while self.chance.random() < self._eagerness / (1 + self._eagerness):
+            if not self._happen():
+                return
+
+    def run_until(self, condition: Callable[[], bool]) -> None:
+        """The host waits."""
+        while not condition():
+            if not self._happen():
+                raise Error("simulator: deadlock; the host waits, and nothing can happen any more")
+
+    def run_dry(self) -> None:
+        while self._happen():
+            pass
+
+    def _happen(self) -> bool:
+        """One thing that may happen next, picked by chance; False if nothing can."""
+        actions: list[Callable[[], bool | None]] = []
+        for fifo in self.fifos:
+            head = fifo[0] if fifo else None
+            if head is not None and all(t.reached >= v for t, v in head.waits):
+                actions.append(partial(self._start, fifo))
+        actions += [
+            partial(self._begin, entry)
+            for entry in self._waiting
+            if entry[0].complete_to(entry[1].after)
+        ]
+        actions += [partial(self._write_piece, entry) for entry in self._running]
+        actions += [
+            partial(self._signal, submission)
+            for submission in self._unsignalled
+            if submission.queue.complete_to(submission.last)
+            and submission.timeline.reached == submission.value - 1
+        ]
+        actions += [partial(self._act, a) for a in self.actors if id(a) not in self._acting]
+        self.chance.shuffle(actions)
+        return any(action() is not False for action in actions)
+
+    def _act(self, actor: Callable[[], bool]) -> bool:
+        self._acting.add(id(actor))
+        try:
+            return actor()
+        finally:
+            self._acting.discard(id(actor))
+
+    def _start(self, fifo: deque[Submission]) -> None:
+        submission = fifo.popleft()
+        queue = submission.queue
+        self._waiting += [(queue, command) for command in queue.start(submission)]
+        self._unsignalled.append(submission)
+
+    def _begin(self, entry: tuple[SimQueue, Command]) -> None:
+        """A command reads its inputs and computes; what it writes comes later, in pieces."""
+        queue, command = entry
+        self._waiting.remove(entry)
+        for accesses, write in ((command.reads, False), (command.writes, True)):
+            for memory, lo, hi in accesses:
+                memory.check_alive(command.what)
+                doing = Doing(
+                    lo, hi, write, queue.agent, command.number, command.what, command.where
+                )
+                self._log(memory, doing, command.ordered, command.visible)
+        inputs = [memory.read(lo, hi, command.visible) for memory, lo, hi in command.inputs]
+        outputs = command.compute(inputs)
+        command.outputs = [
+            piece
+            for (memory, lo, _), content in zip(command.writes, outputs, strict=True)
+            for piece in self._pieces(memory, lo, content)
+        ]
+        self._running.append((queue, command))
+
+    def _pieces(
+        self, memory: SimMemory, lo: int, content: Bytes
+    ) -> list[tuple[SimMemory, int, Bytes]]:
+        if len(content) < 2 or self.chance.random() < 0.5:
+            return [(memory, lo, content)]
+        cut = self.chance.randrange(1, len(content))
+        return [(memory, lo, content[:cut]), (memory, lo + cut, content[cut:])]
+
+    def _write_piece(self, entry: tuple[SimQueue, Command]) -> None:
+        queue, command = entry
+        assert command.outputs is not None
+        if command.outputs:
+            index = self.chance.randrange(len(command.outputs))
+            memory, lo, content = command.outputs.pop(index)
+            memory.check_alive(command.what)
+            memory.write(queue.agent, command.number, lo, content, on_host=False)
+        if not command.outputs:
+            self._running.remove(entry)
+            queue.incomplete.remove(command.number)
+
+    def _signal(self, submission: Submission) -> None:
+        self._unsignalled.remove(submission)
+        timeline, value = submission.timeline, submission.value
+        timeline.ordered[value] = submission.ordered
+        timeline.published[value] = {submission.queue.agent: submission.published}
+        timeline.reached = value
+
+    def _log(self, memory: SimMemory, doing: Doing, ordered: Clock, visible: Clock) -> None:
+        raced = memory.log.add(doing, ordered, visible)
+        if raced is not None:
+            self.reports.append(f"race: {doing}; but {raced}, and nothing orders the two")

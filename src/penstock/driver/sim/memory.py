@@ -1,0 +1,140 @@
+"""Simulated memory: what the device sees and what the host sees are two things.
+
+Every write becomes an entry that reaches the device's bytes and the host's bytes separately: at
+the latest when someone who knows of it looks, and earlier only if the adversary likes. So a reader
+that does not know of a write may see old bytes or new ones.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.driver.sim.clocks import AccessLog, Clock
+from penstock.errors import Error
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class _Entry:
+    """A write on its way."""
+
+    __slots__ = ("agent", "content", "end", "lo", "number", "on_device", "on_host")
+
+    def __init__(self, agent: int, number: int, lo: int, content: Bytes) -> None:
+        self.agent = agent
+        self.number = number
+        self.lo = lo
+        self.end = lo + len(content)
+        self.content = content
+        self.on_host = self.on_device = False
+
+    def there(self, device: bool) -> bool:
+        return self.on_device if device else self.on_host
+
+
+class SimMemory:
+    """One allocation. Starts as garbage, ends as poison."""
+
+    # Always reported as not coherent: then the layer above announces every host access.
+    coherent = False
+
+    def __init__(
+        self,
+        handle: int,
+        nbytes: int,
+        chance: random.Random,
+        *,
+        imported: int | None = None,
+        mapped: bool = True,
+        shared: bool = False,
+    ) -> None:
+        self.handle = handle
+        self.nbytes = nbytes
+        self.cached = True
+        self.freed = False
+        self.log = AccessLog()
+        self._chance = chance
+        self._entries: list[_Entry] = []
+        if imported is None:
+            self._owned = np.frombuffer(chance.randbytes(min(nbytes, 4096)), np.uint8)
+            self.host = np.resize(self._owned, nbytes)
+            self.device = np.resize(self._owned[::-1], nbytes)
+        else:
+            area = (ctypes.c_uint8 * nbytes).from_address(imported)
+            self.host = np.ctypeslib.as_array(area)
+            self.device = self.host.copy()
+        self.imported = imported is not None
+        self.address: int | None = None
+        if mapped:
+            self.address = self.host.__array_interface__["data"][0]
+        # What the host's bytes were when last looked at, if the program may write them itself.
+        self._last: Bytes | None = self.host.copy() if shared else None
+
+    def write(self, agent: int, number: int, lo: int, content: Bytes, *, on_host: bool) -> None:
+        """A write by a command, or by the host, which then has it in its own bytes already."""
+        self._entries.append(_Entry(agent, number, lo, content.copy()))
+        if on_host:
+            self._put_after_older(len(self._entries) - 1, device=False)
+
+    def read(self, lo: int, hi: int, known: Clock) -> Bytes:
+        """What a command that knows so much sees."""
+        self.arrive(lo, hi, known, device=True)
+        return self.device[lo:hi].copy()
+
+    def arrive(self, lo: int, hi: int, known: Clock, *, device: bool) -> None:
+        """Let every write that is known, and any other the adversary picks, reach one side."""
+        for index, entry in enumerate(self._entries):
+            if entry.lo < hi and lo < entry.end and not entry.there(device):
+                known_of = entry.number <= known.get(entry.agent, 0)
+                if known_of or self._chance.random() < 0.2:
+                    self._put_after_older(index, device=device)
+        self._entries = [e for e in self._entries if not (e.on_device and e.on_host)]
+
+    def _put_after_older(self, index: int, *, device: bool) -> None:
+        """An older write of the same bytes never arrives after a newer one."""
+        entry = self._entries[index]
+        for place in range(index):
+            older = self._entries[place]
+            if older.lo < entry.end and entry.lo < older.end and not older.there(device):
+                self._put_after_older(place, device=device)
+        self._put(entry, device=device)
+
+    def _put(self, entry: _Entry, *, device: bool) -> None:
+        side = self.device if device else self.host
+        side[entry.lo : entry.end] = entry.content
+        if device:
+            entry.on_device = True
+        else:
+            entry.on_host = True
+            if self._last is not None:
+                self._last[entry.lo : entry.end] = entry.content
+
+    def unsaid_writes(self) -> list[tuple[int, int]]:
+        """Where the program wrote into its own arrays since the last look, as byte ranges."""
+        if self._last is None or np.array_equal(self._last, self.host):
+            return []
+        changed = np.flatnonzero(self._last != self.host)
+        self._last[changed] = self.host[changed]
+        breaks = np.flatnonzero(np.diff(changed) > 1)
+        starts = changed[np.concatenate(([0], breaks + 1))]
+        ends = changed[np.concatenate((breaks, [len(changed) - 1]))] + 1
+        return list(zip(starts.tolist(), ends.tolist(), strict=True))
+
+    @property
+    def is_the_programs(self) -> bool:
+        """Whether the program looks at this memory, and writes it, without the runtime."""
+        return self._last is not None
+
+    def check_alive(self, what: str) -> None:
+        if self.freed:
+            raise Error(f"simulator: {what} uses memory that was freed")
+
+    def free(self) -> None:
+        self.freed = True
+        if not self.imported:
+            self.host.fill(0xDB)
+            self.device.fill(0xDB)
