@@ -556,3 +556,51 @@ def test_a_view_outlives_its_array(open_device: OpenDevice) -> None:
 def test_memory_that_is_not_mapped_has_no_views(shared_device: OpenDevice) -> None:
     with pytest.raises(ps.Unsupported, match=r"not mapped.*numpy"):
         shared_device(transfers="unmapped").zeros(3).view()
+
+
+# What NumPy's users try first.
+
+
+def test_arrays_behave_as_operands_and_in_conditions(dev: ps.Device) -> None:
+    x = dev.array(np.arange(4, dtype=np.float32))
+    assert (np.float32(2) * np.ones(4, np.float32) * x.numpy() == [0, 2, 4, 6]).all()
+    assert (np.ones(4, np.float32) * x == np.arange(4)).all()
+    assert bool(x[1])
+    assert not x[0]
+    with pytest.raises(ps.ShapeMismatch, match="ambiguous"):
+        bool(x)
+    assert [float(part) for part in x] == [0, 1, 2, 3]
+    with pytest.raises(TypeError):
+        iter(x[0])
+    assert complex(x[2]) == 2
+    assert [10, 20][dev.array(np.int32(1))] == 20
+    assert x.item(3) == 3
+
+
+def test_arrays_broadcast_and_transpose(dev: ps.Device) -> None:
+    x, row = dev.zeros((3, 4)), dev.array(np.arange(4, dtype=np.float32))
+    x[...] = row
+    x[1] = row[3]
+    x[2, :2] = row[1:2]
+    expected = np.array([[0, 1, 2, 3], [3, 3, 3, 3], [1, 1, 2, 3]], np.float32)
+    assert (x.numpy() == expected).all()
+    assert (x.T.numpy() == expected.T).all()
+    with pytest.raises(ps.ShapeMismatch, match="broadcast"):
+        x[0] = row[:3]
+
+
+def test_memory_that_work_in_flight_uses_is_no_source_or_target(dev: ps.Device) -> None:
+    mine = dev.host_empty(N, np.uint32)
+    mine[:] = 1
+    x, y, z = dev.adopt(mine), dev.zeros(N, np.uint32), dev.full(N, 9, np.uint32)
+    slow_copy(x, y)
+    with pytest.raises(ps.InvalidValue, match=r"work in flight.*copy_from"):
+        z.read(out=mine)
+    slow_add(x, 1)
+    with pytest.raises(ps.InvalidValue, match=r"work in flight.*copy_from"):
+        z.write(mine)
+    z.copy_from(x)
+    assert (z.numpy() == 2).all()
+    assert (y.numpy() == 1).all()
+    z.write(mine)
+    assert (z.read(out=mine).result() == 2).all()

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -509,7 +508,6 @@ def test_a_lost_device_ends_everything_and_hangs_nothing(
         monkeypatch.setattr(type(dev.default_stream.timeline), "value", lose)
         with pytest.raises(ps.DeviceLost):
             assert event.done
-    start = time.monotonic()
     for call in (
         lambda: event.wait(), lambda: read.result(), lambda: into.result(), lambda: write.result(),
         lambda: event.done, lambda: read.done, lambda: dev.synchronize(), lambda: x.numpy(),
@@ -519,11 +517,9 @@ def test_a_lost_device_ends_everything_and_hangs_nothing(
     ):  # fmt: skip
         with pytest.raises(ps.DeviceLost, match="vkTest"):
             call()
-    assert time.monotonic() - start < 5
     monkeypatch.undo()
     idle(dev)
     for closable in (x, k, stream, dev):
         closable.close()
     assert dev.closed
     assert (view == 1).all()
-    assert time.monotonic() - start < 10

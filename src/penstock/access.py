@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import tracing
-from penstock.errors import ArgumentError, Closed, ViewHeld
+from penstock.errors import ArgumentError, Closed, InvalidValue, ViewHeld
 from penstock.hazards import Access, Lane, Region, needs_of_host
 from penstock.memory import Backing
 
@@ -128,6 +128,23 @@ def views_shown(buffer: Buffer, region: Region) -> bool:
             "drop it (del it and all its slices) before writing them otherwise"
         )
     return bool(shown)
+
+
+def check_host_memory(scheduler: Scheduler, array: Host, *, write: bool, what: str) -> None:
+    """Refuse a transfer from or to adopted memory that work in flight still uses (rule 3)."""
+    if not scheduler.host_memory:
+        return
+    lo, hi = np.lib.array_utils.byte_bounds(array)
+    for start, _, backing in scheduler.host_memory.overlapping(lo, hi):
+        found: list[Access] = []
+        backing.history.collect(Region(max(0, lo - start), hi - start), write, found)
+        for access in found:
+            access.lane.owner.poll()
+        if needs_of_host(found):
+            raise InvalidValue(
+                f"{what} is adopted memory that work in flight still uses ({_latest(found)!r}); "
+                "use copy_from() with the adopted array, or wait for the work first"
+            )
 
 
 def is_mapped(buffer: Buffer) -> bool:

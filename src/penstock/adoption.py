@@ -7,6 +7,7 @@ memory share one backing and so one page of the ledger (see `penstock.hostmemory
 from __future__ import annotations
 
 import mmap
+import operator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +80,10 @@ def from_file(
 ) -> Array:
     """A part of a file as an array; see `Device.from_file`."""
     nbytes = dtype.itemsize * int(np.prod(shape, dtype=object))
+    try:
+        offset = operator.index(offset)
+    except TypeError as error:
+        raise ArgumentError(f"offset= is a number of bytes, not {offset!r}") from error
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from penstock import transfer
 from penstock.buffer import Buffer
-from penstock.dtypes import Dtype, as_dtype, as_shape
-from penstock.errors import ArgumentError, InvalidValue, ShapeMismatch
+from penstock.dtypes import Dtype, Shape, as_dtype, as_shape
+from penstock.errors import ArgumentError, DtypeMismatch, InvalidValue, ShapeMismatch
 from penstock.layout import Index, Layout, contiguous_strides, index_layout, region_of, rows_of
 from penstock.pending import Pending
 from penstock.sources import as_array
@@ -36,9 +36,6 @@ class Array:
         "__weakref__", "accepted", "buffer", "contiguous", "dtype", "layout", "nbytes", "region",
         "shape", "size",
     )  # fmt: skip
-
-    # NumPy asks this before it treats an operand as a sequence of scalars.
-    __array_priority__ = 1000
 
     def __init__(self, buffer: Buffer, layout: Layout, dtype: Dtype) -> None:
         self.accepted: Collection[object] = ()  # what kernels want and this array is known to be
@@ -77,6 +74,11 @@ class Array:
             raise ArgumentError("len() of a 0-d array")
         return self.shape[0]
 
+    def __iter__(self) -> Iterator[Array]:
+        if not self.shape:
+            raise ArgumentError("iteration over a 0-d array")
+        return (self[index] for index in range(len(self)))
+
     def __repr__(self) -> str:
         state = ", closed" if self.buffer.closed else ""
         return f"<Array {self.name!r} {self.shape} {self.dtype} on {self.device.name}{state}>"
@@ -91,7 +93,8 @@ class Array:
     def reshape(self, *shape: Any) -> Array:
         """The same bytes in another shape; one dimension may be -1."""
         self.buffer.check()
-        dims = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
+        alone = len(shape) == 1 and isinstance(shape[0], Sequence | np.ndarray)
+        dims = tuple(shape[0]) if alone else shape
         if dims.count(-1) == 1:
             rest = math.prod(n for n in dims if n != -1)
             if rest and self.size % rest == 0:
@@ -102,6 +105,31 @@ class Array:
         self._need_contiguous("reshape")
         strides = contiguous_strides(dims, self.itemsize)
         return Array(self.buffer, self.layout._replace(shape=dims, strides=strides), self.dtype)
+
+    @property
+    def T(self) -> Array:  # noqa: N802
+        """The same bytes with the dimensions reversed."""
+        self.buffer.check()
+        shape, strides = self.shape[::-1], self.strides[::-1]
+        return Array(self.buffer, self.layout._replace(shape=shape, strides=strides), self.dtype)
+
+    def broadcast_to(self, shape: Shape) -> Array:
+        """The same bytes repeated to a larger shape, by NumPy's rules; to read from only."""
+        self.buffer.check()
+        dims = as_shape(shape)
+        if dims == self.shape:
+            return self
+        try:
+            strides = np.broadcast_to(np.empty(self.shape, np.uint8), dims).strides
+        except ValueError as error:
+            raise ShapeMismatch(f"cannot broadcast {self.shape} to {dims}") from error
+        missing = len(dims) - len(self.shape)
+        own = (0,) * missing + self.strides
+        steps = tuple(
+            0 if step == 0 and n > 1 else mine
+            for step, mine, n in zip(strides, own, dims, strict=True)
+        )
+        return Array(self.buffer, self.layout._replace(shape=dims, strides=steps), self.dtype)
 
     def ravel(self) -> Array:
         """The same bytes in one dimension."""
@@ -186,11 +214,9 @@ class Array:
     def __setitem__(self, index: Index | tuple[Index, ...], value: Any) -> None:
         part = self[index]
         if isinstance(value, Array):
-            part.copy_from(value)
-        elif np.ndim(value) == 0:
-            part.fill(value)
-        else:
-            source = as_array(value, None if isinstance(value, np.ndarray) else self.dtype)
+            part.copy_from(value.broadcast_to(part.shape))
+        elif isinstance(value, np.ndarray | list | tuple):
+            source = value if isinstance(value, np.ndarray) else as_array(value, self.dtype)
             try:
                 source = np.broadcast_to(source, part.shape)
             except ValueError as error:
@@ -198,6 +224,8 @@ class Array:
                     f"cannot put shape {source.shape} into shape {part.shape}"
                 ) from error
             part.write(source)
+        else:
+            part.fill(value)
 
     # Values at once.
 
@@ -209,8 +237,10 @@ class Array:
         content = self.numpy()
         return content if dtype is None else content.astype(dtype, copy=False)
 
-    def item(self) -> Any:
-        """The one element as a Python number."""
+    def item(self, *index: Any) -> Any:
+        """The one element, or the one at `index`, as a Python number."""
+        if index:
+            return self[index].item()
         if self.size != 1:
             raise ShapeMismatch(f"only an array of one element has an item; this has {self.size}")
         return self.numpy().item()
@@ -218,8 +248,25 @@ class Array:
     def tolist(self) -> Any:
         return self.numpy().tolist()
 
+    def __bool__(self) -> bool:
+        if self.size != 1:
+            raise ShapeMismatch(
+                f"the truth of an array of {self.size} elements is ambiguous; "
+                "take its values with numpy() first"
+            )
+        return bool(self.item())
+
     def __float__(self) -> float:
         return float(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __index__(self) -> int:
+        value = self.item()
+        if not isinstance(value, int):
+            raise DtypeMismatch(f"an array of {self.dtype} is not an index")
+        return value
 
     def __int__(self) -> int:
         return int(self.item())

@@ -118,14 +118,20 @@ class Device:
     def ones(self, shape: Shape, dtype: npt.DTypeLike = np.float32, *, name: str = "") -> Array:
         return self.full(shape, 1, dtype, name=name)
 
-    def empty_like(self, x: Array | npt.NDArray[Any], *, name: str = "") -> Array:
-        return self.empty(x.shape, x.dtype, name=name)
+    def empty_like(
+        self, x: Array | npt.NDArray[Any], dtype: npt.DTypeLike | None = None, *, name: str = ""
+    ) -> Array:
+        return self.empty(x.shape, x.dtype if dtype is None else dtype, name=name)
 
-    def zeros_like(self, x: Array | npt.NDArray[Any], *, name: str = "") -> Array:
-        return self.zeros(x.shape, x.dtype, name=name)
+    def zeros_like(
+        self, x: Array | npt.NDArray[Any], dtype: npt.DTypeLike | None = None, *, name: str = ""
+    ) -> Array:
+        return self.zeros(x.shape, x.dtype if dtype is None else dtype, name=name)
 
-    def ones_like(self, x: Array | npt.NDArray[Any], *, name: str = "") -> Array:
-        return self.ones(x.shape, x.dtype, name=name)
+    def ones_like(
+        self, x: Array | npt.NDArray[Any], dtype: npt.DTypeLike | None = None, *, name: str = ""
+    ) -> Array:
+        return self.ones(x.shape, x.dtype if dtype is None else dtype, name=name)
 
     def full_like(self, x: Array | npt.NDArray[Any], value: Any, *, name: str = "") -> Array:
         return self.full(x.shape, value, x.dtype, name=name)

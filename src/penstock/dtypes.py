@@ -30,6 +30,8 @@ def as_dtype(dtype: npt.DTypeLike) -> Dtype:
         raise DtypeMismatch(
             f"arrays of dtype {kind} cannot live on a device; use numbers, bool or a struct of them"
         )
+    if kind.subdtype is not None:
+        raise DtypeMismatch(f"{kind} is an array in itself; put its dimensions into the shape")
     if not kind.isnative:
         raise DtypeMismatch(
             f"dtype {kind} is of the other byte order; convert with "
@@ -41,7 +43,7 @@ def as_dtype(dtype: npt.DTypeLike) -> Dtype:
 def as_shape(shape: Shape) -> tuple[int, ...]:
     """A shape as NumPy takes it: a number or a sequence of numbers."""
     try:
-        if isinstance(shape, Sequence):
+        if isinstance(shape, Sequence | np.ndarray):
             dims = tuple(operator.index(n) for n in shape)
         else:
             dims = (operator.index(shape),)

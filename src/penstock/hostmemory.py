@@ -24,6 +24,9 @@ class HostMemory:
         """Write down a backing of which the host knows the first `nbytes` bytes."""
         self._pieces[backing] = (nbytes, kept)
 
+    def __bool__(self) -> bool:
+        return bool(self._pieces)
+
     def remove(self, backing: Backing) -> None:
         self._pieces.pop(backing, None)
 

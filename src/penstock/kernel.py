@@ -87,6 +87,9 @@ class Kernel:
         constants: Mapping[str, Any],
         reference: Reference | None = None,
     ) -> None:
+        for given, what in ((defines, "defines"), (constants, "constants")):
+            if not isinstance(given, Mapping):
+                raise ArgumentError(f"{what}= is a dict of names and values, not {given!r}")
         code, self.name = _load(source, name, defines)
         self.device = device
         self.scheduler = device.scheduler
@@ -330,6 +333,12 @@ class Kernel:
         """Say which scalar does not fit."""
         if any(value is MISSING for value in given.values()):
             self._explain_names({}, given)
+        for name, value in given.items():
+            if isinstance(value, Array) and name not in {slot.name for slot in self._slots}:
+                raise ArgumentError(
+                    f"{self.name}: argument {name!r} is a number, not an Array: a launch does not "
+                    f"wait for a value. Pass {name}=float(x) to wait, or read x in the kernel"
+                )
         for member in self.interface.push:
             value = given[member.name]
             try:
@@ -364,7 +373,7 @@ class Slot:
         self.min_size = binding.min_size
         uniform = binding.kind == "uniform"
         self.max_size: Any = info.limits["uniform_range" if uniform else "binding_range"]
-        self.alignment: Any = info.limits["binding_alignment"]
+        self.alignment: Any = info.limits["uniform_alignment" if uniform else "binding_alignment"]
         self.wants = sys.intern(f"{self.dtype} {self.min_size} {self.max_size} {self.writes}")
 
 
@@ -458,7 +467,11 @@ def _exactly(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.ND
             raise OverflowError(f"{dtype} holds {info.min} to {info.max}")
     elif not whole and data.dtype.kind != "f":
         raise TypeError(f"its dtype is {data.dtype}")
-    return data.astype(dtype)
+    with np.errstate(over="ignore"):
+        exact = data.astype(dtype)
+    if dtype.kind == "f" and not np.array_equal(np.isfinite(exact), np.isfinite(data)):
+        raise OverflowError(f"too large for {dtype}")
+    return exact
 
 
 def _format(members: tuple[Member, ...]) -> str:

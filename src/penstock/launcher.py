@@ -63,6 +63,8 @@ _ARRAY = """
 
 _SCALARS = """
         try:
+            if {arrays}:
+                raise TypeError
             pack_into(push, 0, {values})
         except Exception:
             self._explain_scalars({given})
@@ -93,7 +95,9 @@ def make_launch(
         ).strip()
         or "pass",
         scalars=_SCALARS.format(
-            values=", ".join(variables[name] for name in members), given=given
+            values=", ".join(variables[name] for name in members),
+            arrays=" or ".join(f"type({variables[name]}) is Array" for name in members),
+            given=given,
         ).strip()
         if members
         else "pass",

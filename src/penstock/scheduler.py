@@ -258,7 +258,8 @@ class Scheduler:
 
     def retire_program(self, program: Any) -> None:
         """Give a program back once everything recorded so far is done."""
-        self._old_programs.append((program, self.everything_recorded()))
+        if self.lost is None:  # else it goes with the device
+            self._old_programs.append((program, self.everything_recorded()))
 
     def program_dropped(self, program: Any) -> None:
         """From a finaliser: a kernel is gone."""

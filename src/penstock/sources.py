@@ -40,7 +40,17 @@ def checked_source(array: Array, source: npt.ArrayLike) -> Host:
 def as_array(source: npt.ArrayLike, dtype: npt.DTypeLike | None) -> Host:
     """NumPy's array of a list or scalar, with our own errors."""
     try:
+        found = np.asarray(source)
+        if dtype is None or found.dtype == dtype:
+            return found
+        wanted = np.dtype(dtype)
+        if wanted.kind in "iub" and found.dtype.kind in "fc" and found.size:
+            raise DtypeMismatch(f"{wanted} cannot hold {found.dtype} without loss")
+        if found.dtype.kind == "O" and wanted.kind in "fc":
+            raise DtypeMismatch(f"cannot make an array of {wanted} from objects")
         return np.asarray(source, dtype)
+    except Error:
+        raise
     except OverflowError as error:
         raise InvalidValue(f"the source does not fit {dtype}: {error}") from error
     except (TypeError, ValueError) as error:
@@ -66,8 +76,13 @@ def one_element(array: Array, value: Any) -> Host:
             element = np.asarray(value)
             if element.shape != ():
                 raise ShapeMismatch(f"fill() takes one value, not an array of {element.shape}")
-            if isinstance(value, np.generic) and not np.can_cast(
-                element.dtype, array.dtype, "same_kind"
+            if element.dtype.kind == "O" and array.dtype.kind in "biufc":
+                raise DtypeMismatch(f"cannot fill {array.dtype} with {value!r}")
+            numbers = element.dtype.kind in "iub" and array.dtype.kind in "iu"
+            if (
+                isinstance(value, np.generic)
+                and not numbers
+                and not np.can_cast(element.dtype, array.dtype, "same_kind")
             ):
                 raise DtypeMismatch(f"cannot fill {array.dtype} with {value!r} of {element.dtype}")
             if array.dtype.kind in "iu" and element.dtype.kind in "fc":

@@ -30,6 +30,7 @@ import numpy.typing as npt
 from penstock import tracing
 from penstock.access import (
     UNDER_LOCK,
+    check_host_memory,
     emit_copy,
     flush,
     host_array,
@@ -121,6 +122,7 @@ def write(
         buffer.check_writable("write()")
         if not array.size:
             return Pending(scheduler, {}, what, value=None)
+        check_host_memory(scheduler, data, write=False, what="the source")
         points = pending_conflicts(buffer, array.region, write=True)
         shown = views_shown(buffer, array.region)
         case = Case(
@@ -293,6 +295,8 @@ def read(array: Array, stream: Stream | None, out: Host | None) -> Pending[Host]
         if not array.size:
             empty = np.empty(array.shape, array.dtype) if out is None else out
             return Pending(scheduler, {}, what, value=empty)
+        if out is not None:
+            check_host_memory(scheduler, out, write=True, what="out=")
         busy = pending_conflicts(buffer, array.region, write=False)
         if busy or not is_readable(buffer):
             return _read_staged(array, on, out, what, "busy" if busy else "memory is not readable")

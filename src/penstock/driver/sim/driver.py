@@ -27,6 +27,7 @@ _LIMITS: dict[str, int | tuple[int, ...]] = {
     "push_constants": 128,
     "shared_memory": 32768,
     "subgroup_size": 8,
+    "uniform_alignment": 64,
     "uniform_range": 65536,
 }
 

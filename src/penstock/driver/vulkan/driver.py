@@ -190,6 +190,10 @@ class _Physical:
                 "push_constants": int(limits.maxPushConstantsSize),
                 "shared_memory": int(limits.maxComputeSharedMemorySize),
                 "subgroup_size": int(self.vulkan11.subgroupSize),
+                "uniform_alignment": max(
+                    int(limits.minUniformBufferOffsetAlignment),
+                    int(limits.minStorageBufferOffsetAlignment),
+                ),
                 "uniform_range": int(limits.maxUniformBufferRange),
             },
             features=self.features,
