@@ -22,6 +22,7 @@ _MAX_QUEUES = 4
 _VULKAN_1_2, _VULKAN_1_3 = (1 << 22 | minor << 12 for minor in (2, 3))
 _PUSH_DESCRIPTOR = "VK_KHR_push_descriptor"
 _HOST_IMPORT = "VK_EXT_external_memory_host"
+_ROBUSTNESS = "VK_EXT_robustness2"
 
 #: Optional features that are switched on wherever the device has them, by structure.
 _FEATURES = {
@@ -52,6 +53,7 @@ _FEATURES = {
         "vulkanMemoryModelDeviceScope",
     ),
     "VkPhysicalDeviceSynchronization2Features": ("synchronization2",),
+    "VkPhysicalDeviceRobustness2FeaturesEXT": ("robustBufferAccess2",),
 }
 
 #: Groups of subgroup operations, in the order of their bits.
@@ -214,7 +216,12 @@ class _Physical:
         root = ffi.new("VkPhysicalDeviceFeatures2 *")
         root.sType = lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2
         root.pNext = eleven
-        parts = [root.features, eleven, twelve, sync]
+        robust = ffi.new("VkPhysicalDeviceRobustness2FeaturesEXT *")
+        robust.sType = lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_ROBUSTNESS_2_FEATURES_EXT
+        if _ROBUSTNESS in self.extensions:
+            robust.pNext = root.pNext
+            root.pNext = robust
+        parts = [root.features, eleven, twelve, sync, robust]
         if wanted is not None:
             for part, names in zip(parts, _FEATURES.values(), strict=True):
                 for name in names:
@@ -268,7 +275,8 @@ class VulkanDriver:
         self.push_descriptors = int(physical.push_descriptor.maxPushDescriptors)
         self._programs: set[VulkanProgram] = set()
         self._spare_waits: list[WaitInfo] = []
-        wanted = [e for e in (_PUSH_DESCRIPTOR, _HOST_IMPORT) if e in physical.extensions]
+        optional = (_PUSH_DESCRIPTOR, _HOST_IMPORT, _ROBUSTNESS)
+        wanted = [extension for extension in optional if extension in physical.extensions]
         names = [ffi.new("char[]", name.encode()) for name in wanted]
         name_array = ffi.new("char *[]", names or [ffi.NULL])
         priorities = ffi.new("float[]", [1.0] * self.queue_count)
