@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from penstock import transfer
 from penstock.buffer import Buffer
+from penstock.closing import Closing
 from penstock.dtypes import Dtype, Shape, as_dtype, as_shape
 from penstock.errors import ArgumentError, DtypeMismatch, InvalidValue, ShapeMismatch
 from penstock.layout import Index, Layout, contiguous_strides, index_layout, region_of, rows_of
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Host: TypeAlias = "npt.NDArray[Any]"
 
 
-class Array:
+class Array(Closing):
     """Bytes of a buffer, seen as numbers. Slices and reshapes share the buffer.
 
     Nothing here waits but `numpy`, `view` and what asks for values at once (`item`, `float(x)`,
@@ -280,17 +280,6 @@ class Array:
     @property
     def closed(self) -> bool:
         return self.buffer.closed
-
-    def __enter__(self) -> Array:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _need_contiguous(self, what: str) -> None:
         if not self.contiguous:

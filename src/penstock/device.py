@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy.typing as npt
 from penstock import adoption, tracing, transfer
 from penstock.array import Array
 from penstock.buffer import Buffer
+from penstock.closing import Closing
 from penstock.driver.protocol import DeviceInfo, Driver, Reference
 from penstock.dtypes import Shape, as_dtype, as_shape
 from penstock.errors import ArgumentError, InvalidValue, NoDevice, Timeout
@@ -35,7 +35,7 @@ def devices() -> list[DeviceInfo]:
     return enumerate_devices()
 
 
-class Device:
+class Device(Closing):
     """An opened device.
 
     `which` is a part of its name ("llvmpipe"), its number in `devices()`, or None for the best:
@@ -73,7 +73,11 @@ class Device:
             opened = VulkanDriver(index, _notify, validate=validate)
         self.info: DeviceInfo = opened.info
         self.name = self.info.name
-        self.scheduler = Scheduler(self, opened, transfers)
+        try:
+            self.scheduler = Scheduler(self, opened, transfers)
+        except BaseException:
+            opened.close()
+            raise
         self.default_stream = self.stream(name="default stream")
 
     # Arrays.
@@ -237,17 +241,6 @@ class Device:
         the last of them is gone. A device whose work does not end within 30 s is abandoned.
         """
         self.scheduler.close()
-
-    def __enter__(self) -> Device:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         # Only once nothing refers to it: no array, event or pending value is left to use it.

@@ -13,13 +13,13 @@ import struct
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.array import Array
+from penstock.closing import Closing
 from penstock.errors import (
     ArgumentError,
     Closed,
@@ -74,7 +74,7 @@ _FEATURES = {
 }
 
 
-class Kernel:
+class Kernel(Closing):
     """Call it with arrays and scalars by name, and `threads=` or `groups=`. Never waits."""
 
     def __init__(
@@ -141,17 +141,6 @@ class Kernel:
         # May run in any thread, in the middle of anything: only leave a message.
         if not getattr(self, "_closed", True):
             self.scheduler.program_dropped(self.program)
-
-    def __enter__(self) -> Kernel:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Kernel {self.signature}>"

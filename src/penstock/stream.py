@@ -13,10 +13,10 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Iterable, Iterator
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from penstock import tracing
+from penstock.closing import Closing
 from penstock.copier import Copier
 from penstock.errors import ArgumentError, Closed, OutOfMemory
 from penstock.event import Event
@@ -33,23 +33,28 @@ _RECORDINGS = 8  # made at a time; how many are in flight depends on chance
 _DEEPEST = 256  # submissions in flight on one stream
 
 
-class Stream:
+class Stream(Closing):
     """Work that takes effect in the order it was called. Made by `Device.stream`."""
 
     def __init__(self, scheduler: Scheduler, index: int, name: str) -> None:
         self.scheduler = scheduler
         self.name = name
-        self.timeline = scheduler.driver.timeline()
-        self.queue = scheduler.driver.queue(index)
+        with contextlib.ExitStack() as undo:
+            self.timeline = scheduler.driver.timeline()
+            undo.callback(self.timeline.close)
+            self.queue = scheduler.driver.queue(index)
+            undo.callback(self.queue.close)
+            self.copier = Copier(scheduler, f"host copies of {name}")
+            undo.callback(self.copier.close)
+            self._spare: list[Recording] = list(self.queue.recordings(_RECORDINGS))
+            undo.pop_all()
         self.lane = Lane(name, self)
-        self.copier = Copier(scheduler, f"host copies of {name}")
         self._open: Recording | None = None
         self._sealed = False
         self._count = 0
         self._check_at = 1
         self._next_check = 1
         self._in_flight: deque[tuple[Recording, int]] = deque()
-        self._spare: list[Recording] = list(self.queue.recordings(_RECORDINGS))
         self._waits: dict[Lane, int] = {}
         self._batches = 0
         self._closed = False
@@ -71,8 +76,8 @@ class Stream:
             self._check()
             if event._scheduler is not self.scheduler:
                 raise ArgumentError(
-                    f"the event is of {event._scheduler}, the stream of {self.scheduler}; "
-                    "wait for it on the host with event.wait()"
+                    f"the event is of {event._scheduler.device}, the stream of "
+                    f"{self.scheduler.device}; wait for it on the host with event.wait()"
                 )
             if not event.done:
                 self.wait_for_lanes(event._points)
@@ -126,17 +131,6 @@ class Stream:
     @property
     def closed(self) -> bool:
         return self._closed
-
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         # May run in any thread, in the middle of anything: only leave a message.
