@@ -7,6 +7,7 @@ trace active, the runtime's only cost is looking at the empty tuple `active`.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 import time
@@ -49,7 +50,8 @@ class TraceEvent(NamedTuple):
         if self.seconds:
             parts.append(f"({self.seconds * 1e6:.1f} µs)")
         if self.where:
-            parts.append(f"at {self.where}")
+            here = f"{os.getcwd()}{os.sep}"
+            parts.append(f"at {self.where.removeprefix(here)}")
         return "  ".join(parts)
 
 
