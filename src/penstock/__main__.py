@@ -1,4 +1,4 @@
-"""The command line: `penstock demo`, `penstock devices`."""
+"""The command line: `penstock demo`, `penstock devices`, `penstock check`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import penstock as ps
+from penstock.transfer import MODES
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -20,6 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, run, about in (
         ("demo", _demo, "run a kernel on an adopted NumPy array and print the receipt"),
         ("devices", _devices, "list the devices that can be opened"),
+        ("check", _check, "run the conformance suite: named and random programs against NumPy"),
     ):
         command = commands.add_parser(name, help=about, description=about)
         command.add_argument("--json", action="store_true", help="print JSON, for machines")
@@ -27,6 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if name == "demo":
             command.add_argument("--device", help="part of a device's name (default: the best)")
             command.add_argument("--size", type=int, default=1 << 20, help="elements (%(default)s)")
+        if name == "check":
+            _add_check_options(command)
     arguments = parser.parse_args(argv)
     try:
         code: int = arguments.run(arguments)
@@ -63,6 +67,28 @@ def _demo(arguments: argparse.Namespace) -> int:
         print(outcome.receipt)
         print("the result is", "correct" if outcome.correct else "WRONG")
     return 0 if outcome.correct else 1
+
+
+def _add_check_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--driver", choices=("sim", "vulkan"), default="sim", help="(%(default)s)")
+    command.add_argument("--device", help="part of a device's name, for vulkan (default: the best)")
+    command.add_argument("--programs", type=int, default=1000, help="random ones (%(default)s)")
+    command.add_argument("--seed", type=int, default=0, help="of the first one (%(default)s)")
+    command.add_argument(
+        "--transfers", choices=(*MODES, "all"), default="all", help="one path only (%(default)s)"
+    )
+    command.add_argument("--validate", action="store_true", help="with the validation layer")
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from penstock.conformance.check import check
+    from penstock.conformance.runner import Lab
+
+    modes = MODES if arguments.transfers == "all" else (arguments.transfers,)
+    with Lab(arguments.driver, arguments.device, validate=arguments.validate) as lab:
+        report = check(lab, arguments.programs, arguments.seed, modes)
+    print(json.dumps(report.as_dict()) if arguments.json else report)
+    return 0 if report.failure is None else 1
 
 
 def _plain(info: ps.DeviceInfo) -> dict[str, Any]:

@@ -11,7 +11,7 @@ that work of other threads on the same bytes is ordered against them like agains
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +20,7 @@ import numpy.typing as npt
 from penstock import tracing
 from penstock.errors import ArgumentError, Closed, InvalidValue, ViewHeld
 from penstock.hazards import Access, Lane, Region, needs_of_host
+from penstock.layout import Layout, row_offsets
 from penstock.memory import Backing
 
 if TYPE_CHECKING:
@@ -54,13 +55,13 @@ def host_copy(
 
     def copy() -> None:
         if not write:
-            invalidate(scheduler, backing, region.lo, region.hi)
+            invalidate(scheduler, backing, array.layout)
         start = time.perf_counter() if tracing.active else 0.0
         np.copyto(target, source)
         if tracing.active:
             emit_copy(array, path, why, start=start, seconds=time.perf_counter() - start)
         if write:
-            flush(scheduler, backing, region.lo, region.hi)
+            flush(scheduler, backing, array.layout)
 
     if array.nbytes <= UNDER_LOCK:
         copy()
@@ -168,16 +169,26 @@ def host_array(array: Array, backing: Backing) -> Host:
     )
 
 
-def flush(scheduler: Scheduler, backing: Backing, lo: int, hi: int) -> None:
+def flush(scheduler: Scheduler, backing: Backing, layout: Layout) -> None:
     """Make host writes count, on memory where they do not by themselves."""
     if not backing.memory.coherent:
-        scheduler.driver.flush(backing.memory, backing.offset + lo, backing.offset + hi)
+        for lo, hi in _rows(backing, layout):
+            scheduler.driver.flush(backing.memory, lo, hi)
 
 
-def invalidate(scheduler: Scheduler, backing: Backing, lo: int, hi: int) -> None:
+def invalidate(scheduler: Scheduler, backing: Backing, layout: Layout) -> None:
     """Let the host see device writes, on memory where it does not by itself."""
     if not backing.memory.coherent:
-        scheduler.driver.invalidate(backing.memory, backing.offset + lo, backing.offset + hi)
+        for lo, hi in _rows(backing, layout):
+            scheduler.driver.invalidate(backing.memory, lo, hi)
+
+
+def _rows(backing: Backing, layout: Layout) -> Iterator[tuple[int, int]]:
+    """Exactly the bytes of a layout, run by run: what lies between may be someone else's."""
+    if 0 not in layout.shape:
+        width, starts = row_offsets(layout)
+        for start in starts.tolist():
+            yield backing.offset + start, backing.offset + start + width
 
 
 def emit_copy(array: Array, path: str, why: str, **details: Any) -> None:

@@ -78,15 +78,14 @@ class Buffer:
         self._old = [old for old in self._old if old.history.pending()]
         return len(self._old) < _RENAMES
 
-    def rename(self, reason: str) -> Backing:
-        """Switch to a fresh backing of undefined content; the old one."""
+    def rename(self, reason: str, fresh: Backing | None = None) -> None:
+        """Switch to a fresh backing: the given one, or one of undefined content."""
         old = self.backing
-        self.backing = self.scheduler.pool.allocate(self.nbytes)
+        self.backing = fresh or self.scheduler.pool.allocate(self.nbytes)
         self._old.append(old)
         self.scheduler.retire(old)
         if tracing.active:
             tracing.emit("rename", reason, buffer=self.name, lo=0, hi=self.nbytes, path="rename")
-        return old
 
     def backing_for(
         self, stream: Stream, region: Region, what: str, *, write: bool, overwrite: bool = False
@@ -124,8 +123,17 @@ class Buffer:
                 "view still shows, and its memory cannot be replaced because it is adopted; "
                 "drop the view first, or take a copy with numpy()"
             )
-        old = self.rename(f"{what} writes what a view still shows")
+        fresh = self.scheduler.pool.allocate(self.nbytes)
         if not overwrite or region.pitch or region.hi - region.lo < self.nbytes:
-            whole = Region(0, self.nbytes)
-            rows = np.array([[old.offset, self.backing.offset, self.nbytes]], np.uint64)
-            stream.copy(old, whole, self.backing, whole, rows, "keep what is not overwritten")
+            # Before the switch: if this fails, the buffer is what it was.
+            try:
+                self._copy_all(stream, fresh)
+            except BaseException:
+                self.scheduler.retire(fresh)
+                raise
+        self.rename(f"{what} writes what a view still shows", fresh)
+
+    def _copy_all(self, stream: Stream, fresh: Backing) -> None:
+        whole = Region(0, self.nbytes)
+        rows = np.array([[self.backing.offset, fresh.offset, self.nbytes]], np.uint64)
+        stream.copy(self.backing, whole, fresh, whole, rows, "keep what is not overwritten")

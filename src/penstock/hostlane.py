@@ -24,6 +24,7 @@ class HostLane:
         self.lane = Lane(name, self, is_host=True)
         self._changed = threading.Condition()
         self._signalled = 0
+        self._aborted = False
 
     def start(self) -> int:
         """The value of a copy that is about to be made; device work may wait for it from now."""
@@ -39,11 +40,16 @@ class HostLane:
 
     def wait(self, value: int, timeout: float) -> bool:
         """Block until the copy of this value is made; False when time ran out."""
+
+        def over() -> bool:
+            return self._aborted or self.lane.complete >= value
+
         if self._driver.inline:
-            self._driver.run_until(lambda: self.lane.complete >= value)
-            return True
-        with self._changed:
-            return self._changed.wait_for(lambda: self.lane.complete >= value, timeout)
+            self._driver.run_until(over)
+        else:
+            with self._changed:
+                self._changed.wait_for(over, timeout)
+        return self.lane.complete >= value
 
     def ensure_submitted(self, value: int) -> None:
         """Always so: a copy is under way from its start."""
@@ -56,9 +62,11 @@ class HostLane:
 
     def abort(self) -> None:
         """Let go of device work that waits for copies which will never be made."""
-        # Only the driver is told: whoever waits on the host is to hear of the loss instead.
         with contextlib.suppress(Error):
             self._signal(self.lane.submitted)
+        with self._changed:
+            self._aborted = True  # whoever waits on the host is to hear of the loss
+            self._changed.notify_all()
 
     def close(self) -> None:
         self.timeline.close()

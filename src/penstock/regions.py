@@ -37,10 +37,11 @@ def pieces(array: Array, data: Host, most: int) -> list[tuple[Array, Host]]:
 
 def packed_rows(layout: Layout, array: Backing, packed: Backing, *, to_device: bool) -> Regions:
     """Copy regions between an array's layout and the same elements packed in another backing."""
-    return copy_rows(layout, array, _packed_layout(layout), packed, reverse=to_device)
+    return copy_rows(layout, array, packed_layout(layout), packed, reverse=to_device)
 
 
-def _packed_layout(layout: Layout) -> Layout:
+def packed_layout(layout: Layout) -> Layout:
+    """The same elements side by side, from 0 on."""
     strides = contiguous_strides(layout.shape, layout.itemsize)
     return Layout(0, layout.shape, strides, layout.itemsize)
 

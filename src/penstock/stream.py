@@ -106,7 +106,9 @@ class Stream(Closing):
                 self._batches -= 1
                 if not self._batches:
                     self._next_check = self._check_at
-                    self.submit_if_dry()
+                    # Out of memory: it stays recorded, and whoever needs it tries again.
+                    with contextlib.suppress(OutOfMemory):
+                        self.submit_if_dry()
 
     def synchronize(self, timeout: float | None = None) -> None:
         """Block until everything called on this stream so far is done."""
@@ -269,8 +271,9 @@ class Stream(Closing):
                 recording.acquire()
                 if tracing.active:
                     tracing.emit("barrier", "the device may look at a host copy", path="host")
-        except BaseException:
+        except BaseException as error:
             self._spare.append(recording)
+            self.scheduler.note_failure(error)
             raise
         self._open = recording
         self._count = 0

@@ -54,7 +54,7 @@ from penstock.errors import (
 from penstock.hazards import Lane, Region
 from penstock.memory import Backing
 from penstock.pending import Pending
-from penstock.regions import copy_rows, packed_array, packed_rows, pieces
+from penstock.regions import copy_rows, packed_array, packed_layout, packed_rows, pieces
 from penstock.sources import check_out, checked_source, fill_word, one_element
 from penstock.view import HostView
 
@@ -166,7 +166,7 @@ def _write_staged(array: Array, data: Host, stream: Stream, why: str, what: str)
                 scheduler.wait_for(points, None, "a large write fills the staging ring")
             snapshot = packed_array(part, block)
             np.copyto(snapshot, content)
-            flush(scheduler, block, 0, part.nbytes)
+            flush(scheduler, block, packed_layout(part.layout))
             if tracing.active:
                 emit_copy(part, "staged", f"snapshot: {why}")
             rows = packed_rows(part.layout, target, block, to_device=True)
@@ -192,7 +192,7 @@ def _write_ordered(
 
     def copy_now() -> None:
         np.copyto(target, data)
-        flush(scheduler, backing, array.region.lo, array.region.hi)
+        flush(scheduler, backing, array.layout)
 
     if tracing.active:
         emit_copy(array, "ordered", why)
@@ -215,7 +215,7 @@ def fill(array: Array, value: Any, stream: Stream | None) -> Pending[None]:
         busy = pending_conflicts(buffer, array.region, True) or views_shown(buffer, array.region)
         if is_mapped(buffer) and not busy and array.nbytes <= UNDER_LOCK:
             host_array(array, buffer.backing)[...] = element
-            flush(scheduler, buffer.backing, array.region.lo, array.region.hi)
+            flush(scheduler, buffer.backing, array.layout)
             if tracing.active:
                 _emit_fill(array, "direct")
             return Pending(scheduler, {}, what, value=None)
@@ -327,7 +327,7 @@ def _read_staged(
         scheduler.host_pool.retire(block)
 
     def finish() -> Host:
-        invalidate(scheduler, block, 0, array.nbytes)
+        invalidate(scheduler, block, packed_layout(array.layout))
         return shown.array(array.shape, array.dtype)
 
     if out is None:
@@ -392,7 +392,7 @@ def view(array: Array, mode: str) -> Host:
             if any(stride < 0 for stride in array.strides):
                 raise Unsupported("a view of a reversed slice; reverse the view instead")
             backing = buffer.backing
-            invalidate(scheduler, backing, array.region.lo, array.region.hi)
+            invalidate(scheduler, backing, array.layout)
             span = Region(array.region.lo, max(array.region.hi, array.region.lo + 1))
             shown = HostView(scheduler, backing, span, write=write, respected=True, owner=buffer)
             strides = array.strides if array.size else None

@@ -22,7 +22,7 @@ Bytes = npt.NDArray[np.uint8]
 class _Entry:
     """A write on its way."""
 
-    __slots__ = ("agent", "content", "end", "lo", "number", "on_device", "on_host")
+    __slots__ = ("agent", "content", "end", "for_host", "lo", "number", "on_device", "on_host")
 
     def __init__(self, agent: int, number: int, lo: int, content: Bytes) -> None:
         self.agent = agent
@@ -31,6 +31,12 @@ class _Entry:
         self.end = lo + len(content)
         self.content = content
         self.on_host = self.on_device = False
+        self.for_host = np.ones(len(content), np.bool_)  # but what the host has overwritten since
+
+    def overwritten(self, lo: int, hi: int) -> None:
+        """The host has written these bytes: older ones do not come after."""
+        if self.lo < hi and lo < self.end:
+            self.for_host[max(0, lo - self.lo) : max(0, hi - self.lo)] = False
 
     def there(self, device: bool) -> bool:
         return self.on_device if device else self.on_host
@@ -62,7 +68,8 @@ class SimMemory:
         if imported is None:
             self._owned = np.frombuffer(chance.randbytes(min(nbytes, 4096)), np.uint8)
             self.host = np.resize(self._owned, nbytes)
-            self.device = np.resize(self._owned[::-1], nbytes)
+            # The garbage differs, unless the program writes its side without saying what.
+            self.device = self.host.copy() if shared else np.resize(self._owned[::-1], nbytes)
         else:
             area = (ctypes.c_uint8 * nbytes).from_address(imported)
             self.host = np.ctypeslib.as_array(area)
@@ -76,9 +83,14 @@ class SimMemory:
 
     def write(self, agent: int, number: int, lo: int, content: Bytes, *, on_host: bool) -> None:
         """A write by a command, or by the host, which then has it in its own bytes already."""
-        self._entries.append(_Entry(agent, number, lo, content.copy()))
+        entry = _Entry(agent, number, lo, content.copy())
         if on_host:
-            self._put_after_older(len(self._entries) - 1, device=False)
+            entry.on_host = True
+            for older in self._entries:
+                older.overwritten(lo, entry.end)
+            if self._last is not None:
+                self._last[lo : entry.end] = entry.content
+        self._entries.append(entry)
 
     def read(self, lo: int, hi: int, known: Clock) -> Bytes:
         """What a command that knows so much sees."""
@@ -104,14 +116,14 @@ class SimMemory:
         self._put(entry, device=device)
 
     def _put(self, entry: _Entry, *, device: bool) -> None:
-        side = self.device if device else self.host
-        side[entry.lo : entry.end] = entry.content
         if device:
+            self.device[entry.lo : entry.end] = entry.content
             entry.on_device = True
-        else:
-            entry.on_host = True
-            if self._last is not None:
-                self._last[entry.lo : entry.end] = entry.content
+            return
+        entry.on_host = True
+        for side in (self.host, self._last):
+            if side is not None:
+                side[entry.lo : entry.end][entry.for_host] = entry.content[entry.for_host]
 
     def unsaid_writes(self) -> list[tuple[int, int]]:
         """Where the program wrote into its own arrays since the last look, as byte ranges."""

@@ -130,10 +130,14 @@ class MemoryTypes:
             flags = self.flags[index]
             visible, cached = bool(flags & _VISIBLE), bool(flags & _CACHED)
             coherent = bool(flags & _COHERENT)
+            # Coherent before cached: on memory that is not, a host write next to bytes that the
+            # device writes would put the neighbours back as the host last saw them. Every device
+            # has a coherent type.
+            mapped = visible and coherent
             if host:
-                return (visible, cached, coherent, bool(flags & _DEVICE_LOCAL))
+                return (mapped, cached, bool(flags & _DEVICE_LOCAL))
             main = self._heap[index] == self.main_heap and bool(flags & _DEVICE_LOCAL)
-            return (main, visible and cached, visible, coherent)
+            return (main, mapped and cached, mapped)
 
         return max((i for i in range(len(self.flags)) if allowed >> i & 1), key=rank)
 
