@@ -34,6 +34,7 @@ class Copier(HostLane):
         self._scheduler = weakref.ref(scheduler)
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._next: Task | None = None  # of an inline driver
         if self._driver.inline:
             self._driver.attend(self._step)
 
@@ -68,12 +69,16 @@ class Copier(HostLane):
             del task
 
     def _step(self) -> bool:
-        """For an inline driver: make the next copy; whether there was one."""
-        if self._tasks.empty():
+        """For an inline driver: make the next copy if it is due; whether it was."""
+        if self._next is None and not self._tasks.empty():
+            self._next = self._tasks.get()
+        if self._next is None or not all(
+            value <= (lane.complete if lane.is_host else lane.owner.timeline.reached)
+            for lane, value in self._next[0].items()
+        ):
             return False
-        task = self._tasks.get()
-        if task is not None:
-            self._make(*task)
+        task, self._next = self._next, None
+        self._make(*task)
         return True
 
     def _make(self, after: dict[Lane, int], copy: Callable[[], None], value: int) -> None:

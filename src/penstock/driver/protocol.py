@@ -148,6 +148,7 @@ class Driver(Protocol):
     queue_count: int
     #: True for a driver that runs in the caller's thread. Then the layer above starts no threads:
     #: it has its actors attend, which the driver calls when it likes, and waits with `run_until`.
+    #: The timelines of an inline driver have `reached`: their value, without anything happening.
     inline: bool
 
     @property
