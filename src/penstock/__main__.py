@@ -78,13 +78,22 @@ def _add_check_options(command: argparse.ArgumentParser) -> None:
         "--transfers", choices=(*MODES, "all"), default="all", help="one path only (%(default)s)"
     )
     command.add_argument("--validate", action="store_true", help="with the validation layer")
+    command.add_argument(
+        "--faults", action="store_true", help="fail every call of the simulator in turn"
+    )
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from penstock.conformance.check import check
+    from penstock.conformance.check import check, check_faults
     from penstock.conformance.runner import Lab
 
     modes = MODES if arguments.transfers == "all" else (arguments.transfers,)
+    if arguments.faults:
+        if arguments.driver != "sim":
+            raise ps.InvalidValue("--faults is for the simulator: use it with --driver sim")
+        report = check_faults(arguments.programs, arguments.seed, modes)
+        print(json.dumps(report.as_dict()) if arguments.json else report)
+        return 0 if report.failure is None else 1
     with Lab(arguments.driver, arguments.device, validate=arguments.validate) as lab:
         report = check(lab, arguments.programs, arguments.seed, modes)
     print(json.dumps(report.as_dict()) if arguments.json else report)

@@ -33,8 +33,8 @@ class HostLane:
 
     def finish(self, value: int) -> None:
         """The copy is made."""
-        self._signal(value)
         with self._changed:
+            self._signal(value)
             self.lane.complete = value
             self._changed.notify_all()
 
@@ -55,7 +55,13 @@ class HostLane:
         """Always so: a copy is under way from its start."""
 
     def poll(self) -> None:
-        """Nothing to learn: whoever makes the copy writes down that it is made."""
+        """Let whoever has just told the device of a copy write it down here, too.
+
+        The device may be done with work behind the copy before that, and a host that has seen
+        so must not be told that the copy is still under way.
+        """
+        with self._changed:
+            pass
 
     def rest(self) -> None:
         """Nothing to do."""

@@ -17,6 +17,8 @@ import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from penstock import tracing
@@ -68,7 +70,7 @@ class Scheduler:
         self._released: deque[tuple[Backing, tuple[Region, bool] | None]] = deque()
         self._forgotten: deque[Stream] = deque()
         self._dropped_programs: deque[Any] = deque()
-        self._old_programs: list[tuple[Any, dict[Lane, int]]] = []
+        self._to_release: list[tuple[Callable[[], None], dict[Lane, int]]] = []
         self._torn_down = False
         _alive.add(self)
 
@@ -258,8 +260,7 @@ class Scheduler:
 
     def retire_program(self, program: Any) -> None:
         """Give a program back once everything recorded so far is done."""
-        if self.lost is None:  # else it goes with the device
-            self._old_programs.append((program, self.everything_recorded()))
+        self._release_later(partial(self.driver.forget, program))
 
     def program_dropped(self, program: Any) -> None:
         """From a finaliser: a kernel is gone."""
@@ -272,8 +273,15 @@ class Scheduler:
             self.close()
 
     def stream_closed(self, stream: Stream) -> None:
+        """A stream's own work is done; work of others may still refer to its timeline."""
         self._streams.discard(stream)
         self._streams_open -= 1
+        self._release_later(stream.release)
+
+    def _release_later(self, release: Callable[[], None]) -> None:
+        """Give something back once everything recorded so far, on any stream, is done."""
+        points = {stream.lane: stream.lane.recorded for stream in self._all_streams()}
+        self._to_release.append((release, points))
 
     def catch_up(self) -> None:
         """Learn what is done and what is gone, so that memory can be reused."""
@@ -289,11 +297,11 @@ class Scheduler:
             self.retire_program(self._dropped_programs.popleft())
         for _ in range(len(self._forgotten) if self.lost is None else 0):
             stream = self._forgotten.popleft()
-            if stream.release_if_idle():
-                self._streams_open -= 1
+            if stream.is_done():
+                self.stream_closed(stream)
             else:
                 self._forgotten.append(stream)
-        if self._leaving or self._old_programs:
+        if self._leaving or self._to_release:
             self._let_go()
 
     def _drain_views(self) -> None:
@@ -305,7 +313,7 @@ class Scheduler:
                 backing.views.remove(shown)
 
     def _let_go(self) -> None:
-        """Free adopted memory and programs that work in flight no longer uses."""
+        """Free adopted memory, programs and streams that work in flight no longer uses."""
         self.poll()
         leaving, self._leaving = self._leaving, set()
         for backing in leaving:
@@ -316,12 +324,12 @@ class Scheduler:
                 self.driver.free(backing.memory)
             else:
                 self._leaving.add(backing)
-        programs, self._old_programs = self._old_programs, []
-        for program, points in programs:
+        waiting, self._to_release = self._to_release, []
+        for release, points in waiting:
             if all(value <= lane.complete for lane, value in points.items()):
-                self.driver.forget(program)
+                release()
             else:
-                self._old_programs.append((program, points))
+                self._to_release.append((release, points))
 
     def _all_streams(self) -> set[Stream]:
         return {*self._streams, *self._forgotten}
@@ -371,6 +379,8 @@ class Scheduler:
                 return
             self._torn_down = True
             self.driver.settle()
+            for release, _ in self._to_release:
+                release()
             for stream in self._all_streams():
                 stream.release()
             for host in self._host_lanes:

@@ -128,7 +128,6 @@ class Stream(Closing):
             if not self._closed:
                 self._closed = True
                 scheduler.stream_closed(self)
-                self.release()
 
     @property
     def closed(self) -> bool:
@@ -235,15 +234,12 @@ class Stream(Closing):
         self._check_at = 1
         self._next_check = _NEVER if self._batches else 1
 
-    def release_if_idle(self) -> bool:
-        """For a stream nobody can use any more: release it once its work is done."""
+    def is_done(self) -> bool:
+        """For a stream nobody can use any more: whether its work is done, and it can be closed."""
         self._submit("the stream was forgotten")
         self.poll()
-        if self.points():
-            return False
-        self._closed = True
-        self.release()
-        return True
+        self._closed = not self.points()
+        return self._closed
 
     def stop_copier(self) -> None:
         """End the copier's thread; its tasks are done, or never will be."""

@@ -108,7 +108,9 @@ class Recording(Protocol):
         """
         ...
 
-    def copy(self, source: Any, target: Any, regions: Regions) -> None: ...
+    def copy(self, source: Any, target: Any, regions: Regions) -> None:
+        """Copy bytes. No region of the target may overlap one of the source."""
+        ...
 
     def fill(self, target: Any, offset: int, nbytes: int, word: int) -> None:
         """Repeat a 4-byte word. Offset and size are multiples of 4."""

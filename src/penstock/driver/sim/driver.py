@@ -96,6 +96,10 @@ class SimRecording:
         self._driver.called("copy")
         reads = [(source, int(lo), int(lo + size)) for lo, _, size in regions.tolist()]
         writes = [(target, int(lo), int(lo + size)) for _, lo, size in regions.tolist()]
+        if source is target and any(a < d and c < b for _, a, b in reads for _, c, d in writes):
+            self._driver.messages.append(
+                f"forbidden: source and target of a copy overlap, at {tracing.user_line()}"
+            )
         self._add("a copy", reads, reads, writes, lambda inputs: inputs)
 
     def fill(self, target: SimMemory, offset: int, nbytes: int, word: int) -> None:

@@ -1,0 +1,27 @@
+"""The specification as programs: random and named ones, run on a device and checked by NumPy.
+
+A `Program` is a list of operations over a few small arrays and streams. The `Oracle` executes it
+one operation after another on plain NumPy arrays; `run` executes it on a device through the public
+API, and compares all that can be seen. Whoever writes a driver runs `penstock check` to learn
+whether it keeps the contract; a failing program is shrunk and printed as a script.
+"""
+
+from penstock.conformance.corpus import CORPUS
+from penstock.conformance.oracle import Invalid, Oracle
+from penstock.conformance.program import Program, generate
+from penstock.conformance.runner import Bench, Failure, Lab, run, shrink
+from penstock.conformance.script import as_script
+
+__all__ = [
+    "CORPUS",
+    "Bench",
+    "Failure",
+    "Invalid",
+    "Lab",
+    "Oracle",
+    "Program",
+    "as_script",
+    "generate",
+    "run",
+    "shrink",
+]

@@ -1,0 +1,215 @@
+"""Known ways to lose or misplace a copy, as named programs.
+
+Each was a bug in a system before this one, or is the smallest case of a rule. x is array 0 and y
+array 1; s is the stream of the work, t the stream of what comes after it, which may be another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from penstock.conformance.program import (
+    BeginBatch,
+    Change,
+    Collect,
+    Copy,
+    Declared,
+    Drop,
+    EndBatch,
+    EventDone,
+    EventWait,
+    Fill,
+    Flush,
+    Launch,
+    Numpy,
+    Operation,
+    Part,
+    Program,
+    Read,
+    Record,
+    Renew,
+    StreamWait,
+    View,
+    Write,
+)
+
+_N = 256
+X, Y, Z = Part(0, 0, _N), Part(1, 0, _N), Part(2, 0, _N)
+_HALF = Part(0, 64, 192)
+
+
+def _read_x(stream: int = 0) -> Launch:
+    """A long-running kernel that reads x into y."""
+    return Launch("copy", (X, Y), 0, stream, slow=True)
+
+
+def _add_x(value: int, stream: int = 0) -> Launch:
+    """A long-running kernel that changes x."""
+    return Launch("add", (X,), value, stream, slow=True)
+
+
+def _both(name: str, about: str, *operations: Operation, how: str = "array") -> list[Program]:
+    """The program as written, on two streams, and on one."""
+    arrays = (Declared(_N, how), Declared(_N), Declared(_N, "adopted"))
+    two = Program(arrays, 3, operations, name, about)
+    moved = tuple(_on_stream_0(operation) for operation in operations)
+    one = Program(arrays, 1, moved, f"{name}, one stream", about)
+    return [two] if moved == operations else [two, one]
+
+
+def _on_stream_0(operation: Operation) -> Operation:
+    changed: Any = {"stream": 0}
+    return replace(operation, **changed) if hasattr(operation, "stream") else operation
+
+
+CORPUS: tuple[Program, ...] = tuple(
+    program
+    for programs in (
+        # The litmus programs.
+        _both(
+            "read, then write",
+            "compute reads x; async write x: the compute sees the old x",
+            _read_x(), Write(X, 5, 0, 1),
+        ),
+        _both(
+            "write, then write",
+            "compute writes x; async write x: x is the host's",
+            _read_x(), _add_x(1), Write(X, 5, 0, 1),
+        ),
+        _both(
+            "pinned, then ordinary",
+            "async write from pinned memory, then from ordinary memory: the second wins",
+            _read_x(), Write(X, 5, 0, 1, borrow=True, pinned=True), Write(X, 900, 1),
+        ),
+        _both(
+            "read, then overwrite",
+            "async read x; compute overwrites x: the read is the old x",
+            _read_x(), Read(X, 0), Launch("store", (X,), 7, 1), Collect(0),
+        ),
+        _both(
+            "read between writes",
+            "compute writes x; async read; compute writes x: the read is the first's",
+            _add_x(1), Read(X, 0), _add_x(1, 1), Read(X, 1, 1, out=True), _add_x(1), Collect(0),
+        ),
+        _both(
+            "changed source",
+            "host memory reused after an asynchronous write: the device has the old source",
+            _read_x(), Write(X, 5, 0), Change(0),
+            Write(Y, 600, 1, 1, pinned=True), Change(1),
+        ),
+        _both(
+            "event covers a read",
+            "async read; record event; wait for the event only: the bytes have arrived",
+            _add_x(1), Read(X, 0, out=True), Record(1), EventWait(1), _add_x(1), Collect(0),
+        ),
+        _both(
+            "event covers a write",
+            "compute; async write; record event; wait for the event only: the write is in",
+            _read_x(), Write(X, 5, 0, borrow=True), Record(1), EventWait(1),
+        ),
+        _both(
+            "blocking write",
+            "compute in flight; write of what it reads, waited for: waits or renames",
+            _read_x(), Flush(), Write(X, 5, 0, 1), Collect(0),
+        ),
+        _both(
+            "fill of what is read",
+            "a fill of memory that work in flight still reads is ordered behind it",
+            _read_x(), Flush(), Fill(X, 5, 1),
+        ),
+        # More of the field's bugs.
+        _both(
+            "host writes b0",
+            "a kernel reads b0; the host writes a part of b0",
+            _read_x(), Write(_HALF, 5, 0),
+        ),
+        _both(
+            "copy dropped at an event",
+            "deferred copies must survive events, flushes and submissions",
+            _read_x(), Write(_HALF, 5, 0), Record(1), Record(2), Flush(), Read(Y, 3),
+            Record(4), Flush(), _add_x(1), EventDone(1), EventWait(4), Collect(3),
+        ),
+        _both(
+            "deferred clear",
+            "a clear of a part of what a kernel in flight reads, then more work on it",
+            _read_x(), Fill(_HALF, 0, 1), Launch("mix", (X, Z), 1), Fill(X, 3, 1),
+        ),
+        _both(
+            "read after a borrowed write",
+            "a borrowed write is in its place for a kernel, a read and a look",
+            _read_x(), Write(X, 5, 0, 1, borrow=True), Launch("copy", (X, Z), 0),
+            Read(X, 1), Numpy(X), Collect(0), Change(0),
+        ),
+        _both(
+            "readers on two streams",
+            "two streams read one array, a third writes it",
+            _add_x(1), _read_x(), Launch("copy", (X, Z), 0, 1, slow=True), _add_x(1, 2),
+            Read(X, 0, 2),
+        ),
+        _both(
+            "held view",
+            "a view held while a kernel writes does not change",
+            View(X, 0), _add_x(1), View(_HALF, 1), Write(_HALF, 5, 2), Drop(0), _add_x(1, 1),
+            Numpy(X), Drop(1),
+        ),
+        _both(
+            "results of two streams",
+            "two streams read at once: each has its own result",
+            _add_x(1), Launch("store", (Y,), 7, 1, slow=True), Read(X, 0), Read(Y, 1, 1),
+            _add_x(1), Collect(1), Collect(0),
+        ),
+        _both(
+            "visible to the device, not to the host",
+            "a barrier inside a recording is not host visibility",
+            BeginBatch(), _add_x(1), _read_x(), Read(Y, 0), EndBatch(), Collect(0), Numpy(Y),
+        ),
+        _both(
+            "reused memory",
+            "memory dropped while in use comes back as another array",
+            _read_x(), Renew(0), Write(X, 5, 0, 1), Launch("mix", (X, Y), 0, 1),
+            Renew(1, close=True), Launch("mix", (X, Y), 0),
+        ),
+        _both(
+            "a chain through streams",
+            "streams ordered by events that wait for events",
+            _add_x(1), Write(_HALF, 5, 0, borrow=True), Record(1), StreamWait(1, 1), Record(2, 1),
+            StreamWait(2, 2), Launch("copy", (X, Y), 0, 2), Record(3, 2), EventWait(3),
+            EventDone(1),
+        ),
+        _both(
+            "a stream that only waits",
+            "an event on a stream that does nothing but wait covers what it waits for",
+            _read_x(), Write(_HALF, 5, 0, borrow=True), Record(1), StreamWait(1, 1), Record(2, 1),
+            EventWait(2), Read(X, 3, 2, out=True), Record(4, 2), EventWait(4),
+        ),
+        _both(
+            "overlapping copies",
+            "copies within an array are as if through a temporary, and in order",
+            _read_x(), Copy(Part(0, 0, 255), Part(0, 1, 256)), _add_x(1, 1),
+            Copy(Part(0, 1, 256), Part(0, 0, 255), 1), Copy(X, Z),
+        ),
+        # Found by this suite.
+        _both(
+            "borrowed writes on two streams",
+            "a host copy that waits for another stream's host copy does not wait for ever",
+            _read_x(), Write(Part(1, 0, 1), 5, 0, 0, borrow=True),
+            Write(Part(1, 0, 1), 9, 1, 1, borrow=True), Numpy(Y),
+        ),
+        _both(
+            "strided write beside device writes",
+            "a strided host write leaves alone what a kernel wrote between its elements",
+            _add_x(1), Record(2), EventDone(2), Write(Part(0, 0, 16, 2), 5, 0),
+            Fill(Part(0, 1, 16, 3), 7), Read(Part(0, 1, 16, 2), 1), Launch("sparse", (X,), 3),
+            Numpy(Part(0, 0, 32, 3)),
+        ),
+        _both(
+            "adopted memory",
+            "the device works in the program's own memory, with writes around it",
+            _read_x(), Write(_HALF, 5, 0, 1), Launch("mix", (Y, X), 0, slow=True), Read(X, 1),
+            Fill(_HALF, 3, 1), Renew(0),
+            how="adopted",
+        ),
+    )
+    for program in programs
+)  # fmt: skip

@@ -1,0 +1,159 @@
+"""Faults at every call: the N-th call of each kind fails, for every N, over programs.
+
+Out of memory is one-shot: the program catches it, tries the same operation once more, and must come
+out right (rule 8: the call that failed changed nothing). A lost device is for good: everything
+pending and everything new must raise `DeviceLost`, and closing must still work. Either way nothing
+may hang, and what the driver handed out must be given back by the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import penstock as ps
+from penstock.conformance.program import Program
+from penstock.conformance.runner import Bench, Failure, Running, Wrong
+from penstock.driver.sim import SimDriver
+
+#: Calls that may fail for want of memory, and calls by which a device may turn out lost.
+OUT_OF_MEMORY = (
+    "allocate", "import_host", "queue", "timeline", "recordings", "begin", "dispatch", "submit",
+)  # fmt: skip
+LOST = ("submit", "wait", "signal", "begin")
+
+
+class _Trying(Running):
+    """Does every operation once more if it ran out of memory."""
+
+    def _do(self, operation: Any) -> Any:
+        return _again(lambda: super(_Trying, self)._do(operation))
+
+    def _make(self, number: int) -> ps.Array:
+        made: ps.Array = _again(lambda: super(_Trying, self)._make(number))
+        return made
+
+    def _finish(self) -> None:
+        _again(super()._finish)
+
+
+def faults_of(program: Program, transfers: str, seed: int) -> Iterator[tuple[str, Failure | None]]:
+    """Run the program with each fault in turn: which it was, and what went wrong, if anything."""
+    for calls, run in ((OUT_OF_MEMORY, _out_of_memory), (LOST, _lost)):
+        for call in calls:
+            yield from _every(call, partial(run, program, transfers, seed, call))
+
+
+def _every(
+    call: str, run: Callable[[int], tuple[bool, Failure | None]]
+) -> Iterator[tuple[str, Failure | None]]:
+    """N = 1, 2, … until a run makes fewer than N such calls."""
+    number, reached = 1, True
+    while reached:
+        reached, failure = run(number)
+        if reached:
+            yield f"{call} {number}", failure
+        number += 1
+
+
+class _Fault:
+    """Fails the n-th call of a kind; afterwards tells whether there was one."""
+
+    def __init__(self, call: str, number: int, error: Callable[[str], BaseException]) -> None:
+        self.call, self.number, self.error = call, number, error
+        self.reached = False
+
+    def __call__(self, name: str, count: int) -> BaseException | None:
+        if name != self.call or count != self.number:
+            return None
+        self.reached = True
+        return self.error(f"fault at {name} {count}")
+
+
+def _out_of_memory(
+    program: Program, transfers: str, seed: int, call: str, number: int
+) -> tuple[bool, Failure | None]:
+    fault = _Fault(call, number, ps.OutOfMemory)
+    try:
+        device = ps.Device(driver="sim", seed=seed, transfers=transfers, fault=fault)
+    except ps.OutOfMemory:
+        return True, None  # opening fails as a whole
+    what = ""
+    with device:
+        running: _Trying | None = None
+        try:
+            bench = _again(lambda: Bench(device, seed))
+            _again(lambda: bench.streams(program.streams))
+            running = _Trying(program, bench)
+            running.all()
+        except Wrong as wrong:
+            what = str(wrong)
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+        finally:
+            if running is not None:
+                running.end_batches()
+        at = running.at if running is not None else None
+        messages = tuple(device.messages)
+        del running
+    what = what or (messages[0] if messages else _left_behind(device))
+    failure = Failure(f"after {call} {number} failed: {what}", at, transfers, seed, messages)
+    return fault.reached, failure if what else None
+
+
+def _lost(
+    program: Program, transfers: str, seed: int, call: str, number: int
+) -> tuple[bool, Failure | None]:
+    fault = _Fault(call, number, ps.DeviceLost)
+    what = ""
+    try:
+        device = ps.Device(driver="sim", seed=seed, transfers=transfers, fault=fault)
+    except ps.DeviceLost:
+        return True, None
+    with device:
+        running = None
+        try:
+            running = Running(program, Bench(device, seed))
+            running.all()
+        except ps.DeviceLost:
+            what = _after_the_loss(device, running)
+        except Exception as error:
+            what = f"{type(error).__name__} instead of DeviceLost: {error}"
+        else:
+            # Nobody asked for anything that was lost; but whoever asks now is told.
+            if fault.reached and device.scheduler.lost is None:
+                what = "the loss went unnoticed"
+    failure = Failure(f"lost at {call} {number}: {what}", None, transfers, seed)
+    return fault.reached, failure if what else None
+
+
+def _after_the_loss(device: ps.Device, running: Running | None) -> str:
+    """Everything new, and everything pending that is not done, raises `DeviceLost`."""
+    if device.scheduler.lost is None:
+        return "a call raised DeviceLost, but the device does not know that it is lost"
+    calls: list[Callable[[], Any]] = [device.stream, lambda: device.zeros(1), device.synchronize]
+    for call in calls:
+        with contextlib.suppress(ps.DeviceLost):
+            call()
+            return f"{call} worked on a lost device"
+    for pending in running.pending.values() if running is not None else ():
+        with contextlib.suppress(ps.DeviceLost):
+            pending.result(1)  # a value that had arrived stays; any other must raise
+    return ""
+
+
+def _left_behind(device: ps.Device) -> str:
+    """What the driver handed out and did not get back, after `close`."""
+    driver = device.scheduler.driver
+    assert isinstance(driver, SimDriver)
+    left = driver.machine.memories
+    return f"{len(left)} memories were never freed" if left and not device.scheduler.exports else ""
+
+
+def _again(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except ps.OutOfMemory:
+        return call()

@@ -1,0 +1,114 @@
+"""Kernels with every access mode, each as GLSL and as the Python function that says what it does.
+
+All work on `n` elements of uint32, one per invocation. A kernel spins before it touches its arrays
+(`spin` rounds), so that on a real device a transfer that does not keep its place is seen.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import penstock as ps
+from penstock.glsl import compile_glsl
+
+Host = npt.NDArray[Any]
+
+SLOW = 20_000  # rounds; a fraction of a millisecond for the few elements of a program
+
+_SOURCE = """
+layout(local_size_x = 64) in;
+{bindings}
+layout(push_constant) uniform P {{ uint n; uint spin; uint a; }};
+uint spin_for(uint i) {{
+    uint h = i;
+    for (uint k = 0; k < spin; ++k) h = h * 1664525u + 1013904223u;
+    return (h == 1u && n == 0u) ? 1u : 0u;
+}}
+void main() {{
+    uint i = gl_GlobalInvocationID.x;
+    if (i < n) {{ uint zero = spin_for(i); {body} }}
+}}
+"""
+_QUALIFIER = {"r": "readonly", "w": "writeonly", "rw": ""}
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A kernel: its arrays with their access, its body, and what it does to NumPy arrays."""
+
+    arrays: tuple[tuple[str, str], ...]
+    body: str
+    apply: Callable[..., None]
+
+    @property
+    def source(self) -> str:
+        bindings = "\n".join(
+            f"layout(binding = {number}) {_QUALIFIER[access]} "
+            f"buffer B{number} {{ uint {name}[]; }};"
+            for number, (name, access) in enumerate(self.arrays)
+        )
+        return _SOURCE.format(bindings=bindings, body=self.body)
+
+    def reference(self, *, n: int, spin: int, a: int, threads: object, **arrays: Host) -> None:
+        self.apply(*(arrays[name][:n] for name, _ in self.arrays), np.uint32(a))
+
+
+def _copy(x: Host, y: Host, a: np.uint32) -> None:
+    y[:] = x + a
+
+
+def _add(x: Host, a: np.uint32) -> None:
+    x += a
+
+
+def _store(x: Host, a: np.uint32) -> None:
+    x[:] = a + np.arange(len(x), dtype=np.uint32)
+
+
+def _sparse(x: Host, a: np.uint32) -> None:
+    x[::2] = a
+
+
+def _sum(x: Host, y: Host, z: Host, a: np.uint32) -> None:
+    z[:] = x + y + a
+
+
+def _mix(x: Host, y: Host, a: np.uint32) -> None:
+    y[:] = y * np.uint32(3) + x + a
+
+
+KERNELS = {
+    "copy": Definition((("x", "r"), ("y", "w")), "y[i] = x[i] + a + zero;", _copy),
+    "add": Definition((("x", "rw"),), "x[i] = x[i] + a + zero;", _add),
+    "store": Definition((("x", "w"),), "x[i] = a + i + zero;", _store),
+    # Write-only, and yet not everything is written: the rest must stay.
+    "sparse": Definition((("x", "w"),), "if (i % 2 == 0) x[i] = a + zero;", _sparse),
+    "sum": Definition((("x", "r"), ("y", "r"), ("z", "w")), "z[i] = x[i] + y[i] + a + zero;", _sum),
+    "mix": Definition((("x", "r"), ("y", "rw")), "y[i] = y[i] * 3 + x[i] + a + zero;", _mix),
+}
+
+
+class Kernels:
+    """The kernels of one device, made when first called."""
+
+    def __init__(self, device: ps.Device) -> None:
+        self._device = device
+        self._made: dict[str, ps.Kernel] = {}
+
+    def __getitem__(self, name: str) -> ps.Kernel:
+        if name not in self._made:
+            self._made[name] = self._device.kernel(
+                _spirv(name), name=name, reference=KERNELS[name].reference
+            )
+        return self._made[name]
+
+
+@functools.cache
+def _spirv(name: str) -> bytes:
+    return compile_glsl(KERNELS[name].source, name=name)

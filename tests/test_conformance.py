@@ -1,0 +1,141 @@
+"""The conformance suite: it passes on every driver, and it would tell if something were wrong."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import get_args
+
+import pytest
+from conftest import HAS_VALIDATION, OpenDevice
+
+import penstock as ps
+from penstock.__main__ import main
+from penstock.conformance import (
+    CORPUS,
+    Bench,
+    Lab,
+    Program,
+    as_script,
+    generate,
+    run,
+    runner,
+    shrink,
+)
+from penstock.conformance.faults import faults_of
+from penstock.conformance.kernels import KERNELS
+from penstock.conformance.oracle import is_valid
+from penstock.conformance.program import Launch, Operation
+from penstock.driver.sim.driver import SimRecording
+from penstock.transfer import MODES
+
+
+@pytest.mark.parametrize("program", CORPUS, ids=lambda program: program.name)
+def test_named_programs_on_the_simulator(program: Program) -> None:
+    with Lab() as lab:
+        for mode in MODES:
+            for seed in range(2):
+                assert lab.run(program, mode, seed) is None
+
+
+def test_named_programs_on_a_device(shared_device: OpenDevice) -> None:
+    for mode in MODES:
+        bench = Bench(shared_device(transfers=mode))
+        for program in CORPUS:
+            assert run(program, bench) is None, program.name
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_random_programs_on_the_simulator(mode: str) -> None:
+    with Lab() as lab:
+        for seed in range(50):
+            program = generate(seed)
+            assert lab.run(program, mode, seed) is None, as_script(program)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_random_programs_on_a_device(mode: str, driver: str) -> None:
+    # The validation layer stalls for 10 s when threads wait and signal, which this mode does.
+    validate = HAS_VALIDATION and mode != "ordered"
+    with Lab("vulkan", driver, validate=validate) as lab:
+        for seed in range(10):
+            program = generate(seed, alignment=lab.alignment(mode))
+            assert lab.run(program, mode, seed) is None, as_script(program)
+
+
+def test_programs_depend_on_the_seed_alone() -> None:
+    assert [generate(seed) for seed in range(20)] == [generate(seed) for seed in range(20)]
+    assert len({generate(seed) for seed in range(20)}) == 20
+    assert len(generate(3, size=7).operations) == 7
+
+
+def test_every_operation_and_kernel_is_generated() -> None:
+    operations = [each for seed in range(200) for each in generate(seed).operations]
+    assert {type(each) for each in operations} == set(get_args(Operation))
+    assert {each.kernel for each in operations if isinstance(each, Launch)} == set(KERNELS)
+
+
+def test_named_programs_are_valid_and_named_once() -> None:
+    assert all(is_valid(program) for program in CORPUS)
+    assert len({program.name for program in CORPUS}) == len(CORPUS)
+    assert all(program.about for program in CORPUS)
+
+
+@pytest.mark.parametrize(
+    "program", [*CORPUS[::6], *map(generate, range(10))], ids=lambda program: program.name
+)
+def test_scripts_do_what_programs_do(program: Program) -> None:
+    for mode in ("auto", "unmapped"):
+        scope: dict[str, object] = {}
+        exec(as_script(program, f'driver="sim", transfers="{mode}"'), scope)
+
+
+def test_a_broken_runtime_is_found_by_a_small_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SimRecording, "barrier", lambda self: None)
+    with Lab() as lab:
+        for seed in range(30):
+            program = generate(seed)
+            failure = lab.run(program, "auto", seed)
+            if failure is not None:
+                break
+        else:
+            pytest.fail("not found")
+        small, failure = shrink(program, failure, lab.run_any)
+        assert len(small.operations) <= 4
+        assert failure.messages
+        script = as_script(small, lab.device_arguments(failure))
+        assert f"seed={failure.seed}" in script
+        with pytest.raises(AssertionError):
+            exec(compile(script, "program.py", "exec"), {})
+
+
+def test_a_program_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(array: ps.Array) -> None:
+        while True:
+            time.sleep(0.01)
+
+    monkeypatch.setattr(runner, "_SIMULATED", 0.2)
+    monkeypatch.setattr(ps.Array, "numpy", hang)
+    failure = Lab().run(CORPUS[0], "auto", 0)
+    assert failure is not None
+    assert "hangs" in failure.what
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ["check", "--programs", "5", "--seed", "100", "--transfers", "staged"]
+    assert main(command) == 0
+    assert "5 random programs on simulator" in capsys.readouterr().out
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["passed"] is True
+    monkeypatch.setattr(SimRecording, "barrier", lambda self: None)
+    assert main(command) == 1
+    printed = capsys.readouterr().out
+    assert "FAILED" in printed
+    assert "program.py:" in printed
+    assert 'dev = ps.Device(driver="sim"' in printed
+
+
+def test_faults_change_nothing() -> None:
+    for number, program in enumerate((*CORPUS[::3], generate(1), generate(2))):
+        for what, failure in faults_of(program, MODES[number % len(MODES)], number):
+            assert failure is None, f"{program.name}, {what}: {failure}"
