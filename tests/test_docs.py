@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import penstock as ps
 from penstock.__main__ import main
 
 ROOT = Path(__file__).parent.parent
@@ -29,12 +30,18 @@ def test_snippet_runs(code: str) -> None:
 def test_links_and_commands_exist() -> None:
     for page in PAGES:
         text = page.read_text()
-        for link in re.findall(r"\]\(([^)#:]+)\)", text):
+        prose = re.sub(r"```.*?```", "", text, flags=re.S)
+        for link in re.findall(r"\]\(([^)#:]+)\)", prose):
             assert (page.parent / link).exists(), f"{page.name}: {link}"
         for script in re.findall(r"^scripts/\w+", text, re.M):
             assert (ROOT / script).exists(), script
         for benchmark in re.findall(r"python -m\s+benchmarks (\w+)", text):
             assert (ROOT / "benchmarks" / f"{benchmark}.py").exists(), benchmark
+        for line in re.findall(r"^penstock (check .*?)(?:  #.*)?$", text, re.M):
+            quick = ["--programs", "2", "--transfers", "auto"]
+            installed = any("llvmpipe" in info.name for info in ps.devices())
+            if "vulkan" not in line or (installed and "--validate" not in line):
+                assert main([*line.split(), *quick]) == 0, line
 
 
 def test_design_names_every_module() -> None:
