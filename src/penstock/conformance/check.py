@@ -59,10 +59,10 @@ class Report:
 
 
 def check(
-    lab: Lab, programs: int, seed: int, modes: Sequence[str], terminal: TextIO = sys.stderr
+    lab: Lab, programs: int, seed: int, modes: Sequence[str], terminal: TextIO | None = None
 ) -> Report:
     """Run everything; stops at the first program that fails."""
-    bar = _Bar(terminal, len(CORPUS) * len(modes) + programs)
+    bar = _Bar(terminal or sys.stderr, len(CORPUS) * len(modes) + programs)
     start = time.perf_counter()
     named = others = 0
     report = Report(lab.name_of(modes[0]), 0, 0, 0.0)
@@ -83,11 +83,11 @@ def check(
 
 
 def check_faults(
-    programs: int, seed: int, modes: Sequence[str], terminal: TextIO = sys.stderr
+    programs: int, seed: int, modes: Sequence[str], terminal: TextIO | None = None
 ) -> Report:
     """Fail every call of the simulator in turn, over the corpus and some random programs."""
     chosen = [*CORPUS, *(generate(number, _SIZE) for number in range(seed, seed + programs))]
-    bar = _Bar(terminal, len(chosen))
+    bar = _Bar(terminal or sys.stderr, len(chosen))
     start = time.perf_counter()
     runs = 0
     for number, program in enumerate(chosen):
