@@ -12,13 +12,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 import penstock as ps
+from penstock.closing import Closing
 from penstock.conformance.kernels import KERNELS, SLOW, Kernels
 from penstock.conformance.oracle import Oracle, initial, is_valid, source_of
 from penstock.conformance.program import (
@@ -99,7 +99,7 @@ class Bench:
         return self.device.scheduler.transfers
 
 
-class Lab:
+class Lab(Closing):
     """Opens devices for programs: a fresh one each time on the simulator, else one per mode."""
 
     def __init__(
@@ -155,17 +155,6 @@ class Lab:
         for bench in self._benches.values():
             bench.device.close()
         self._benches.clear()
-
-    def __enter__(self) -> Lab:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _bench(self, transfers: str) -> Bench:
         if transfers not in self._benches:
