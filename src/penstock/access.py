@@ -119,10 +119,7 @@ def _latest(found: list[Access]) -> Access:
 
 def views_shown(buffer: Buffer, region: Region) -> bool:
     """Whether a live read-only view shows any of these bytes; raises for a writable one."""
-    if not buffer.backing.views:
-        return False
-    buffer.scheduler.drain()
-    shown = [view for view in buffer.backing.views if view[0].overlaps(region)]
+    shown = buffer.views_of(region)
     if any(writable for _, writable in shown):
         raise ViewHeld(
             f"a live writable view shows bytes {region.lo}:{region.hi} of array {buffer.name!r}; "

@@ -87,6 +87,13 @@ class Buffer:
         if tracing.active:
             tracing.emit("rename", reason, buffer=self.name, lo=0, hi=self.nbytes, path="rename")
 
+    def views_of(self, region: Region) -> list[tuple[Region, bool]]:
+        """The live host views that show any of these bytes, and whether each may write."""
+        if not self.backing.views:
+            return []
+        self.scheduler.drain()
+        return [view for view in self.backing.views if view[0].overlaps(region)]
+
     def backing_for(
         self, stream: Stream, region: Region, what: str, *, write: bool, overwrite: bool = False
     ) -> Backing:
@@ -108,8 +115,7 @@ class Buffer:
     def _make_way(
         self, stream: Stream, region: Region, what: str, *, write: bool, overwrite: bool
     ) -> None:
-        self.scheduler.drain()
-        shown = [view for view in self.backing.views if view[0].overlaps(region)]
+        shown = self.views_of(region)
         if any(writable for _, writable in shown):
             raise ViewHeld(
                 f"{what} uses bytes {region.lo}:{region.hi} of array {self.name!r}, which a live "

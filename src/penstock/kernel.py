@@ -105,7 +105,6 @@ class Kernel(Closing):
         self._closed = False
         self._slots = [Slot(binding, device.info) for binding in self.interface.bindings]
         members = [member.name for member in self.interface.push]
-        self._names = frozenset([slot.name for slot in self._slots] + members)
         self._most_groups = device.info.limits["group_count"]
         self.what = f"kernel {self.name}"
         self.counts_of: dict[int, tuple[int, int, int]] = {}  # by threads, for the fast path

@@ -80,12 +80,6 @@ class Backing:
         return self.memory.address is not None
 
     @property
-    def bytes(self) -> npt.NDArray[np.uint8]:
-        """The host's sight of it, for transfers; not tracked, never given to users."""
-        assert self.chunk.bytes is not None
-        return self.chunk.bytes[self.offset : self.offset + self.nbytes]
-
-    @property
     def idle(self) -> bool:
         """Whether nothing on the device or host uses it, as far as is known."""
         return not self.holds and not self.history.pending()
