@@ -1,9 +1,13 @@
 """The interface of a SPIR-V compute kernel, read from its bytes.
 
 `reflect` tells what a kernel wants to be called with: its buffers and how it uses each one, its
-push constants, its specialization constants, its local size and the capabilities it needs. It is
-not a validator: what it does not have to understand it steps over. But whatever it is given, it
-either answers or raises `InvalidSpirv` or `Unsupported`, in time linear in the size of the module.
+push constants, its result, its specialization constants, its local size and the capabilities it
+needs. It is not a validator: what it does not have to understand it steps over. But whatever it is
+given, it either answers or raises `InvalidSpirv` or `Unsupported`, in time linear in the size of
+the module.
+
+A kernel returns a result by writing a storage block named `Result` of fixed size:
+`layout(binding = 2) buffer Result { float sum; };`.
 
 How a kernel uses a buffer is what the code does, narrowed by what is declared. Every pointer made
 from a buffer is followed; one that goes where it cannot be followed counts as read and written.
@@ -26,6 +30,7 @@ __all__ = ["Binding", "Constant", "Interface", "Member", "reflect"]
 Dtype: TypeAlias = "np.dtype[Any]"
 Access: TypeAlias = Literal["r", "w", "rw"]
 Kind: TypeAlias = Literal["storage", "uniform"]
+Purpose: TypeAlias = Literal["array", "arguments", "result"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +46,12 @@ class Binding:
     header: int  # bytes before the runtime array
     stride: int | None  # of the runtime array
     min_size: int  # bytes of the fixed part and, of a runtime array, one element
+    purpose: Purpose = "array"  # only arrays are passed by the caller
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A push constant: a NumPy array of `shape` and `strides` at `offset`.
+    """A scalar argument or a part of a result: an array of `shape` and `strides` at `offset`.
 
     A matrix has shape (columns, rows), whichever way it is stored. An array of structs gives each
     of the struct's members one more leading dimension.
@@ -83,11 +89,12 @@ class Interface:
     local_size_ids: tuple[int | None, int | None, int | None]  # constants that set the local size
     bindings: tuple[Binding, ...]
     push: tuple[Member, ...]
-    push_size: int  # a multiple of four, as Vulkan wants it
+    push_size: int  # a multiple of four, as Vulkan wants it; 0 if they are in a buffer
     constants: tuple[Constant, ...]
     capabilities: frozenset[str]  # those that need something of the device
     shared_size: int  # bytes of shared memory, at least
     version: tuple[int, int]  # of SPIR-V: 1.5 needs Vulkan 1.2, 1.6 needs Vulkan 1.3
+    result: tuple[Member, ...] = ()
 
 
 def reflect(code: bytes, entry: str | None = None) -> Interface:
@@ -119,6 +126,7 @@ def reflect(code: bytes, entry: str | None = None) -> Interface:
         ),
         shared_size=sum(module.packed_size(pointer) for pointer in module.shared),
         version=module.version,
+        result=_result_members(module, blocks, uses),
     )
 
 
@@ -206,7 +214,27 @@ def _binding(module: _Module, variable: int, inferred: int) -> Binding:
         header=header,
         stride=stride,
         min_size=max(fixed, header + (stride or 0)),
+        purpose="result" if _is_result(module, variable, inferred) else "array",
     )
+
+
+def _is_result(module: _Module, variable: int, inferred: int) -> bool:
+    struct = module.block_of(variable)
+    if module.name(struct) != "Result" or module.variables[variable][1] != _STORAGE_BUFFER:
+        return False
+    runtime = module.fixed_part(struct)[2] is not None
+    return not runtime and _access(module, variable, struct, inferred) != "r"
+
+
+def _result_members(module: _Module, blocks: list[int], uses: dict[int, int]) -> tuple[Member, ...]:
+    found = [block for block in blocks if _is_result(module, block, uses.get(block, 0))]
+    if len(found) > 1:
+        raise Unsupported("SPIR-V: a kernel can have only one block named 'Result'")
+    members = tuple(module.leaves(module.block_of(found[0]))) if found else ()
+    for member in members:
+        if member.dtype.kind == "V":
+            raise Unsupported(f"SPIR-V: result {member.name!r} is of a type NumPy lacks")
+    return members
 
 
 def _access(module: _Module, variable: int, struct: int, inferred: int) -> Access:

@@ -94,8 +94,8 @@ class Timeline(Protocol):
     def close(self) -> None: ...
 
 
-class Recording(Protocol):
-    """A list of commands for one submission. `begin` empties it for reuse."""
+class Commands(Protocol):
+    """A list of commands. `begin` empties it for reuse."""
 
     def begin(self) -> None: ...
 
@@ -108,6 +108,12 @@ class Recording(Protocol):
         """
         ...
 
+    def dispatch_indirect(
+        self, program: Any, bindings: tuple[int, ...], memory: Any, offset: int
+    ) -> None:
+        """The same, in as many groups as three words in memory say when the command runs."""
+        ...
+
     def copy(self, source: Any, target: Any, regions: Regions) -> None:
         """Copy bytes. No region of the target may overlap one of the source."""
         ...
@@ -117,6 +123,26 @@ class Recording(Protocol):
         ...
 
     def barrier(self) -> None: ...
+
+
+class Replayable(Commands, Protocol):
+    """Commands to execute again and again, also while they still run from the last time."""
+
+    def end(self) -> None:
+        """Nothing more is recorded until `begin`."""
+        ...
+
+    def close(self) -> None:
+        """Nothing that executes it may be in flight."""
+        ...
+
+
+class Recording(Commands, Protocol):
+    """The commands of one submission."""
+
+    def execute(self, sequence: Any) -> None:
+        """All commands of a sequence, as if they were recorded here one by one."""
+        ...
 
     def publish(self) -> None: ...
 
@@ -183,6 +209,8 @@ class Driver(Protocol):
     def forget(self, program: Any) -> None: ...
 
     def queue(self, index: int) -> Queue: ...
+
+    def replayable(self) -> Replayable: ...
 
     def timeline(self) -> Timeline: ...
 

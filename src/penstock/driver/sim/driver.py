@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from penstock.driver.protocol import DeviceInfo, Notify, Reference, Regions
 from penstock.driver.sim.machine import Command, Machine, Place, SimQueue, SimTimeline, Submission
 from penstock.driver.sim.memory import Bytes, SimMemory
 from penstock.errors import Unsupported
-from penstock.spirv import Interface
+from penstock.spirv import Interface, Member
 
 _LIMITS: dict[str, int | tuple[int, ...]] = {
     "allocation": 1 << 30,
@@ -52,7 +53,7 @@ class SimProgram:
         self.reference = reference
 
 
-class SimRecording:
+class _Commands:
     """A list of commands."""
 
     def __init__(self, driver: SimDriver) -> None:
@@ -67,27 +68,50 @@ class SimRecording:
         self, program: SimProgram, bindings: tuple[int, ...], groups: tuple[int, int, int]
     ) -> None:
         self._driver.called("dispatch")
+        self._kernel(program, bindings, [], lambda _: groups)
+
+    def dispatch_indirect(
+        self, program: SimProgram, bindings: tuple[int, ...], memory: SimMemory, offset: int
+    ) -> None:
+        self._driver.called("dispatch_indirect")
+        counts: list[Place] = [(memory, offset, offset + 12)]
+        self._kernel(program, bindings, counts, lambda inputs: inputs[-1].view(np.uint32).tolist())
+
+    def _kernel(
+        self,
+        program: SimProgram,
+        bindings: tuple[int, ...],
+        counts: list[Place],
+        groups: Callable[[list[Bytes]], Iterable[int]],
+    ) -> None:
         interface = program.interface
         places: list[Place] = []
         for slot in range(len(interface.bindings)):
             handle, offset, nbytes = bindings[3 * slot : 3 * slot + 3]
             places.append((self._driver.machine.memories[handle], offset, offset + nbytes))
         access = [binding.access for binding in interface.bindings]
-        scalars = _unpack(interface, bytes(program.push))
-        threads = tuple(n * size for n, size in zip(groups, interface.local_size, strict=True))
+        pushed = bytes(program.push)
 
         def compute(inputs: list[Bytes]) -> list[Bytes]:
-            arrays = {
-                binding.name: content.view(binding.dtype or np.uint8)
-                for binding, content in zip(interface.bindings, inputs, strict=True)
-            }
-            program.reference(**arrays, **scalars, threads=threads)
-            return [c for c, mode in zip(inputs, access, strict=True) if mode != "r"]
+            arrays: dict[str, Any] = {}
+            block = pushed
+            for binding, content in zip(interface.bindings, inputs, strict=False):
+                if binding.purpose == "arguments":
+                    block = content.tobytes()
+                elif binding.purpose == "result":
+                    arrays["result"] = _parts(interface.result, content)
+                else:
+                    arrays[binding.name] = content.view(binding.dtype or np.uint8)
+            sizes = zip(groups(inputs), interface.local_size, strict=True)
+            threads = tuple(count * size for count, size in sizes)
+            if 0 not in threads:
+                program.reference(**arrays, **_scalars(interface, block), threads=threads)
+            return [c for c, mode in zip(inputs, access, strict=False) if mode != "r"]
 
         self._add(
             "a kernel",
-            places,
-            [place for place, mode in zip(places, access, strict=True) if mode != "w"],
+            [*places, *counts],
+            [place for place, mode in zip(places, access, strict=True) if mode != "w"] + counts,
             [place for place, mode in zip(places, access, strict=True) if mode != "r"],
             compute,
         )
@@ -111,12 +135,6 @@ class SimRecording:
     def barrier(self) -> None:
         self.commands.append("barrier")
 
-    def publish(self) -> None:
-        self.commands.append("publish")
-
-    def acquire(self) -> None:
-        self.commands.append("acquire")
-
     def _add(
         self,
         what: str,
@@ -126,6 +144,32 @@ class SimRecording:
         compute: Callable[[list[Bytes]], list[Bytes]],
     ) -> None:
         self.commands.append(Command(what, tracing.user_line(), inputs, reads, writes, compute))
+
+
+class SimReplayable(_Commands):
+    """Commands to execute again and again."""
+
+    def end(self) -> None:
+        self._driver.called("end")
+
+    def close(self) -> None: ...
+
+
+class SimRecording(_Commands):
+    """The commands of one submission."""
+
+    def execute(self, replayable: SimReplayable) -> None:
+        self._driver.called("execute")
+        self.commands += [
+            replace(command) if isinstance(command, Command) else command
+            for command in replayable.commands
+        ]
+
+    def publish(self) -> None:
+        self.commands.append("publish")
+
+    def acquire(self) -> None:
+        self.commands.append("acquire")
 
 
 class SimStreamQueue:
@@ -249,6 +293,11 @@ class SimDriver:
         fifo = self.machine.fifos[index % self.queue_count]
         return SimStreamQueue(self, SimQueue(self.machine, self._agents, fifo))
 
+    def replayable(self) -> SimReplayable:
+        self.called("replayable")
+        self.notify("replayable", 0)
+        return SimReplayable(self)
+
     def timeline(self) -> SimTimeline:
         self.called("timeline")
         self.notify("timeline", 0)
@@ -281,14 +330,19 @@ class SimDriver:
     def close(self) -> None: ...
 
 
-def _unpack(interface: Interface, block: bytes) -> dict[str, Any]:
+def _scalars(interface: Interface, block: bytes) -> dict[str, Any]:
     """The scalars of a launch, by name."""
-    values = {
+    values = _parts(interface.push, np.frombuffer(block, np.uint8))
+    return {
+        name: value.item() if value.shape == () else value.copy() for name, value in values.items()
+    }
+
+
+def _parts(members: tuple[Member, ...], block: Bytes) -> dict[str, Bytes]:
+    """Arrays over the parts of a block, by name."""
+    return {
         member.name: np.ndarray(
             member.shape, member.dtype, buffer=block, offset=member.offset, strides=member.strides
         )
-        for member in interface.push
-    }
-    return {
-        name: value.item() if value.shape == () else value.copy() for name, value in values.items()
+        for member in members
     }

@@ -10,7 +10,7 @@ from penstock.driver.protocol import DeviceInfo, Notify, Reference
 from penstock.driver.vulkan.api import C, Instance, check, instance, listing, load, text
 from penstock.driver.vulkan.memory import MemoryTypes, VulkanMemory
 from penstock.driver.vulkan.program import VulkanProgram
-from penstock.driver.vulkan.recording import VulkanQueue
+from penstock.driver.vulkan.recording import VulkanQueue, VulkanReplayable, new_command_pool
 from penstock.driver.vulkan.timeline import VulkanTimeline, WaitInfo
 from penstock.errors import CannotAdopt, NoDevice
 from penstock.spirv import Interface
@@ -97,6 +97,7 @@ _DEVICE_FUNCTIONS = [
     "vkCreateCommandPool",
     "vkDestroyCommandPool",
     "vkAllocateCommandBuffers",
+    "vkFreeCommandBuffers",
     "vkBeginCommandBuffer",
     "vkEndCommandBuffer",
     "vkQueueSubmit",
@@ -106,6 +107,8 @@ _DEVICE_FUNCTIONS = [
     "vkCmdBindDescriptorSets",
     "vkCmdPushConstants",
     "vkCmdDispatch",
+    "vkCmdDispatchIndirect",
+    "vkCmdExecuteCommands",
     "vkCmdCopyBuffer",
     "vkCmdFillBuffer",
     "vkCmdPushDescriptorSetWithTemplateKHR",
@@ -275,6 +278,7 @@ class VulkanDriver:
         self.push_descriptors = int(physical.push_descriptor.maxPushDescriptors)
         self._programs: set[VulkanProgram] = set()
         self._spare_waits: list[WaitInfo] = []
+        self._replayable_pool: C | None = None
         optional = (_PUSH_DESCRIPTOR, _HOST_IMPORT, _ROBUSTNESS)
         wanted = [extension for extension in optional if extension in physical.extensions]
         names = [ffi.new("char[]", name.encode()) for name in wanted]
@@ -347,6 +351,16 @@ class VulkanDriver:
         self.notify("queue", 0)
         return VulkanQueue(self, out[0])
 
+    def replayable(self) -> VulkanReplayable:
+        self.notify("replayable", 0)
+        return VulkanReplayable(self)
+
+    def replayable_pool(self) -> C:
+        """Where replayable command buffers come from, made when the first is wanted."""
+        if self._replayable_pool is None:
+            self._replayable_pool = new_command_pool(self)
+        return self._replayable_pool
+
     def timeline(self) -> VulkanTimeline:
         self.notify("timeline", 0)
         return VulkanTimeline(self)
@@ -376,6 +390,8 @@ class VulkanDriver:
         ffi, _ = load()
         for program in list(self._programs):
             self.forget(program)
+        if self._replayable_pool is not None:
+            self.call.vkDestroyCommandPool(self.handle, self._replayable_pool, ffi.NULL)
         self.call.vkDestroyDevice(self.handle, ffi.NULL)
 
     def attend(self, actor: Callable[[], bool]) -> None:

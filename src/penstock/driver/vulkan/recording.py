@@ -1,5 +1,7 @@
 """Command buffers and the queues that run them.
 
+Primary ones are recorded for one submission. Secondary ones are recorded once and executed by many.
+
 Structures that a command needs are built once and reused; a command is a handful of foreign calls
 with nothing allocated between them.
 """
@@ -18,29 +20,28 @@ if TYPE_CHECKING:
     from penstock.driver.vulkan.program import DescriptorSet, VulkanProgram
     from penstock.driver.vulkan.timeline import VulkanTimeline
 
-_TRANSFER, _COMPUTE_STAGE, _HOST = 0x1000, 0x800, 0x4000
+_INDIRECT, _TRANSFER, _COMPUTE_STAGE, _HOST = 0x2, 0x1000, 0x800, 0x4000
 _ALL_COMMANDS = 0x10000
 _SHADER_ACCESS, _TRANSFER_ACCESS = 0x20 | 0x40, 0x800 | 0x1000
 _SHADER_WRITE, _TRANSFER_WRITE = 0x40, 0x1000
-_UNIFORM_READ = 0x8
+_INDIRECT_READ, _UNIFORM_READ = 0x1, 0x8
 _HOST_READ, _HOST_WRITE = 0x2000, 0x4000
-_GPU = _TRANSFER | _COMPUTE_STAGE
-_GPU_ACCESS = _SHADER_ACCESS | _TRANSFER_ACCESS | _UNIFORM_READ
+_GPU = _TRANSFER | _COMPUTE_STAGE | _INDIRECT
+_GPU_ACCESS = _SHADER_ACCESS | _TRANSFER_ACCESS | _UNIFORM_READ | _INDIRECT_READ
 _GPU_WRITE = _SHADER_WRITE | _TRANSFER_WRITE
 _COMPUTE_FLAG = 0x20
 
 
-class VulkanRecording:
-    """A primary command buffer. Recording again empties it."""
+class _Commands:
+    """A command buffer. Recording again empties it."""
 
-    def __init__(self, queue: VulkanQueue) -> None:
+    def __init__(self, driver: VulkanDriver, pool: C, level: int, usage: int) -> None:
         ffi, lib = load()
-        self._queue = queue
-        driver = self._driver = queue.driver
+        self._driver = driver
         info = ffi.new("VkCommandBufferAllocateInfo *")
         info.sType = lib.VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO
-        info.commandPool = queue.pool
-        info.level = lib.VK_COMMAND_BUFFER_LEVEL_PRIMARY
+        info.commandPool = pool
+        info.level = level
         info.commandBufferCount = 1
         self.out = ffi.new("VkCommandBuffer *")
         check(
@@ -50,11 +51,8 @@ class VulkanRecording:
         self.command = self.out[0]
         self._begin = ffi.new("VkCommandBufferBeginInfo *")
         self._begin.sType = lib.VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO
-        self._begin.flags = lib.VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT
+        self._begin.flags = usage
         self._between = _Barrier(driver, (_GPU, _GPU_WRITE), (_GPU, _GPU_ACCESS))
-        self._to_host = _Barrier(driver, (_GPU, _GPU_WRITE), (_HOST, _HOST_READ))
-        self._from_host = _Barrier(driver, (_HOST, _HOST_WRITE), (_GPU, _GPU_ACCESS))
-        self.ended = False
         self._program: VulkanProgram | None = None
         self._bindings: tuple[int, ...] | None = None
         self._pushed: bytearray | None = None
@@ -64,13 +62,11 @@ class VulkanRecording:
         self._vk_push = call.vkCmdPushConstants
         self._vk_describe = call.vkCmdPushDescriptorSetWithTemplateKHR
         self._vk_dispatch = call.vkCmdDispatch
+        self._vk_dispatch_indirect = call.vkCmdDispatchIndirect
 
     def begin(self) -> None:
-        for used in self._sets:
-            used.uses -= 1
-        self._sets.clear()
+        self._forget_sets()
         self._program = None
-        self.ended = False
         check(
             self._driver.call.vkBeginCommandBuffer(self.command, self._begin),
             "vkBeginCommandBuffer",
@@ -79,6 +75,16 @@ class VulkanRecording:
     def dispatch(
         self, program: VulkanProgram, bindings: tuple[int, ...], groups: tuple[int, int, int]
     ) -> None:
+        self._bind(program, bindings)
+        self._vk_dispatch(self.command, *groups)
+
+    def dispatch_indirect(
+        self, program: VulkanProgram, bindings: tuple[int, ...], memory: VulkanMemory, offset: int
+    ) -> None:
+        self._bind(program, bindings)
+        self._vk_dispatch_indirect(self.command, memory.buffer, offset)
+
+    def _bind(self, program: VulkanProgram, bindings: tuple[int, ...]) -> None:
         command = self.command
         if program is not self._program:
             self._vk_bind(command, 1, program.pipeline)
@@ -100,7 +106,6 @@ class VulkanRecording:
             self._vk_push(
                 command, program.layout, _COMPUTE_FLAG, 0, len(push), program.push_pointer
             )
-        self._vk_dispatch(command, *groups)
 
     def copy(self, source: VulkanMemory, target: VulkanMemory, regions: Regions) -> None:
         ffi, _ = load()
@@ -118,12 +123,6 @@ class VulkanRecording:
     def barrier(self) -> None:
         self._between.record(self.command)
 
-    def publish(self) -> None:
-        self._to_host.record(self.command)
-
-    def acquire(self) -> None:
-        self._from_host.record(self.command)
-
     def _bind_set(self, program: VulkanProgram, bindings: tuple[int, ...]) -> None:
         ffi, _ = load()
         bound = program.descriptor_set(bindings)
@@ -140,6 +139,60 @@ class VulkanRecording:
             ffi.NULL,
         )
 
+    def _forget_sets(self) -> None:
+        for used in self._sets:
+            used.uses -= 1
+        self._sets.clear()
+
+
+class VulkanReplayable(_Commands):
+    """A secondary command buffer, which primary ones execute."""
+
+    def __init__(self, driver: VulkanDriver) -> None:
+        ffi, lib = load()
+        level = lib.VK_COMMAND_BUFFER_LEVEL_SECONDARY
+        usage = lib.VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT
+        super().__init__(driver, driver.replayable_pool(), level, usage)
+        self._inherited = ffi.new("VkCommandBufferInheritanceInfo *")
+        self._inherited.sType = lib.VK_STRUCTURE_TYPE_COMMAND_BUFFER_INHERITANCE_INFO
+        self._begin.pInheritanceInfo = self._inherited
+
+    def end(self) -> None:
+        check(self._driver.call.vkEndCommandBuffer(self.command), "vkEndCommandBuffer")
+
+    def close(self) -> None:
+        self._forget_sets()
+        driver = self._driver
+        driver.call.vkFreeCommandBuffers(driver.handle, driver.replayable_pool(), 1, self.out)
+
+
+class VulkanRecording(_Commands):
+    """A primary command buffer, recorded anew for every submission."""
+
+    def __init__(self, queue: VulkanQueue) -> None:
+        _, lib = load()
+        level = lib.VK_COMMAND_BUFFER_LEVEL_PRIMARY
+        usage = lib.VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT
+        driver = queue.driver
+        super().__init__(driver, queue.pool, level, usage)
+        self._to_host = _Barrier(driver, (_GPU, _GPU_WRITE), (_HOST, _HOST_READ))
+        self._from_host = _Barrier(driver, (_HOST, _HOST_WRITE), (_GPU, _GPU_ACCESS))
+        self.ended = False
+
+    def begin(self) -> None:
+        self.ended = False
+        super().begin()
+
+    def execute(self, replayable: VulkanReplayable) -> None:
+        self._driver.call.vkCmdExecuteCommands(self.command, 1, replayable.out)
+        self._program = None  # what was bound before is not bound any more
+
+    def publish(self) -> None:
+        self._to_host.record(self.command)
+
+    def acquire(self) -> None:
+        self._from_host.record(self.command)
+
 
 class VulkanQueue:
     """A stream's way to a `VkQueue`, with a command pool of its own."""
@@ -148,16 +201,7 @@ class VulkanQueue:
         ffi, lib = load()
         self.driver = driver
         self.handle = handle
-        info = ffi.new("VkCommandPoolCreateInfo *")
-        info.sType = lib.VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO
-        info.flags = lib.VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT
-        info.queueFamilyIndex = driver.family
-        out = ffi.new("VkCommandPool *")
-        check(
-            driver.call.vkCreateCommandPool(driver.handle, info, ffi.NULL, out),
-            "vkCreateCommandPool",
-        )
-        self.pool = out[0]
+        self.pool = new_command_pool(driver)
         self._signal_semaphore = ffi.new("VkSemaphore *")
         self._signal_value = ffi.new("uint64_t *")
         self._times = ffi.new("VkTimelineSemaphoreSubmitInfo *")
@@ -217,6 +261,19 @@ class VulkanQueue:
         self._info.pWaitSemaphores = self._wait_semaphores
         self._info.pWaitDstStageMask = self._wait_stages
         self._times.pWaitSemaphoreValues = self._wait_values
+
+
+def new_command_pool(driver: VulkanDriver) -> C:
+    ffi, lib = load()
+    info = ffi.new("VkCommandPoolCreateInfo *")
+    info.sType = lib.VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO
+    info.flags = lib.VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT
+    info.queueFamilyIndex = driver.family
+    out = ffi.new("VkCommandPool *")
+    check(
+        driver.call.vkCreateCommandPool(driver.handle, info, ffi.NULL, out), "vkCreateCommandPool"
+    )
+    return out[0]
 
 
 class _Barrier:
