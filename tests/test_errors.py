@@ -178,8 +178,15 @@ CALLS: dict[str, Case] = {
     ),
     "missing array": (ps.ArgumentError, "'x' is missing.*signature", lambda b: b.run(x=None)),
     "missing scalar": (ps.ArgumentError, "'n' is missing", lambda b: b.run(n=None)),
-    "NumPy array": (
-        ps.ArgumentError, r"'x'.*ndarray.*dev\.array", lambda b: b.run(x=np.ones(N, np.float32))
+    "a list for an array": (
+        ps.ArgumentError, "'x'.*NumPy array, not list", lambda b: b.run(x=[1.0])
+    ),
+    "NumPy array of the wrong dtype": (
+        ps.DtypeMismatch, "'x' must be float32, not float64", lambda b: b.run(x=np.ones(N))
+    ),
+    "read-only NumPy array that is written": (
+        ps.ReadOnly, "'y' is written by the kernel",
+        lambda b: b.run(y=np.broadcast_to(np.float32(0), N)),
     ),
     "number for array": (ps.ArgumentError, "'x'.*not float", lambda b: b.run(x=1.5)),
     "array for number": (ps.Error, "'a'", lambda b: b.run(a=b.x)),

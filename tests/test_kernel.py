@@ -338,12 +338,6 @@ BUFFERS = "".join(f"layout(binding = {i}) buffer B{i} {{ uint b{i}[]; }};\n" for
             "shared memory",
         ),
         (
-            "layout(push_constant) uniform P { vec4 v[64]; };\n"
-            "layout(binding = 0) buffer Y { vec4 y[]; };\nvoid main() { y[0] = v[63]; }",
-            ps.Unsupported,
-            "1024 bytes of push constants.*room for",
-        ),
-        (
             "layout(set = 1, binding = 0) buffer Y { uint y[]; };\nvoid main() { y[0] = 1; }",
             ps.Unsupported,
             "'y'.*descriptor set",
@@ -373,7 +367,7 @@ BUFFERS = "".join(f"layout(binding = {i}) buffer B{i} {{ uint b{i}[]; }};\n" for
         ),
     ],
     ids=[
-        "bindings", "shared memory", "push constants", "descriptor set", "image", "capability",
+        "bindings", "shared memory", "descriptor set", "image", "capability",
         "reserved name", "one name twice",
     ],
 )  # fmt: skip

@@ -6,9 +6,12 @@ from penstock.driver.protocol import DeviceInfo
 from penstock.errors import *  # noqa: F403
 from penstock.errors import __all__ as _errors
 from penstock.event import Event
+from penstock.graph import Graph
 from penstock.kernel import Kernel
 from penstock.memory import MemoryStats
 from penstock.pending import Pending
+from penstock.result import Result
+from penstock.scratch import Scratch
 from penstock.stream import Stream
 from penstock.tracing import Trace, TraceEvent, trace
 
@@ -19,9 +22,12 @@ __all__ = [
     "Device",
     "DeviceInfo",
     "Event",
+    "Graph",
     "Kernel",
     "MemoryStats",
     "Pending",
+    "Result",
+    "Scratch",
     "Stream",
     "Trace",
     "TraceEvent",

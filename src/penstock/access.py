@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import tracing
-from penstock.errors import ArgumentError, Closed, InvalidValue, ViewHeld
+from penstock.errors import InvalidValue, NotWhileRecording, ViewHeld
 from penstock.hazards import Access, Lane, Region, needs_of_host
 from penstock.layout import Layout, row_offsets
 from penstock.memory import Backing
@@ -26,6 +26,7 @@ from penstock.memory import Backing
 if TYPE_CHECKING:
     from penstock.array import Array
     from penstock.buffer import Buffer
+    from penstock.graph import Graph
     from penstock.scheduler import Scheduler
     from penstock.stream import Stream
 
@@ -38,13 +39,20 @@ def stream_of(buffer: Buffer, stream: Stream | None) -> Stream:
     """The stream to work on, after checking that everything is open and belongs together."""
     buffer.scheduler.check()
     buffer.check()
-    if stream is None:
-        return buffer.device.default_stream
-    if getattr(stream, "scheduler", None) is not buffer.scheduler:
-        raise ArgumentError(f"stream={stream!r} is not a stream of {buffer.device}")
-    if stream.closed:
-        raise Closed(f"{stream.name} is closed")
-    return stream
+    return buffer.scheduler.stream_or_default(stream)
+
+
+def recording(scheduler: Scheduler) -> Graph | None:
+    """The graph that the calling thread records at the moment, if any."""
+    graph = scheduler.recording
+    return graph if graph is not None and graph.is_mine() else None
+
+
+def check_not_recording(scheduler: Scheduler, what: str) -> None:
+    if recording(scheduler) is not None:
+        raise NotWhileRecording(
+            f"{what} while a graph is recorded: nothing has run yet; do it after g.replay()"
+        )
 
 
 def host_copy(

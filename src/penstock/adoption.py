@@ -61,6 +61,20 @@ def adopt(device: Device, source: Host, name: str) -> Array:
     return Array(buffer, Layout(offset, source.shape, source.strides, dtype.itemsize), dtype)
 
 
+def in_place(device: Device, source: Host, alignment: int) -> Array | None:
+    """An array over memory that the device uses in place already; None if it does not."""
+    scheduler = device.scheduler
+    with scheduler.lock:
+        if not scheduler.host_memory or not source.size or not source.flags.c_contiguous:
+            return None
+        lo = source.__array_interface__["data"][0]
+        hi = lo + source.nbytes
+        for start, end, _ in scheduler.host_memory.overlapping(lo, hi):
+            if start <= lo and hi <= end and (lo - start) % alignment == 0:
+                return adopt(device, source, "")
+    return None
+
+
 def host_empty(device: Device, shape: tuple[int, ...], dtype: Dtype) -> Host:
     """A NumPy array in memory that the device can use too; see `Device.host_empty`."""
     nbytes = max(1, dtype.itemsize * int(np.prod(shape, dtype=object)))

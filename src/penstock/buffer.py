@@ -23,12 +23,13 @@ class Buffer:
     """Owned by the arrays that view it; retires its backing when the last of them is gone.
 
     A buffer may be *renamed*: given a fresh backing while the old one is still in use. It is
-    pinned, and never renamed, where something outside knows its address: adopted memory.
+    pinned, and never renamed, where something outside knows its address: adopted memory. Nor is it
+    renamed while a graph is encoded with its address.
     """
 
     __slots__ = (
-        "__weakref__", "_old", "backing", "closed", "name", "nbytes", "pinned", "scheduler",
-        "writable",
+        "__weakref__", "_old", "backing", "closed", "graphs", "name", "nbytes", "pinned",
+        "scheduler", "writable",
     )  # fmt: skip
 
     def __init__(
@@ -48,6 +49,7 @@ class Buffer:
         self.pinned = pinned
         self.writable = writable
         self.closed = False
+        self.graphs = 0  # encoded graphs that know its backing's address
         self._old: list[Backing] = []
 
     @property
@@ -73,7 +75,7 @@ class Buffer:
     @property
     def can_rename(self) -> bool:
         """Whether a fresh backing may take over, without letting old ones pile up."""
-        if self.pinned:
+        if self.pinned or self.graphs:
             return False
         self._old = [old for old in self._old if old.history.pending()]
         return len(self._old) < _RENAMES
@@ -123,10 +125,11 @@ class Buffer:
             )
         if not write or not shown:
             return
-        if self.pinned:
+        if self.pinned or self.graphs:
+            why = "it is adopted" if self.pinned else "a graph uses it"
             raise ViewHeld(
                 f"{what} writes bytes {region.lo}:{region.hi} of array {self.name!r}, which a live "
-                "view still shows, and its memory cannot be replaced because it is adopted; "
+                f"view still shows, and its memory cannot be replaced because {why}; "
                 "drop the view first, or take a copy with numpy()"
             )
         fresh = self.scheduler.pool.allocate(self.nbytes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,13 @@ from penstock.closing import Closing
 from penstock.driver.protocol import DeviceInfo, Driver, Reference
 from penstock.dtypes import Shape, as_dtype, as_shape
 from penstock.errors import ArgumentError, InvalidValue, NoDevice, Timeout
+from penstock.graph import Graph
 from penstock.hazards import Lane
 from penstock.kernel import Kernel
 from penstock.layout import Layout, contiguous_strides
 from penstock.memory import MemoryStats
 from penstock.scheduler import Scheduler
+from penstock.scratch import Scratch
 from penstock.sources import as_array
 from penstock.stream import Stream
 
@@ -194,6 +197,23 @@ class Device(Closing):
             constants=constants or {},
             reference=reference,
         )
+
+    def scratch(self, stream: Stream | None = None, *, name: str = "scratch") -> Scratch:
+        """Memory for intermediate values of one stream, kept between launches, growing on demand.
+
+        Nothing is allocated until it is needed.
+        """
+        return Scratch(stream or self.default_stream, name)
+
+    def record(self, **parameters: Any) -> AbstractContextManager[Graph]:
+        """Record launches, copies and fills instead of doing them: `with dev.record() as g:`.
+
+        Then `g.replay()` does them all, as one command. Parameters may change from replay to
+        replay: an array (`dev.record(x=x)`, then `g.replay(x=other)`), or a number
+        (`dev.record(a=2.0)`, called with `a=g["a"]`, then `g.replay(a=3.0)`). Everything else is
+        fixed, and `repr(g)` says what. Only the calling thread's work is recorded.
+        """
+        return Graph(self, parameters).recording()
 
     def stream(self, *, name: str = "") -> Stream:
         """A new stream: an ordered queue of work beside the others."""

@@ -22,6 +22,7 @@ __all__ = [
     "InvalidSpirv",
     "InvalidValue",
     "NoDevice",
+    "NotWhileRecording",
     "OutOfMemory",
     "ReadOnly",
     "ShapeMismatch",
@@ -109,3 +110,7 @@ class Closed(Error, ValueError):
 
 class ForkedDevice(Error, RuntimeError):
     """Use, in a forked child, of a device its parent opened."""
+
+
+class NotWhileRecording(Error, RuntimeError):
+    """Something that cannot be recorded into a graph, or not in this way."""

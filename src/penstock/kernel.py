@@ -10,14 +10,16 @@ from __future__ import annotations
 import operator
 import os
 import struct
-import sys
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 
+from penstock import carrying, tracing
+from penstock.access import stream_of
+from penstock.arguments import Slot, exactly, packer, same_bytes
 from penstock.array import Array
 from penstock.closing import Closing
 from penstock.errors import (
@@ -32,13 +34,18 @@ from penstock.errors import (
     Unsupported,
 )
 from penstock.glsl import compile_glsl
+from penstock.hazards import Use
 from penstock.launcher import MISSING, make_launch
 from penstock.memory import Backing
-from penstock.spirv import Binding, Interface, Member, reflect
+from penstock.result import Result
+from penstock.rewrite import arguments_in_buffer
+from penstock.slots import ArgumentRing, ResultSlot, ResultSlots
+from penstock.spirv import Interface, reflect
 
 if TYPE_CHECKING:
+    from penstock.carrying import Carried
     from penstock.device import Device
-    from penstock.driver.protocol import DeviceInfo, Reference
+    from penstock.driver.protocol import Reference
     from penstock.stream import Stream
 
 _SPIRV_MAGIC = b"\x03\x02\x23\x07"
@@ -74,8 +81,22 @@ _FEATURES = {
 }
 
 
+class Launch(NamedTuple):
+    """A call of a kernel whose arguments are checked."""
+
+    kernel: Kernel
+    arrays: tuple[Array, ...]  # in the order of the kernel's slots
+    block: bytes  # the scalars
+    groups: tuple[int, int, int] | Array  # an array if the device is to say how many
+
+
 class Kernel(Closing):
-    """Call it with arrays and scalars by name, and `threads=` or `groups=`. Never waits."""
+    """Call it with arrays and scalars by name, and `threads=` or `groups=`.
+
+    A call waits for nothing. If the kernel has a `Result` block, it returns a `Result`. NumPy
+    arrays are moved to the device, and back if the kernel writes them; then the call waits, once.
+    `groups=` may be an array of three uint32, which the device looks at when it gets there.
+    """
 
     def __init__(
         self,
@@ -93,7 +114,11 @@ class Kernel(Closing):
         code, self.name = _load(source, name, defines)
         self.device = device
         self.scheduler = device.scheduler
-        self.interface: Interface = reflect(code)
+        interface = reflect(code)
+        self._block_size = interface.push_size
+        if interface.push_size > device.info.limits["push_constants"]:  # type: ignore[operator]
+            code, interface = arguments_in_buffer(code, interface)
+        self.interface: Interface = interface
         self._check_limits()
         chosen = self._constants(constants)
         self.local_size = self._local_size(chosen)
@@ -103,12 +128,14 @@ class Kernel(Closing):
                 code, self.interface, chosen, reference
             )
         self._closed = False
-        self._slots = [Slot(binding, device.info) for binding in self.interface.bindings]
-        members = [member.name for member in self.interface.push]
+        self.slots = [Slot(b, device.info) for b in self.interface.bindings if b.purpose == "array"]
         self._most_groups = device.info.limits["group_count"]
         self.what = f"kernel {self.name}"
         self.counts_of: dict[int, tuple[int, int, int]] = {}  # by threads, for the fast path
-        launch = make_launch(self, self._slots, members, _packer(self.interface.push))
+        self.pack_into = packer(self.interface.push)
+        self.rings: weakref.WeakKeyDictionary[Stream, ArgumentRing] = weakref.WeakKeyDictionary()
+        self.results = self._result_slots()
+        launch = make_launch(self)
         self.__class__ = type("Kernel", (type(self),), {"__call__": launch, "__doc__": __doc__})
 
     def __call__(
@@ -118,7 +145,7 @@ class Kernel(Closing):
         threads: int | tuple[int, ...] | None = None,
         groups: int | tuple[int, ...] | None = None,
         **arguments: Any,
-    ) -> None:
+    ) -> Any:
         """Launch on `stream`: `threads` in all (rounded up to whole groups), or whole `groups`.
 
         `penstock.launcher` writes this out for each kernel, with its own argument names.
@@ -147,11 +174,14 @@ class Kernel(Closing):
     @property
     def signature(self) -> str:
         """What to call the kernel with."""
-        arrays = [f"{slot.name}: {slot.access} {slot.dtype or 'bytes'}[]" for slot in self._slots]
+        arrays = [f"{slot.name}: {slot.access} {slot.dtype or 'bytes'}[]" for slot in self.slots]
         scalars = [
             f"{m.name}: {m.dtype}{list(m.shape) if m.shape else ''}" for m in self.interface.push
         ]
-        return f"{self.name}({', '.join(arrays + scalars)}) in groups of {self.local_size}"
+        parts = [f"{m.name}: {m.dtype}{list(m.shape) or ''}" for m in self.interface.result]
+        returns = f" -> {', '.join(parts)}" if parts else ""
+        called = f"{self.name}({', '.join(arrays + scalars)}){returns}"
+        return f"{called} in groups of {self.local_size}"
 
     # Making.
 
@@ -172,7 +202,8 @@ class Kernel(Closing):
                 raise Unsupported(
                     f"{self.name} uses {count} {what}; {info.name} has {info.limits[limit]}"
                 )
-        names = [b.name for b in interface.bindings] + [m.name for m in interface.push]
+        arrays = [b.name for b in interface.bindings if b.purpose == "array"]
+        names = arrays + [m.name for m in interface.push]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise InvalidSpirv(
@@ -187,12 +218,6 @@ class Kernel(Closing):
         other = [b.name for b in interface.bindings if b.set]
         if other:
             raise Unsupported(f"{self.name}: {other[0]!r} is in another descriptor set than 0")
-        room = info.limits["push_constants"]
-        if interface.push_size > room:  # type: ignore[operator]
-            raise Unsupported(
-                f"{self.name} has {interface.push_size} bytes of push constants; {info.name} "
-                f"has room for {room}. Put the rest into a buffer"
-            )
 
     def _constants(self, chosen: Mapping[str, Any]) -> dict[int, bytes]:
         known = {constant.name: constant for constant in self.interface.constants}
@@ -206,10 +231,20 @@ class Kernel(Closing):
             constant = known[name]
             dtype = np.dtype(np.uint32) if constant.dtype.kind == "b" else constant.dtype
             try:
-                values[constant.id] = _exactly(value, dtype, ()).tobytes()
+                values[constant.id] = exactly(value, dtype, ()).tobytes()
             except (TypeError, ValueError, OverflowError) as error:
                 raise InvalidValue(f"constant {name}={value!r} does not fit {dtype}") from error
         return values
+
+    def _result_slots(self) -> ResultSlots | None:
+        found = [binding for binding in self.interface.bindings if binding.purpose == "result"]
+        if not found:
+            return None
+        block = found[0]
+        return ResultSlots(
+            self.scheduler, self.interface.result, block.min_size, clear=block.access != "w",
+            what=self.what,
+        )  # fmt: skip
 
     def _local_size(self, chosen: Mapping[int, bytes]) -> tuple[int, int, int]:
         sizes = [
@@ -256,10 +291,116 @@ class Kernel(Closing):
             self.counts_of[threads] = counts
         return counts
 
+    def ring(self, stream: Stream) -> ArgumentRing:
+        """Where the scalars go on this stream if they are too many for push constants."""
+        found = self.rings.get(stream)
+        if found is None:
+            found = self.rings[stream] = ArgumentRing(stream, self._block_size, self.what)
+        return found
+
     def _backing(self, slot: Slot, array: Array, stream: Stream) -> Backing:
         """The backing to use, where that takes a closer look."""
         array.buffer.check()
         return array.buffer.backing_for(stream, array.region, self.what, write=slot.writes)
+
+    def prepare(self, given: Mapping[str, Any], threads: Any, groups: Any) -> Launch:
+        """Check a call and gather its arguments, without launching anything. Under the lock."""
+        if self.scheduler.closed or self.scheduler.lost is not None or self._closed:
+            self._explain_closed()
+        for slot in self.slots:
+            self.check_array(slot, given[slot.name], given)
+        block = bytearray(self._block_size)
+        try:
+            self.pack_into(block, 0, *(given[member.name] for member in self.interface.push))
+        except Exception:
+            self._explain_scalars(given)
+            raise
+        if isinstance(groups, Array):
+            self._check_group_counts(groups, threads)
+            counts: Any = groups
+        else:
+            counts = self._groups(threads, groups)
+        return Launch(self, tuple(given[slot.name] for slot in self.slots), bytes(block), counts)
+
+    def bindings(
+        self, places: list[tuple[int, int, int]], block: tuple[int, int], result: ResultSlot | None
+    ) -> tuple[int, ...]:
+        """What the driver binds: the arrays' places, the block of scalars, the result, in order."""
+        flat: list[int] = []
+        arrays = iter(places)
+        for binding in self.interface.bindings:
+            if binding.purpose == "array":
+                flat += next(arrays)
+            elif binding.purpose == "arguments":
+                flat += (*block, self._block_size)
+            else:
+                assert result is not None
+                flat += (result.handle, result.offset, binding.min_size)
+        return tuple(flat)
+
+    def _launch_indirect(
+        self, given: Mapping[str, Any], stream: Stream | None, threads: Any, groups: Array
+    ) -> Result | None:
+        """A launch whose number of groups is in device memory."""
+        with self.scheduler.lock:
+            launch = self.prepare(given, threads, groups)
+            on = stream_of(groups.buffer, stream)
+            uses: list[Use] = []
+            places = []
+            for slot, array in zip(self.slots, launch.arrays, strict=True):
+                backing = self._backing(slot, array, on)
+                uses.append((backing.history, array.region, slot.writes))
+                lo = backing.offset + array.region.lo
+                places.append((backing.memory.handle, lo, array.nbytes))
+            counts = groups.buffer.backing_for(on, groups.region, self.what, write=False)
+            uses.append((counts.history, groups.region, False))
+            ring = self.ring(on) if self._block_size > self.interface.push_size else None
+            block = (0, 0)
+            if ring is None:
+                self.program.push[:] = launch.block
+            else:
+                block = (ring.handle, ring.put(launch.block))
+                uses.append(ring.use)
+            result = None if self.results is None else self.results.new(self.what)
+            slot_of = None if result is None else result.slot
+            if slot_of is not None:
+                uses.append(slot_of.use)
+            flat = self.bindings(places, block, slot_of)
+            lo = counts.offset + groups.region.lo
+            on.begin(uses).dispatch_indirect(self.program, flat, counts.memory, lo)
+            if tracing.active:
+                tracing.emit("launch", f"{self.name} in groups of {groups.name!r}")
+            value = on.note(uses, self.what)
+            if ring is not None:
+                ring.taken(value)
+            if result is not None:
+                result.launched(on.lane, value)
+            return result
+
+    def _check_group_counts(self, groups: Array, threads: Any) -> None:
+        label = f"{self.name}: groups="
+        if threads is not None:
+            raise ArgumentError(f"{self.name}: say how much to run with threads= or groups=")
+        if groups.buffer.scheduler is not self.scheduler:
+            raise ArgumentError(f"{label} is on {groups.device}, the kernel on {self.device}")
+        groups.buffer.check()
+        if groups.dtype != np.uint32:
+            raise DtypeMismatch(f"{label} must be an array of three uint32, not {groups.dtype}")
+        if groups.size != 3 or not groups.contiguous or groups.region.lo % 4:
+            raise ShapeMismatch(
+                f"{label} must be three uint32 side by side; its shape is {groups.shape}"
+            )
+
+    def _carry(
+        self, slot: Slot, given: Any, stream: Stream | None, carried: list[Carried],
+        everything: Mapping[str, Any],
+    ) -> Array:  # fmt: skip
+        """An array of the device for an argument that is not one."""
+        if not isinstance(given, np.ndarray):
+            self.check_array(slot, given, everything)
+            array: Array = given
+            return array
+        return carrying.bring_in(self.device, self.name, slot, given, stream, carried)
 
     def _explain_names(self, unknown: Mapping[str, Any], given: Mapping[str, Any]) -> NoReturn:
         missing = [name for name, value in given.items() if value is MISSING]
@@ -279,22 +420,21 @@ class Kernel(Closing):
             raise ArgumentError(f"stream={stream!r} is not a stream of {self.device}")
         raise Closed(f"{stream.name} is closed")
 
-    def _check_array(self, slot: Slot, array: Any, given: Mapping[str, Any]) -> None:
+    def check_array(self, slot: Slot, array: Any, given: Mapping[str, Any]) -> None:
         """Everything about an array that does not change; remembered by the array if it fits."""
         if array is MISSING:
             self._explain_names({}, given)
         label = f"{self.name}: argument {slot.name!r}"
         if not isinstance(array, Array):
-            hint = " (use dev.array or dev.adopt)" if isinstance(array, np.ndarray) else ""
             raise ArgumentError(
-                f"{label} must be a penstock Array, not {type(array).__name__}{hint}"
+                f"{label} must be a penstock or NumPy array, not {type(array).__name__}"
             )
         if array.buffer.scheduler is not self.scheduler:
             raise ArgumentError(
                 f"{label} is on {array.device}, the kernel on {self.device}; copy it over"
             )
         array.buffer.check()
-        if slot.dtype is not None and not _same_bytes(array.dtype, slot.dtype):
+        if slot.dtype is not None and not same_bytes(array.dtype, slot.dtype):
             raise DtypeMismatch(f"{label} must be {slot.dtype}, not {array.dtype}")
         if not array.contiguous:
             raise ShapeMismatch(f"{label} is not contiguous; pass {slot.name}=x.copy()")
@@ -322,7 +462,7 @@ class Kernel(Closing):
         if any(value is MISSING for value in given.values()):
             self._explain_names({}, given)
         for name, value in given.items():
-            if isinstance(value, Array) and name not in {slot.name for slot in self._slots}:
+            if isinstance(value, Array) and name not in {slot.name for slot in self.slots}:
                 raise ArgumentError(
                     f"{self.name}: argument {name!r} is a number, not an Array: a launch does not "
                     f"wait for a value. Pass {name}=float(x) to wait, or read x in the kernel"
@@ -330,7 +470,7 @@ class Kernel(Closing):
         for member in self.interface.push:
             value = given[member.name]
             try:
-                _packer((member,))(bytearray(self.interface.push_size), 0, value)
+                packer((member,))(bytearray(self._block_size), 0, value)
             except (struct.error, TypeError, ValueError, OverflowError) as error:
                 wanted = f"{member.dtype}{list(member.shape) if member.shape else ''}"
                 message = f"{self.name}: argument {member.name!r} must be {wanted}, not {value!r}"
@@ -343,26 +483,6 @@ class Kernel(Closing):
                 else:
                     kind = ShapeMismatch if isinstance(error, ValueError) else ArgumentError
                 raise kind(f"{message} ({error})") from None
-
-
-class Slot:
-    """A binding, as a call wants to see it.
-
-    `wants` stands for all that an array must be; slots that want the same have the same.
-    """
-
-    __slots__ = ("access", "alignment", "dtype", "max_size", "min_size", "name", "wants", "writes")
-
-    def __init__(self, binding: Binding, info: DeviceInfo) -> None:
-        self.name = binding.name
-        self.access = binding.access
-        self.writes = binding.access != "r"
-        self.dtype = binding.dtype
-        self.min_size = binding.min_size
-        uniform = binding.kind == "uniform"
-        self.max_size: Any = info.limits["uniform_range" if uniform else "binding_range"]
-        self.alignment: Any = info.limits["uniform_alignment" if uniform else "binding_alignment"]
-        self.wants = sys.intern(f"{self.dtype} {self.min_size} {self.max_size} {self.writes}")
 
 
 def _load(
@@ -408,64 +528,3 @@ def _three(given: Any, what: str) -> tuple[int, int, int]:
         raise InvalidValue(f"{what}={given!r} must be one to three numbers, none negative")
     counts += [1] * (3 - len(counts))
     return counts[0], counts[1], counts[2]
-
-
-def _same_bytes(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
-    """Whether an array of `given` can be bound where the shader says `wanted`.
-
-    GLSL has no bool, bfloat16, complex or date in buffers: they are bound as what they consist of.
-    """
-    if given == wanted:
-        return True
-    if given.kind == "c":
-        return wanted.kind == "f" and given.itemsize == 2 * wanted.itemsize
-    if given.kind in "bmMV" or given.isbuiltin == 2:  # 2: defined by another package
-        return wanted.kind in "iu" and given.itemsize == wanted.itemsize
-    return False
-
-
-def _packer(members: tuple[Member, ...]) -> Callable[..., None]:
-    """A function (block, 0, *values) that puts the values of push constants into their block."""
-    if all(member.shape == () for member in members):
-        return struct.Struct(_format(members)).pack_into
-
-    def pack_arrays(block: bytearray, at: int, *values: Any) -> None:
-        for member, value in zip(members, values, strict=True):
-            data = _exactly(value, member.dtype, member.shape)
-            place = np.ndarray(
-                member.shape, member.dtype, buffer=block, offset=at + member.offset,
-                strides=member.strides,
-            )  # fmt: skip
-            place[...] = data
-
-    return pack_arrays
-
-
-def _exactly(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """The value as an array of this dtype and shape; refuses what NumPy would bend to fit."""
-    data = np.asarray(value)
-    if data.shape != shape:
-        raise ValueError(f"its shape is {data.shape}")
-    whole = data.dtype.kind in "iub"
-    if dtype.kind in "iu":
-        if not whole:
-            raise TypeError(f"its dtype is {data.dtype}")
-        info = np.iinfo(dtype)
-        if data.size and not (info.min <= int(data.min()) and int(data.max()) <= info.max):
-            raise OverflowError(f"{dtype} holds {info.min} to {info.max}")
-    elif not whole and data.dtype.kind != "f":
-        raise TypeError(f"its dtype is {data.dtype}")
-    with np.errstate(over="ignore"):
-        exact = data.astype(dtype)
-    if dtype.kind == "f" and not np.array_equal(np.isfinite(exact), np.isfinite(data)):
-        raise OverflowError(f"too large for {dtype}")
-    return exact
-
-
-def _format(members: tuple[Member, ...]) -> str:
-    text, at = "<", 0
-    for member in members:
-        text += f"{member.offset - at}x" if member.offset > at else ""
-        text += "e" if member.dtype == np.float16 else member.dtype.char
-        at = member.offset + member.dtype.itemsize
-    return text.replace("l", "q").replace("L", "Q")

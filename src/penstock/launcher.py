@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from penstock import tracing
 from penstock.array import Array
+from penstock.carrying import bring_back
 from penstock.driver.protocol import Program
 
 if TYPE_CHECKING:
-    from penstock.kernel import Kernel, Slot
+    from penstock.kernel import Kernel
 
 #: The default of every argument: not given.
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "(not given)"})()
@@ -31,8 +32,13 @@ def __call__(self, *, {parameters}stream=None, threads=None, groups=None, **unkn
     {odd_names}
     if unknown:
         self._explain_names(unknown, {given})
+    if scheduler.recording is not None and scheduler.recording.is_mine():
+        return scheduler.recording.launch(self, {given}, stream, threads, groups)
+    {carried}
     counts = counts_of.get(threads) if groups is None and type(threads) is int else None
     if counts is None:
+        if type(groups) is Array:
+            {indirect}
         counts = self._groups(threads, groups)
     with scheduler.lock:
         if scheduler.closed or scheduler.lost is not None or self._closed:
@@ -43,18 +49,27 @@ def __call__(self, *, {parameters}stream=None, threads=None, groups=None, **unkn
             self._explain_stream(stream)
         {arrays}
         {scalars}
+        {result}
         if not counts[0]:
-            return
+            {nothing}
         uses = ({uses})
         stream.begin(uses).dispatch(program, ({flat}), counts)
         if tracing.active:
             tracing.emit("launch", f"{{self.name}} in {{counts}} groups")
-        stream.note(uses, what)
+        {note}
+    {end}
+"""
+
+_CARRIED = """
+    if type({0}) is not Array:
+        if carried is None:
+            carried = []
+        {0} = self._carry(slot_{1}, {0}, stream, carried, {given})
 """
 
 _ARRAY = """
-        if type({0}) is not Array or wants_{1} not in {0}.accepted:
-            self._check_array(slot_{1}, {0}, {given})
+        if wants_{1} not in {0}.accepted:
+            self.check_array(slot_{1}, {0}, {given})
         buffer = {0}.buffer
         backing_{1} = buffer.backing
         if buffer.closed or backing_{1}.views:
@@ -62,25 +77,32 @@ _ARRAY = """
 """
 
 _SCALARS = """
+        {ring}
         try:
             if {arrays}:
                 raise TypeError
-            pack_into(push, 0, {values})
+            pack_into({block}, {at}, {values})
         except Exception:
             self._explain_scalars({given})
             raise
+        {flush}
 """
 
+_RING = "ring = rings.get(stream) or self.ring(stream); at = ring.next()"
+_FLUSH = "scheduler.flush(ring.memory, at, at + ring.nbytes)"
 
-def make_launch(
-    kernel: Kernel, slots: list[Slot], members: list[str], pack_into: Callable[..., None]
-) -> Callable[..., None]:
-    """The `__call__` of a kernel with these array slots and scalar members."""
+
+def make_launch(kernel: Kernel) -> Callable[..., Any]:
+    """The `__call__` of a kernel: of its array slots, its scalars, and its result if any."""
+    slots = kernel.slots
+    members = [member.name for member in kernel.interface.push]
     names = [slot.name for slot in slots] + members
     variables = {name: _variable(number, name) for number, name in enumerate(names)}
     plain = [name for name in names if variables[name] == name]
     given = "{" + ", ".join(f"{name!r}: {variables[name]}" for name in names) + "}"
     numbered = list(enumerate(slots))
+    purposes = [binding.purpose for binding in kernel.interface.bindings]
+    in_ring, has_result = "arguments" in purposes, "result" in purposes
     source = _FUNCTION.format(
         parameters="".join(f"{name}=MISSING, " for name in plain),
         odd_names="; ".join(
@@ -90,37 +112,55 @@ def make_launch(
         )
         or "pass",
         given=given,
+        carried="".join(
+            ["carried = None"]
+            + [_CARRIED.format(variables[s.name], number, given=given) for number, s in numbered]
+        ).strip()
+        if slots
+        else "pass",
+        indirect=f"return self._launch_indirect({given}, stream, threads, groups)",
         arrays="".join(
             _ARRAY.format(variables[slot.name], number, given=given) for number, slot in numbered
         ).strip()
         or "pass",
         scalars=_SCALARS.format(
+            ring=_RING if in_ring else "pass",
+            block="ring.bytes" if in_ring else "push",
+            at="at" if in_ring else "0",
             values=", ".join(variables[name] for name in members),
             arrays=" or ".join(f"type({variables[name]}) is Array" for name in members),
             given=given,
+            flush=_FLUSH if in_ring else "pass",
         ).strip()
         if members
         else "pass",
+        result="result = results.new(what)" if has_result else "pass",
+        nothing="result.slot.clear(); return result" if has_result else "return",
         uses="".join(
             f"(backing_{number}.history, {variables[slot.name]}.region, {slot.writes}), "
             for number, slot in numbered
-        ),
-        flat="".join(
-            "backing_{0}.memory.handle, backing_{0}.offset + {1}.region.lo, {1}.nbytes, ".format(
-                number, variables[slot.name]
-            )
-            for number, slot in numbered
-        ),
+        )
+        + ("ring.use, " if in_ring else "")
+        + ("result.slot.use, " if has_result else ""),
+        flat=_flat(kernel, variables),
+        note="value = stream.note(uses, what)"
+        + ("; ring.taken(value)" if in_ring else "")
+        + ("; result.launched(stream.lane, value)" if has_result else ""),
+        end=("if carried: bring_back(carried, stream, value)" if slots else "pass")
+        + ("\n    return result" if has_result else ""),
     )
     program: Program = kernel.program
     scope: dict[str, Any] = {
         "Array": Array,
         "MISSING": MISSING,
+        "bring_back": bring_back,
         "counts_of": kernel.counts_of,
         "device": kernel.device,
-        "pack_into": pack_into,
+        "pack_into": kernel.pack_into,
         "program": program,
         "push": program.push,
+        "results": kernel.results,
+        "rings": kernel.rings,
         "scheduler": kernel.scheduler,
         "tracing": tracing,
         "what": kernel.what,
@@ -130,8 +170,27 @@ def make_launch(
     # Named as a file of this package, so that receipts look past it for the user's line.
     file = f"{Path(__file__).parent}/<launch of {kernel.name}>"
     exec(compile(source, file, "exec"), scope)
-    launch: Callable[..., None] = scope["__call__"]
+    launch: Callable[..., Any] = scope["__call__"]
     return launch
+
+
+def _flat(kernel: Kernel, variables: dict[str, str]) -> str:
+    """What the driver binds, in the order of the bindings: handle, offset, byte count."""
+    parts = []
+    number = 0
+    for binding in kernel.interface.bindings:
+        if binding.purpose == "arguments":
+            parts.append("ring.handle, at, ring.nbytes, ")
+        elif binding.purpose == "result":
+            parts.append(f"result.slot.handle, result.slot.offset, {binding.min_size}, ")
+        else:
+            name = variables[kernel.slots[number].name]
+            backing = f"backing_{number}"
+            parts.append(
+                f"{backing}.memory.handle, {backing}.offset + {name}.region.lo, {name}.nbytes, "
+            )
+            number += 1
+    return "".join(parts)
 
 
 def _variable(number: int, name: str) -> str:
@@ -144,6 +203,7 @@ def _variable(number: int, name: str) -> str:
 
 #: Names that mean something else in the function.
 _TAKEN = {
-    "Array", "MISSING", "buffer", "counts", "counts_of", "device", "pack_into", "program", "push",
-    "scheduler", "self", "tracing", "unknown", "uses", "what",
+    "Array", "MISSING", "at", "bring_back", "buffer", "carried", "counts", "counts_of", "device",
+    "pack_into", "program", "push", "result", "results", "ring", "rings", "scheduler", "self",
+    "tracing", "unknown", "uses", "value", "what",
 }  # fmt: skip

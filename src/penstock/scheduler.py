@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from penstock import tracing
 from penstock.driver.protocol import Driver
-from penstock.errors import Closed, DeviceLost, ForkedDevice, OutOfMemory
+from penstock.errors import ArgumentError, Closed, DeviceLost, ForkedDevice, OutOfMemory
 from penstock.hazards import Lane, Region
 from penstock.hostlane import HostLane
 from penstock.hostmemory import HostMemory
@@ -33,6 +33,7 @@ from penstock.stream import Stream
 
 if TYPE_CHECKING:
     from penstock.device import Device
+    from penstock.graph import Graph
 
 _SLICE = 0.1  # seconds; waits wake this often, to hear of Ctrl-C and of a lost device
 _CLOSE_TIMEOUT = 30.0  # seconds that closing gives a kernel to end
@@ -51,6 +52,7 @@ class Scheduler:
         self.lock: Any = threading.RLock()
         self.lost: DeviceLost | None = None
         self.closed = False
+        self.recording: Graph | None = None  # while a graph is recorded
         limit = driver.info.limits["allocation"]
         assert isinstance(limit, int)
         self.pool = Pool(driver, host=False, limit=limit, catch_up=self.catch_up)
@@ -70,6 +72,7 @@ class Scheduler:
         self._released: deque[tuple[Backing, tuple[Region, bool] | None]] = deque()
         self._forgotten: deque[Stream] = deque()
         self._dropped_programs: deque[Any] = deque()
+        self._dropped_graphs: deque[list[Any]] = deque()
         self._to_release: list[tuple[Callable[[], None], dict[Lane, int]]] = []
         self._torn_down = False
         _alive.add(self)
@@ -91,6 +94,16 @@ class Scheduler:
     def note_failure(self, error: BaseException) -> None:
         if isinstance(error, DeviceLost):
             self.mark_lost(error)
+
+    def stream_or_default(self, stream: Stream | None) -> Stream:
+        """The stream to work on, after checking that it is open and of this device."""
+        if stream is None:
+            return self.device.default_stream
+        if getattr(stream, "scheduler", None) is not self:
+            raise ArgumentError(f"stream={stream!r} is not a stream of {self.device}")
+        if stream.closed:
+            raise Closed(f"{stream.name} is closed")
+        return stream
 
     def new_stream(self, name: str) -> Stream:
         made = Stream(self, self._streams_made, name or f"stream {self._streams_made}")
@@ -125,6 +138,16 @@ class Scheduler:
     def trim(self) -> int:
         self.drain()
         return self.pool.trim() + self.host_pool.trim()
+
+    def flush(self, memory: Any, lo: int, hi: int) -> None:
+        """Make host writes count, on memory where they do not by themselves."""
+        if not memory.coherent:
+            self.driver.flush(memory, lo, hi)
+
+    def invalidate(self, memory: Any, lo: int, hi: int) -> None:
+        """Let the host see device writes, on memory where it does not by itself."""
+        if not memory.coherent:
+            self.driver.invalidate(memory, lo, hi)
 
     # Waiting.
 
@@ -266,6 +289,15 @@ class Scheduler:
         """From a finaliser: a kernel is gone."""
         self._dropped_programs.append(program)
 
+    def retire_graph(self, variants: list[Any]) -> None:
+        """Give a graph's commands back once everything recorded so far is done."""
+        for variant in variants:
+            self._release_later(variant.release)
+
+    def graph_dropped(self, variants: list[Any]) -> None:
+        """From a finaliser: a graph is gone."""
+        self._dropped_graphs.append(variants)
+
     def stream_forgotten(self, stream: Stream) -> None:
         """From a finaliser: nobody can add to this stream any more."""
         self._forgotten.append(stream)
@@ -295,6 +327,8 @@ class Scheduler:
             self.retire(self._dropped.popleft())
         while self._dropped_programs:
             self.retire_program(self._dropped_programs.popleft())
+        while self._dropped_graphs:
+            self.retire_graph(self._dropped_graphs.popleft())
         for _ in range(len(self._forgotten) if self.lost is None else 0):
             stream = self._forgotten.popleft()
             if stream.is_done():

@@ -103,6 +103,11 @@ class Trace:
         return self._count("launch")
 
     @property
+    def replays(self) -> int:
+        """How often a graph was replayed; its launches and barriers are not counted apart."""
+        return self._count("replay")
+
+    @property
     def renames(self) -> int:
         """How often a buffer got a fresh backing instead of a wait."""
         return self._count("rename")
@@ -120,6 +125,7 @@ class Trace:
         """The counts, for machines."""
         return {
             "launches": self.launches,
+            "replays": self.replays,
             "submissions": self.submissions,
             "barriers": self.barriers,
             "copies": self.copies,
@@ -156,7 +162,7 @@ class Trace:
                 continue
             extra = f"  ({human_bytes(self.bytes_copied)})" if name == "copies" else ""
             lines.append(f"  {name:<12}{value:>7}{extra}")
-        costly = [e for e in self.events if e.kind not in ("launch", "submission", "barrier")]
+        costly = [e for e in self.events if e.kind not in _CHEAP]
         if costly:
             lines.append("  in detail")
             lines += [f"    {event}" for event in costly[:20]]
@@ -165,6 +171,9 @@ class Trace:
         return "\n".join(lines)
 
     __repr__ = __str__
+
+
+_CHEAP = ("launch", "replay", "submission", "barrier")
 
 
 def trace() -> Trace:

@@ -31,6 +31,7 @@ from penstock import tracing
 from penstock.access import (
     UNDER_LOCK,
     check_host_memory,
+    check_not_recording,
     emit_copy,
     flush,
     host_array,
@@ -39,6 +40,7 @@ from penstock.access import (
     is_mapped,
     is_readable,
     pending_conflicts,
+    recording,
     stream_of,
     views_shown,
     wait_for_conflicts,
@@ -123,6 +125,8 @@ def write(
         if not array.size:
             return Pending(scheduler, {}, what, value=None)
         check_host_memory(scheduler, data, write=False, what="the source")
+        if (graph := recording(scheduler)) is not None:
+            return graph.write(array, data, stream, what)
         points = pending_conflicts(buffer, array.region, write=True)
         shown = views_shown(buffer, array.region)
         case = Case(
@@ -212,6 +216,11 @@ def fill(array: Array, value: Any, stream: Stream | None) -> Pending[None]:
         buffer.check_writable("fill()")
         if not array.size:
             return Pending(scheduler, {}, what, value=None)
+        if (graph := recording(scheduler)) is not None:
+            word = fill_word(array, element)
+            if word is None:
+                return graph.write(array, np.broadcast_to(element, array.shape), stream, what)
+            return graph.fill(array, word, value, stream, what)
         busy = pending_conflicts(buffer, array.region, True) or views_shown(buffer, array.region)
         if is_mapped(buffer) and not busy and array.nbytes <= UNDER_LOCK:
             host_array(array, buffer.backing)[...] = element
@@ -254,6 +263,8 @@ def copy(array: Array, source: Array, stream: Stream | None) -> Pending[None]:
         buffer.check_writable("copy_from()")
         if not array.size:
             return Pending(scheduler, {}, what, value=None)
+        if (graph := recording(scheduler)) is not None:
+            return graph.copy(array, source, stream, what)
         alone = source.buffer is not buffer
         target = buffer.backing_for(on, array.region, what, write=True, overwrite=alone)
         origin = source.buffer.backing_for(on, source.region, what, write=False)
@@ -291,6 +302,7 @@ def read(array: Array, stream: Stream | None, out: Host | None) -> Pending[Host]
     if out is not None:
         check_out(array, out)
     with scheduler.lock:
+        check_not_recording(scheduler, f"a {what}")
         on = stream_of(buffer, stream)
         if not array.size:
             empty = np.empty(array.shape, array.dtype) if out is None else out
@@ -348,6 +360,7 @@ def read_now(array: Array) -> Host:
     """The content, after waiting for exactly the work that writes it."""
     buffer = array.buffer
     scheduler = buffer.scheduler
+    check_not_recording(scheduler, f"a read of {buffer.name}")
     wait_for_conflicts(array, write=False, what="the host reads")
     with scheduler.lock:
         buffer.check()
@@ -372,6 +385,7 @@ def view(array: Array, mode: str) -> Host:
     buffer = array.buffer
     scheduler = buffer.scheduler
     write = mode != "r"
+    check_not_recording(scheduler, f"a view of {buffer.name}")
     while True:
         wait_for_conflicts(array, write=write, what=f"the host views ({mode})")
         with scheduler.lock:

@@ -1,0 +1,217 @@
+"""Small pieces of host memory that launches own: large argument blocks, and results.
+
+A slot belongs to one launch. The host does not write an argument slot again before the launch that
+reads it is done; a result slot additionally stays with its launch until the result is read or
+dropped. Slots are taken from memory that stays, so that a launch allocates nothing once there are
+as many slots as launches in flight.
+
+All calls are made under the device's lock, but for `ResultSlot.give_back`.
+"""
+
+from __future__ import annotations
+
+from collections import deque, namedtuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.buffer import Buffer
+from penstock.hazards import Lane, Region
+from penstock.result import Result
+from penstock.scratch import Growing
+
+if TYPE_CHECKING:
+    from penstock.scheduler import Scheduler
+    from penstock.spirv import Member
+    from penstock.stream import Stream
+
+_FIRST = 16  # slots
+_LARGEST = 4 << 20  # bytes in one argument ring; a launch that needs more waits for an earlier one
+_ALIGN = 64  # a cache line; and the device's own alignment, if that is more
+
+
+class ArgumentRing:
+    """Blocks of arguments of one kernel on one stream, used in turn."""
+
+    def __init__(self, stream: Stream, nbytes: int, what: str) -> None:
+        scheduler = stream.scheduler
+        self._scheduler = scheduler
+        self._lane = stream.lane
+        self._name = f"arguments of {what}"
+        self.nbytes = nbytes
+        self._stride = _stride(scheduler, nbytes)
+        self._growing = Growing(scheduler, scheduler.host_pool, self._name)
+        self._values: list[int] = []  # by slot: when its last launch is done
+        self._at = 0
+        self._grow()
+
+    def next(self) -> int:
+        """Where in `bytes` the next block goes. It is taken once `taken` is called."""
+        values, lane = self._values, self._lane
+        if values[self._at] > lane.complete:
+            lane.owner.poll()
+            if values[self._at] > lane.complete:
+                self._make_room()
+        return self.offset + self._at * self._stride
+
+    def put(self, block: bytes) -> int:
+        """Write the next block; where it is."""
+        at = self.next()
+        raw: Any = self.bytes
+        raw[at : at + self.nbytes] = np.frombuffer(block, np.uint8)
+        self._scheduler.flush(self.memory, at, at + self.nbytes)
+        return at
+
+    def taken(self, value: int) -> None:
+        """The launch that reads the block is recorded, and will be done at this value."""
+        self._values[self._at] = value
+        self._at = (self._at + 1) % len(self._values)
+
+    def _make_room(self) -> None:
+        if 2 * len(self._values) * self._stride <= max(_LARGEST, 2 * _FIRST * self._stride):
+            self._grow()
+            return
+        points = {self._lane: self._values[self._at]}
+        self._scheduler.wait_for(points, None, f"every slot for {self._name} is in use")
+
+    def _grow(self) -> None:
+        count = max(_FIRST, 2 * len(self._values))
+        self._growing.grow(count * self._stride)
+        buffer = self._growing.buffer
+        assert buffer is not None
+        backing = buffer.backing
+        self.memory: Any = backing.memory
+        self.handle: int = backing.memory.handle
+        self.offset = backing.offset
+        self.bytes = backing.chunk.bytes
+        #: What a launch notes in the ledger, so that the memory outlives it. Not which slot: that
+        #: is nobody else's, and the same use again costs least.
+        self.use = (backing.history, Region(0, buffer.nbytes), False)
+        self._values = [0] * count
+        self._at = 0
+
+
+class ResultSlot:
+    """Where one launch puts its result."""
+
+    __slots__ = (
+        "_bytes",
+        "_content",
+        "_lane",
+        "_slots",
+        "_value",
+        "handle",
+        "home",
+        "memory",
+        "offset",
+        "use",
+    )
+
+    def __init__(self, slots: ResultSlots, buffer: Buffer, lo: int) -> None:
+        backing = buffer.backing
+        raw: Any = backing.chunk.bytes
+        self._slots = slots
+        self.home = slots.free  # where it goes when nobody wants the result any more
+        self._lane: Lane | None = None
+        self._value = 0  # of the last launch
+        self.memory = backing.memory
+        self.handle: int = backing.memory.handle
+        self.offset = backing.offset + lo
+        self.use = (backing.history, Region(0, buffer.nbytes), False)  # see `ArgumentRing.use`
+        self._bytes: npt.NDArray[np.uint8] = raw[self.offset : self.offset + slots.nbytes]
+        self._content = [
+            np.ndarray(m.shape, m.dtype, raw, self.offset + m.offset, m.strides)
+            for m in slots.members
+        ]
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether a launch may still write it."""
+        lane = self._lane
+        if lane is None or self._value <= lane.complete:
+            return False
+        lane.owner.poll()
+        return self._value > lane.complete
+
+    def taken(self, lane: Lane, value: int) -> None:
+        """The launch that writes the slot is recorded."""
+        self._lane = lane
+        self._value = value
+
+    def clear(self) -> None:
+        self._bytes.fill(0)
+        self._slots.scheduler.flush(self.memory, self.offset, self.offset + self._slots.nbytes)
+
+    def read(self) -> Any:
+        """The result of a launch that is done."""
+        slots = self._slots
+        slots.scheduler.invalidate(self.memory, self.offset, self.offset + slots.nbytes)
+        values = [each[()] if each.shape == () else each.copy() for each in self._content]
+        return values[0] if len(values) == 1 else slots.make(values)
+
+    def give_back(self) -> None:
+        """Nobody wants the result any more. May be called in any thread, at any time."""
+        self.home.append(self)
+
+
+class ResultSlots:
+    """The result slots of one kernel. They live as long as the kernel or any unread result."""
+
+    def __init__(
+        self, scheduler: Scheduler, members: tuple[Member, ...], nbytes: int, *, clear: bool,
+        what: str,
+    ) -> None:  # fmt: skip
+        self.scheduler = scheduler
+        self.members = members
+        self.nbytes = nbytes
+        self.make = _maker(members)
+        self.free: deque[ResultSlot] = deque()
+        self._name = f"results of {what}"
+        self._stride = _stride(scheduler, nbytes)
+        self._clear = clear  # whether the kernel reads what is there: it is then 0
+        self._count = _FIRST
+        self._buffers: list[Buffer] = []
+
+    def take(self) -> ResultSlot:
+        """A slot that no launch in flight and no unread result uses."""
+        free = self.free
+        if not free or free[0].in_flight:  # in flight: its result was dropped unread
+            self._grow()
+        return free.popleft()
+
+    def ready(self, slot: ResultSlot) -> None:
+        """Set a slot to 0 for the next launch, if the kernel reads what is there."""
+        if self._clear:
+            slot.clear()
+
+    def new(self, what: str) -> Result:
+        """A result that waits for nothing yet: dropped, it gives its slot back."""
+        slot = self.take()
+        self.ready(slot)
+        return Result(self.scheduler, what, slot)
+
+    def _grow(self) -> None:
+        scheduler = self.scheduler
+        scheduler.drain()
+        backing = scheduler.host_pool.allocate(self._count * self._stride)
+        buffer = Buffer(scheduler, backing, backing.nbytes, self._name, pinned=True)
+        self._buffers.append(buffer)
+        starts = range(0, self._count * self._stride, self._stride)
+        self.free.extendleft(ResultSlot(self, buffer, lo) for lo in starts)
+        self._count *= 2
+
+
+def _stride(scheduler: Scheduler, nbytes: int) -> int:
+    """The distance of slots: whole cache lines, and what the device wants bindings to start at."""
+    needed: Any = scheduler.driver.info.limits["binding_alignment"]
+    step: int = max(_ALIGN, needed)
+    return -(-nbytes // step) * step
+
+
+def _maker(members: tuple[Member, ...]) -> Callable[[list[Any]], Any]:
+    """Makes a named tuple of the parts of a result."""
+    names = [member.name.replace(".", "_") for member in members]
+    made: Any = namedtuple("Result", names, rename=True)  # type: ignore[misc]
+    return lambda values: made(*values)
