@@ -50,19 +50,17 @@ def same_bytes(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
     return False
 
 
-def packer(members: tuple[Member, ...]) -> Callable[..., None]:
-    """A function (block, 0, *values) that puts the values of push constants into their block."""
+def packer(members: tuple[Member, ...], nbytes: int) -> Callable[..., bytes]:
+    """A function that makes the block of bytes that a kernel reads its scalars from."""
     if all(member.shape == () for member in members):
-        return struct.Struct(_format(members)).pack_into
+        return struct.Struct(_format(members, nbytes)).pack
 
-    def pack_arrays(block: bytearray, at: int, *values: Any) -> None:
+    def pack_arrays(*values: Any) -> bytes:
+        block = bytearray(nbytes)
         for member, value in zip(members, values, strict=True):
-            data = exactly(value, member.dtype, member.shape)
-            place = np.ndarray(
-                member.shape, member.dtype, buffer=block, offset=at + member.offset,
-                strides=member.strides,
-            )  # fmt: skip
-            place[...] = data
+            place = np.ndarray(member.shape, member.dtype, block, member.offset, member.strides)
+            place[...] = exactly(value, member.dtype, member.shape)
+        return bytes(block)
 
     return pack_arrays
 
@@ -88,10 +86,11 @@ def exactly(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDA
     return exact
 
 
-def _format(members: tuple[Member, ...]) -> str:
+def _format(members: tuple[Member, ...], nbytes: int) -> str:
     text, at = "<", 0
     for member in members:
         text += f"{member.offset - at}x" if member.offset > at else ""
         text += "e" if member.dtype == np.float16 else member.dtype.char
         at = member.offset + member.dtype.itemsize
+    text += f"{nbytes - at}x"
     return text.replace("l", "q").replace("L", "Q")

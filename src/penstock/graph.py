@@ -111,16 +111,18 @@ class _Launch(NamedTuple):
             uses.append((backing, array.region, slot.writes))
             places.append((backing.memory.handle, backing.offset + array.region.lo, array.nbytes))
         result = encoder.result(kernel) if kernel.results is not None else None
-        flat = kernel.bindings(places, encoder.block(kernel, launch.block), result)
+        block, place = encoder.block(kernel, launch.block)
+        flat = kernel.bindings(places, place, result)
         if isinstance(launch.groups, Array):
             groups = encoder.array(launch.groups)
             backing = groups.buffer.backing
             uses.append((backing, groups.region, False))
             commands = encoder.after(uses, kernel.what)
             lo = backing.offset + groups.region.lo
-            commands.dispatch_indirect(kernel.program, flat, backing.memory, lo)
+            commands.dispatch_indirect(kernel.program, flat, block, backing.memory, lo)
         elif launch.groups[0]:
-            encoder.after(uses, kernel.what).dispatch(kernel.program, flat, launch.groups)
+            commands = encoder.after(uses, kernel.what)
+            commands.dispatch(kernel.program, flat, block, launch.groups)
 
     def __str__(self) -> str:
         fixed = [
@@ -470,12 +472,11 @@ class _Encoder:
         self.buffers[array.buffer] = None
         return array
 
-    def block(self, kernel: Kernel, content: bytes) -> tuple[int, int]:
-        """Where the scalars of a launch are; push constants are nowhere."""
+    def block(self, kernel: Kernel, content: bytes) -> tuple[bytes, tuple[int, int]]:
+        """The push constants of a launch; or none, and where its scalars are instead."""
         if len(content) <= kernel.interface.push_size:
-            kernel.program.push[:] = content
-            return 0, 0
-        return self._variant.keep(content)
+            return content, (0, 0)
+        return b"", self._variant.keep(content)
 
     def result(self, kernel: Kernel) -> ResultSlot:
         return self._variant.result_slot(kernel)

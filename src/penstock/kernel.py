@@ -132,7 +132,7 @@ class Kernel(Closing):
         self._most_groups = device.info.limits["group_count"]
         self.what = f"kernel {self.name}"
         self.counts_of: dict[int, tuple[int, int, int]] = {}  # by threads, for the fast path
-        self.pack_into = packer(self.interface.push)
+        self.pack = packer(self.interface.push, self._block_size)
         self.rings: weakref.WeakKeyDictionary[Stream, ArgumentRing] = weakref.WeakKeyDictionary()
         self.results = self._result_slots()
         launch = make_launch(self)
@@ -305,22 +305,22 @@ class Kernel(Closing):
 
     def prepare(self, given: Mapping[str, Any], threads: Any, groups: Any) -> Launch:
         """Check a call and gather its arguments, without launching anything. Under the lock."""
+        # First what may run code of the caller's, then what must not change any more.
+        try:
+            block = self.pack(*(given[member.name] for member in self.interface.push))
+        except Exception:
+            self._explain_scalars(given)
+            raise
+        counts: Any = groups
+        if isinstance(groups, Array):
+            self._check_group_counts(groups, threads)
+        else:
+            counts = self._groups(threads, groups)
         if self.scheduler.closed or self.scheduler.lost is not None or self._closed:
             self._explain_closed()
         for slot in self.slots:
             self.check_array(slot, given[slot.name], given)
-        block = bytearray(self._block_size)
-        try:
-            self.pack_into(block, 0, *(given[member.name] for member in self.interface.push))
-        except Exception:
-            self._explain_scalars(given)
-            raise
-        if isinstance(groups, Array):
-            self._check_group_counts(groups, threads)
-            counts: Any = groups
-        else:
-            counts = self._groups(threads, groups)
-        return Launch(self, tuple(given[slot.name] for slot in self.slots), bytes(block), counts)
+        return Launch(self, tuple(given[slot.name] for slot in self.slots), block, counts)
 
     def bindings(
         self, places: list[tuple[int, int, int]], block: tuple[int, int], result: ResultSlot | None
@@ -355,19 +355,17 @@ class Kernel(Closing):
             counts = groups.buffer.backing_for(on, groups.region, self.what, write=False)
             uses.append((counts.history, groups.region, False))
             ring = self.ring(on) if self._block_size > self.interface.push_size else None
-            block = (0, 0)
-            if ring is None:
-                self.program.push[:] = launch.block
-            else:
-                block = (ring.handle, ring.put(launch.block))
+            block, place = launch.block, (0, 0)
+            if ring is not None:
+                block, place = b"", (ring.handle, ring.put(launch.block))
                 uses.append(ring.use)
             result = None if self.results is None else self.results.new(self.what)
             slot_of = None if result is None else result.slot
             if slot_of is not None:
                 uses.append(slot_of.use)
-            flat = self.bindings(places, block, slot_of)
+            flat = self.bindings(places, place, slot_of)
             lo = counts.offset + groups.region.lo
-            on.begin(uses).dispatch_indirect(self.program, flat, counts.memory, lo)
+            on.begin(uses).dispatch_indirect(self.program, flat, block, counts.memory, lo)
             if tracing.active:
                 tracing.emit("launch", f"{self.name} in groups of {groups.name!r}")
             value = on.note(uses, self.what)
@@ -470,7 +468,7 @@ class Kernel(Closing):
         for member in self.interface.push:
             value = given[member.name]
             try:
-                packer((member,))(bytearray(self._block_size), 0, value)
+                packer((member,), self._block_size)(value)
             except (struct.error, TypeError, ValueError, OverflowError) as error:
                 wanted = f"{member.dtype}{list(member.shape) if member.shape else ''}"
                 message = f"{self.name}: argument {member.name!r} must be {wanted}, not {value!r}"

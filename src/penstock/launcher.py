@@ -3,7 +3,7 @@
 A launch costs microseconds of interpreter time, most of it in looking up what is the same every
 time. So each kernel gets a function of its own, made from the template below as `dataclasses` and
 `namedtuple` make theirs: named parameters (which `help` and tab completion then show), one line of
-checks per array, one `pack_into` for all scalars. `benchmarks launch` shows what it buys.
+checks per array, one `pack` for all scalars. `benchmarks launch` shows what it buys.
 
 The function only checks and gathers. What conflicts with what is decided in `Stream.begin`, and
 what a failed check means is said by `Kernel`.
@@ -40,6 +40,7 @@ def __call__(self, *, {parameters}stream=None, threads=None, groups=None, **unkn
         if type(groups) is Array:
             {indirect}
         counts = self._groups(threads, groups)
+    {scalars}
     with scheduler.lock:
         if scheduler.closed or scheduler.lost is not None or self._closed:
             self._explain_closed()
@@ -48,12 +49,12 @@ def __call__(self, *, {parameters}stream=None, threads=None, groups=None, **unkn
         elif getattr(stream, "scheduler", None) is not scheduler or stream.closed:
             self._explain_stream(stream)
         {arrays}
-        {scalars}
+        {ring}
         {result}
         if not counts[0]:
             {nothing}
         uses = ({uses})
-        stream.begin(uses).dispatch(program, ({flat}), counts)
+        stream.begin(uses).dispatch(program, ({flat}), block, counts)
         if tracing.active:
             tracing.emit("launch", f"{{self.name}} in {{counts}} groups")
         {note}
@@ -76,20 +77,18 @@ _ARRAY = """
             backing_{1} = self._backing(slot_{1}, {0}, stream)
 """
 
+# Before the lock is taken and anything is looked at: this may run code of the caller's.
 _SCALARS = """
-        {ring}
-        try:
-            if {arrays}:
-                raise TypeError
-            pack_into({block}, {at}, {values})
-        except Exception:
-            self._explain_scalars({given})
-            raise
-        {flush}
+    try:
+        if {arrays}:
+            raise TypeError
+        block = pack({values})
+    except Exception:
+        self._explain_scalars({given})
+        raise
 """
 
-_RING = "ring = rings.get(stream) or self.ring(stream); at = ring.next()"
-_FLUSH = "scheduler.flush(ring.memory, at, at + ring.nbytes)"
+_RING = "ring = rings.get(stream) or self.ring(stream); at = ring.put(block); block = b''"
 
 
 def make_launch(kernel: Kernel) -> Callable[..., Any]:
@@ -124,16 +123,13 @@ def make_launch(kernel: Kernel) -> Callable[..., Any]:
         ).strip()
         or "pass",
         scalars=_SCALARS.format(
-            ring=_RING if in_ring else "pass",
-            block="ring.bytes" if in_ring else "push",
-            at="at" if in_ring else "0",
             values=", ".join(variables[name] for name in members),
             arrays=" or ".join(f"type({variables[name]}) is Array" for name in members),
             given=given,
-            flush=_FLUSH if in_ring else "pass",
         ).strip()
         if members
-        else "pass",
+        else "block = b''",
+        ring=_RING if in_ring else "pass",
         result="result = results.new(what)" if has_result else "pass",
         nothing="result.slot.clear(); return result" if has_result else "return",
         uses="".join(
@@ -156,9 +152,8 @@ def make_launch(kernel: Kernel) -> Callable[..., Any]:
         "bring_back": bring_back,
         "counts_of": kernel.counts_of,
         "device": kernel.device,
-        "pack_into": kernel.pack_into,
+        "pack": kernel.pack,
         "program": program,
-        "push": program.push,
         "results": kernel.results,
         "rings": kernel.rings,
         "scheduler": kernel.scheduler,
@@ -203,7 +198,7 @@ def _variable(number: int, name: str) -> str:
 
 #: Names that mean something else in the function.
 _TAKEN = {
-    "Array", "MISSING", "at", "bring_back", "buffer", "carried", "counts", "counts_of", "device",
-    "pack_into", "program", "push", "result", "results", "ring", "rings", "scheduler", "self",
+    "Array", "MISSING", "at", "block", "bring_back", "buffer", "carried", "counts", "counts_of",
+    "device", "pack", "program", "result", "results", "ring", "rings", "scheduler", "self",
     "tracing", "unknown", "uses", "value", "what",
 }  # fmt: skip

@@ -47,22 +47,18 @@ class ArgumentRing:
         self._at = 0
         self._grow()
 
-    def next(self) -> int:
-        """Where in `bytes` the next block goes. It is taken once `taken` is called."""
+    def put(self, block: bytes) -> int:
+        """Write the next block; where it is. The place is not used again before `taken` says so."""
         values, lane = self._values, self._lane
         if values[self._at] > lane.complete:
             lane.owner.poll()
             if values[self._at] > lane.complete:
                 self._make_room()
-        return self.offset + self._at * self._stride
-
-    def put(self, block: bytes) -> int:
-        """Write the next block; where it is."""
-        at = self.next()
-        raw: Any = self.bytes
-        raw[at : at + self.nbytes] = np.frombuffer(block, np.uint8)
-        self._scheduler.flush(self.memory, at, at + self.nbytes)
-        return at
+        lo = self._offset + self._at * self._stride
+        hi = lo + self.nbytes
+        self._bytes[lo:hi] = block
+        self._scheduler.flush(self._memory, lo, hi)
+        return lo
 
     def taken(self, value: int) -> None:
         """The launch that reads the block is recorded, and will be done at this value."""
@@ -82,10 +78,10 @@ class ArgumentRing:
         buffer = self._growing.buffer
         assert buffer is not None
         backing = buffer.backing
-        self.memory: Any = backing.memory
+        self._memory: Any = backing.memory
+        self._offset = backing.offset
+        self._bytes = memoryview(backing.chunk.bytes)  # type: ignore[arg-type]
         self.handle: int = backing.memory.handle
-        self.offset = backing.offset
-        self.bytes = backing.chunk.bytes
         #: What a launch notes in the ledger, so that the memory outlives it. Not which slot: that
         #: is nobody else's, and the same use again costs least.
         self.use = (backing.history, Region(0, buffer.nbytes), False)

@@ -81,7 +81,6 @@ class Program(Protocol):
     """A kernel made ready for this device."""
 
     interface: Interface
-    push: bytearray  # the push constants; a dispatch takes a copy of them
 
 
 class Timeline(Protocol):
@@ -100,16 +99,20 @@ class Commands(Protocol):
     def begin(self) -> None: ...
 
     def dispatch(
-        self, program: Any, bindings: tuple[int, ...], groups: tuple[int, int, int]
+        self,
+        program: Any,
+        bindings: tuple[int, ...],
+        block: bytes,
+        groups: tuple[int, int, int],
     ) -> None:
-        """Run a program with its `push` block as it is now.
+        """Run a program with `block` as its push constants.
 
         `bindings` is flat: memory handle, offset, byte count for each of the program's bindings.
         """
         ...
 
     def dispatch_indirect(
-        self, program: Any, bindings: tuple[int, ...], memory: Any, offset: int
+        self, program: Any, bindings: tuple[int, ...], block: bytes, memory: Any, offset: int
     ) -> None:
         """The same, in as many groups as three words in memory say when the command runs."""
         ...

@@ -49,7 +49,6 @@ class SimProgram:
                 "the simulator runs kernels as Python functions: give the kernel a reference="
             )
         self.interface = interface
-        self.push = bytearray(interface.push_size)
         self.reference = reference
 
 
@@ -65,22 +64,34 @@ class _Commands:
         self.commands = []
 
     def dispatch(
-        self, program: SimProgram, bindings: tuple[int, ...], groups: tuple[int, int, int]
+        self,
+        program: SimProgram,
+        bindings: tuple[int, ...],
+        block: bytes,
+        groups: tuple[int, int, int],
     ) -> None:
         self._driver.called("dispatch")
-        self._kernel(program, bindings, [], lambda _: groups)
+        self._kernel(program, bindings, block, [], lambda _: groups)
 
     def dispatch_indirect(
-        self, program: SimProgram, bindings: tuple[int, ...], memory: SimMemory, offset: int
+        self,
+        program: SimProgram,
+        bindings: tuple[int, ...],
+        block: bytes,
+        memory: SimMemory,
+        offset: int,
     ) -> None:
         self._driver.called("dispatch_indirect")
         counts: list[Place] = [(memory, offset, offset + 12)]
-        self._kernel(program, bindings, counts, lambda inputs: inputs[-1].view(np.uint32).tolist())
+        self._kernel(
+            program, bindings, block, counts, lambda inputs: inputs[-1].view(np.uint32).tolist()
+        )
 
     def _kernel(
         self,
         program: SimProgram,
         bindings: tuple[int, ...],
+        pushed: bytes,
         counts: list[Place],
         groups: Callable[[list[Bytes]], Iterable[int]],
     ) -> None:
@@ -90,7 +101,6 @@ class _Commands:
             handle, offset, nbytes = bindings[3 * slot : 3 * slot + 3]
             places.append((self._driver.machine.memories[handle], offset, offset + nbytes))
         access = [binding.access for binding in interface.bindings]
-        pushed = bytes(program.push)
 
         def compute(inputs: list[Bytes]) -> list[Bytes]:
             arrays: dict[str, Any] = {}

@@ -35,7 +35,7 @@ class DescriptorSet:
 
 
 class VulkanProgram:
-    """A pipeline with its layout. `push` holds the push constants of the next dispatch."""
+    """A pipeline with its layout."""
 
     def __init__(
         self,
@@ -47,8 +47,6 @@ class VulkanProgram:
         ffi, _ = load()
         self._driver = driver
         self.interface = interface
-        self.push = bytearray(interface.push_size)
-        self.push_pointer = ffi.from_buffer(self.push) if self.push else ffi.NULL
         self.push_size = interface.push_size
         self.slots = len(interface.bindings)
         self.push_descriptors = self.slots <= driver.push_descriptors

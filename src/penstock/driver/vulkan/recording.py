@@ -55,7 +55,7 @@ class _Commands:
         self._between = _Barrier(driver, (_GPU, _GPU_WRITE), (_GPU, _GPU_ACCESS))
         self._program: VulkanProgram | None = None
         self._bindings: tuple[int, ...] | None = None
-        self._pushed: bytearray | None = None
+        self._pushed: bytes | None = None
         self._sets: list[DescriptorSet] = []
         call = driver.call
         self._vk_bind = call.vkCmdBindPipeline
@@ -73,18 +73,27 @@ class _Commands:
         )
 
     def dispatch(
-        self, program: VulkanProgram, bindings: tuple[int, ...], groups: tuple[int, int, int]
+        self,
+        program: VulkanProgram,
+        bindings: tuple[int, ...],
+        block: bytes,
+        groups: tuple[int, int, int],
     ) -> None:
-        self._bind(program, bindings)
+        self._bind(program, bindings, block)
         self._vk_dispatch(self.command, *groups)
 
     def dispatch_indirect(
-        self, program: VulkanProgram, bindings: tuple[int, ...], memory: VulkanMemory, offset: int
+        self,
+        program: VulkanProgram,
+        bindings: tuple[int, ...],
+        block: bytes,
+        memory: VulkanMemory,
+        offset: int,
     ) -> None:
-        self._bind(program, bindings)
+        self._bind(program, bindings, block)
         self._vk_dispatch_indirect(self.command, memory.buffer, offset)
 
-    def _bind(self, program: VulkanProgram, bindings: tuple[int, ...]) -> None:
+    def _bind(self, program: VulkanProgram, bindings: tuple[int, ...], block: bytes) -> None:
         command = self.command
         if program is not self._program:
             self._vk_bind(command, 1, program.pipeline)
@@ -100,12 +109,9 @@ class _Commands:
                 )
             elif program.slots:
                 self._bind_set(program, bindings)
-        push = program.push
-        if push and push != self._pushed:
-            self._pushed = bytearray(push)
-            self._vk_push(
-                command, program.layout, _COMPUTE_FLAG, 0, len(push), program.push_pointer
-            )
+        if block and block != self._pushed:
+            self._pushed = block
+            self._vk_push(command, program.layout, _COMPUTE_FLAG, 0, len(block), block)
 
     def copy(self, source: VulkanMemory, target: VulkanMemory, regions: Regions) -> None:
         ffi, _ = load()
