@@ -191,25 +191,47 @@ class Scheduler:
         self, points: dict[Lane, int], timeout: float | None, reason: str, **details: Any
     ) -> bool:
         """Block the host until all points are reached; False when `timeout` seconds ran out."""
-        for lane in points:
+        over = True
+        for lane, value in points.items():
             lane.owner.rest()
-        if self.reached(points):
+            over = over and value <= lane.complete
+        if over:
             return True
+        if not tracing.active:
+            self._submit_for(points)
+            return self.await_points(points, timeout)
+        if self.reached(points):
+            return True  # no wait, so none on the receipt
         left = {lane: value for lane, value in points.items() if value > lane.complete}
         start = time.perf_counter()
         done = self.await_points(left, timeout)
-        if tracing.active:
-            seconds = time.perf_counter() - start
-            tracing.emit("wait", reason, start=start, seconds=seconds, **details)
+        seconds = time.perf_counter() - start
+        tracing.emit("wait", reason, start=start, seconds=seconds, **details)
         return done
+
+    def _submit_for(self, points: dict[Lane, int]) -> None:
+        """Have everything submitted that these points need."""
+        with self.lock:
+            self.check()
+            try:
+                for lane, value in points.items():
+                    if value > lane.submitted:
+                        lane.owner.ensure_submitted(value)
+            except DeviceLost as error:
+                self.mark_lost(error)
+                raise
 
     def await_points(self, points: dict[Lane, int], timeout: float | None = None) -> bool:
         """Block until points whose work is submitted are reached. Takes no lock."""
         # Copies by this process are waited for without the driver: it would not know sooner.
-        copies = [(lane.owner, value) for lane, value in points.items() if lane.is_host]
-        timelines = [
-            (lane.owner.timeline, value) for lane, value in points.items() if not lane.is_host
-        ]
+        copies: list[tuple[Any, int]] = []
+        timelines: list[tuple[Any, int]] = []
+        for lane, value in points.items():
+            if value > lane.complete:
+                if lane.is_host:
+                    copies.append((lane.owner, value))
+                else:
+                    timelines.append((lane.owner.timeline, value))
         deadline = None if timeout is None else time.monotonic() + timeout
         try:
             while copies or timelines:
@@ -230,7 +252,8 @@ class Scheduler:
             self.mark_lost(error)
             raise
         for lane, value in points.items():
-            lane.complete = max(lane.complete, value)
+            if value > lane.complete:
+                lane.complete = value
         return True
 
     def take_host_lane(self) -> HostLane:

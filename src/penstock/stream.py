@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from penstock import tracing
 from penstock.closing import Closing
 from penstock.copier import Copier
-from penstock.errors import ArgumentError, Closed, OutOfMemory
+from penstock.errors import ArgumentError, Closed, OutOfMemory, Timeout
 from penstock.event import Event
 from penstock.hazards import Lane, Region, Use, collect_all, needs_of_lane, note_all
 from penstock.memory import Backing
@@ -112,7 +112,13 @@ class Stream(Closing):
 
     def synchronize(self, timeout: float | None = None) -> None:
         """Block until everything called on this stream so far is done."""
-        self.record().wait(timeout)
+        scheduler = self.scheduler
+        with scheduler.lock:
+            self._check()
+            self._submit("its end is waited for")
+            points = self.points()
+        if not scheduler.wait_for(points, timeout, f"synchronize() of {self.name}"):
+            raise Timeout(f"{self.name} was not done within {timeout} s; the work goes on")
 
     def close(self) -> None:
         """Wait for the stream's work, then give its queue back. Safe to call twice."""
@@ -263,7 +269,7 @@ class Stream(Closing):
         recording = self._spare.pop()
         try:
             recording.begin()
-            if any(lane.is_host for lane in self._waits):
+            if self._waits and any(lane.is_host for lane in self._waits):
                 recording.acquire()
                 if tracing.active:
                     tracing.emit("barrier", "the device may look at a host copy", path="host")

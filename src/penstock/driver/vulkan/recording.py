@@ -58,6 +58,7 @@ class _Commands:
         self._pushed: bytes | None = None
         self._sets: list[DescriptorSet] = []
         call = driver.call
+        self._vk_begin = call.vkBeginCommandBuffer
         self._vk_bind = call.vkCmdBindPipeline
         self._vk_push = call.vkCmdPushConstants
         self._vk_describe = call.vkCmdPushDescriptorSetWithTemplateKHR
@@ -65,12 +66,12 @@ class _Commands:
         self._vk_dispatch_indirect = call.vkCmdDispatchIndirect
 
     def begin(self) -> None:
-        self._forget_sets()
+        if self._sets:
+            self._forget_sets()
         self._program = None
-        check(
-            self._driver.call.vkBeginCommandBuffer(self.command, self._begin),
-            "vkBeginCommandBuffer",
-        )
+        result = self._vk_begin(self.command, self._begin)
+        if result:
+            check(result, "vkBeginCommandBuffer")
 
     def dispatch(
         self,
@@ -221,6 +222,7 @@ class VulkanQueue:
         self._info.signalSemaphoreCount = 1
         self._info.pSignalSemaphores = self._signal_semaphore
         self._room_for_waits(4)
+        self._waited = 0  # how many waits the last submission had
 
     def recordings(self, count: int) -> list[VulkanRecording]:
         self.driver.notify("recordings", 0)
@@ -240,13 +242,15 @@ class VulkanQueue:
             if result:
                 check(result, "vkEndCommandBuffer")
             recording.ended = True
-        if len(waits) > self._wait_room:
-            self._room_for_waits(2 * len(waits))
-        for slot, (other, reached) in enumerate(waits):
-            self._wait_semaphores[slot] = other.semaphore
-            self._wait_values[slot] = reached
         info = self._info
-        info.waitSemaphoreCount = self._times.waitSemaphoreValueCount = len(waits)
+        if waits or self._waited:
+            if len(waits) > self._wait_room:
+                self._room_for_waits(2 * len(waits))
+            for slot, (other, reached) in enumerate(waits):
+                self._wait_semaphores[slot] = other.semaphore
+                self._wait_values[slot] = reached
+            self._waited = len(waits)
+            info.waitSemaphoreCount = self._times.waitSemaphoreValueCount = self._waited
         info.pCommandBuffers = recording.out
         self._signal_semaphore[0] = timeline.semaphore
         self._signal_value[0] = value
