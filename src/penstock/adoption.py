@@ -6,6 +6,7 @@ memory share one backing and so one page of the ledger (see `penstock.hostmemory
 
 from __future__ import annotations
 
+import math
 import mmap
 import operator
 from pathlib import Path
@@ -77,7 +78,7 @@ def in_place(device: Device, source: Host, alignment: int) -> Array | None:
 
 def host_empty(device: Device, shape: tuple[int, ...], dtype: Dtype) -> Host:
     """A NumPy array in memory that the device can use too; see `Device.host_empty`."""
-    nbytes = max(1, dtype.itemsize * int(np.prod(shape, dtype=object)))
+    nbytes = max(1, dtype.itemsize * math.prod(shape))
     scheduler = device.scheduler
     with scheduler.lock:
         scheduler.check()
@@ -93,7 +94,7 @@ def from_file(
     device: Device, path: Path, dtype: Dtype, shape: tuple[int, ...], offset: int, name: str
 ) -> Array:
     """A part of a file as an array; see `Device.from_file`."""
-    nbytes = dtype.itemsize * int(np.prod(shape, dtype=object))
+    nbytes = dtype.itemsize * math.prod(shape)
     try:
         offset = operator.index(offset)
     except TypeError as error:

@@ -14,7 +14,7 @@ from penstock.buffer import Buffer
 from penstock.closing import Closing
 from penstock.dtypes import Dtype, Shape, as_dtype, as_shape
 from penstock.errors import ArgumentError, DtypeMismatch, InvalidValue, ShapeMismatch
-from penstock.layout import Index, Layout, contiguous_strides, index_layout, region_of, rows_of
+from penstock.layout import Index, Layout, contiguous_strides, index_layout, region_of
 from penstock.pending import Pending
 from penstock.sources import as_array
 
@@ -45,8 +45,8 @@ class Array(Closing):
         self.shape = layout.shape
         self.size = math.prod(layout.shape)
         self.nbytes = self.size * dtype.itemsize
-        self.region = region_of(layout)  #: the bytes of the buffer that this array covers
-        self.contiguous = not self.size or not rows_of(layout)[1]
+        #: The bytes of the buffer that this array covers, and whether they are one block.
+        self.region, self.contiguous = region_of(layout)
 
     @property
     def device(self) -> Device:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -88,7 +89,7 @@ class Device(Closing):
     def empty(self, shape: Shape, dtype: npt.DTypeLike = np.float32, *, name: str = "") -> Array:
         """An array of undefined content."""
         dims, kind = as_shape(shape), as_dtype(dtype)
-        nbytes = kind.itemsize * int(np.prod(dims, dtype=object))
+        nbytes = kind.itemsize * math.prod(dims)
         layout = Layout(0, dims, contiguous_strides(dims, kind.itemsize), kind.itemsize)
         scheduler = self.scheduler
         with scheduler.lock:
