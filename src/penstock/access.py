@@ -113,12 +113,26 @@ def wait_for_conflicts(array: Array, *, write: bool, what: str) -> None:
         buffer.check()
         if not array.size:
             return
+        shown = {} if not buffer.backing.history.quiet else _let_host_see(buffer)
         found: list[Access] = []
         buffer.backing.history.collect(region, write, found)
-        if not found or not (points := needs_of_host(found)):
+        points = needs_of_host(found) if found else {}
+        if not points and not shown:
             return
-        reason = f"{what} what is in flight: {_latest(found)!r}" if tracing.active else what
+        reason = (
+            f"{what} what is in flight: {_latest(found)!r}" if points and tracing.active else what
+        )
+        points |= shown
     scheduler.wait_for(points, None, reason, buffer=buffer.name, lo=region.lo, hi=region.hi)
+
+
+def _let_host_see(buffer: Buffer) -> dict[Lane, int]:
+    """From now on the host may look at the buffer: when what was written so far is visible to it.
+
+    What the host has no business in is not made visible to it; the first look changes that.
+    """
+    buffer.backing.history.quiet = False
+    return buffer.scheduler.publish_everything()
 
 
 def _latest(found: list[Access]) -> Access:

@@ -13,9 +13,16 @@ from penstock import transfer
 from penstock.buffer import Buffer
 from penstock.closing import Closing
 from penstock.dtypes import Dtype, Shape, as_dtype, as_shape
-from penstock.errors import ArgumentError, DtypeMismatch, InvalidValue, ShapeMismatch
+from penstock.errors import (
+    ArgumentError,
+    DtypeMismatch,
+    InvalidValue,
+    RoleViolation,
+    ShapeMismatch,
+)
 from penstock.layout import Index, Layout, contiguous_strides, index_layout, region_of
 from penstock.pending import Pending
+from penstock.roles import AppendHistory, Role
 from penstock.sources import as_array
 
 if TYPE_CHECKING:
@@ -177,24 +184,30 @@ class Array(Closing):
         """
         return transfer.write(self, source, stream, borrow)
 
-    def read(self, stream: Stream | None = None, out: Host | None = None) -> Pending[Host]:
+    def read(
+        self, stream: Stream | None = None, out: Host | None = None, *, force: bool = False
+    ) -> Pending[Host]:
         """The content at this point of the stream, on its way to the host. Never blocks.
 
-        The result is a NumPy array of its own, or `out`.
+        The result is a NumPy array of its own, or `out`. `force` reads scratch, too.
         """
+        self._check_read("read()", force)
         return transfer.read(self, stream, out)
 
-    def numpy(self) -> Host:
+    def numpy(self, *, force: bool = False) -> Host:
         """The content as a NumPy array of its own; waits for the work that writes it."""
+        self._check_read("numpy()", force)
         return transfer.read_now(self)
 
-    def view(self, mode: Literal["r", "w", "rw"] = "r") -> Host:
+    def view(self, mode: Literal["r", "w", "rw"] = "r", *, force: bool = False) -> Host:
         """A NumPy array over the device's own bytes: no copy, after exactly the waits it needs.
 
         A held view is stable: the device does not write what a view shows (it gets a fresh
         backing, or the call raises `ViewHeld`), and does not touch what a writable view shows.
         Drop the array and its slices to end the view.
         """
+        if mode != "w":
+            self._check_read("view()", force)
         return transfer.view(self, mode)
 
     def copy_from(self, source: Array, stream: Stream | None = None) -> Pending[None]:
@@ -226,6 +239,50 @@ class Array(Closing):
             part.write(source)
         else:
             part.fill(value)
+
+    # Roles.
+
+    @property
+    def role(self) -> Role:
+        """The contract that the whole buffer is under: see `penstock.roles`."""
+        return self.buffer.role
+
+    def seal(self) -> Array:
+        """Make the buffer a weight: from now on nothing may write it. The array itself."""
+        with self.buffer.scheduler.lock:
+            self.buffer.check()
+            self.buffer.seal()
+        return self
+
+    @property
+    def length(self) -> int:
+        """How much of an append-only array is written: whole rows, from the first on."""
+        written = self._appended().written
+        if self.region.pitch or not written or written[0].lo > self.region.lo:
+            return 0
+        first = written[0]
+        if not first.pitch:
+            return min(len(self), max(0, first.hi - self.region.lo) // max(1, self.strides[0]))
+        for count, stride in zip(self.shape, self.strides, strict=True):
+            if count * stride == first.pitch:  # rows of every block, as in a[:, :length]
+                return first.width // stride
+        return 0
+
+    def reset(self) -> None:
+        """Let an append-only array be written from its start again; waits for nothing."""
+        with self.buffer.scheduler.lock:
+            self.buffer.check()
+            self._appended().written.clear()
+
+    def _appended(self) -> AppendHistory:
+        history = self.buffer.backing.history
+        if not isinstance(history, AppendHistory):
+            raise RoleViolation(f"array {self.name!r} has the role {self.role!r}, not 'append'")
+        return history
+
+    def _check_read(self, what: str, force: bool) -> None:
+        if not force:
+            self.buffer.check_host_read(self.region, what)
 
     # Values at once.
 

@@ -24,6 +24,7 @@ from penstock.hazards import Lane
 from penstock.kernel import Kernel
 from penstock.layout import Layout, contiguous_strides
 from penstock.memory import MemoryStats
+from penstock.roles import Role, as_role
 from penstock.scheduler import Scheduler
 from penstock.scratch import Scratch
 from penstock.sources import as_array
@@ -86,26 +87,34 @@ class Device(Closing):
 
     # Arrays.
 
-    def empty(self, shape: Shape, dtype: npt.DTypeLike = np.float32, *, name: str = "") -> Array:
-        """An array of undefined content."""
-        dims, kind = as_shape(shape), as_dtype(dtype)
-        nbytes = kind.itemsize * math.prod(dims)
-        layout = Layout(0, dims, contiguous_strides(dims, kind.itemsize), kind.itemsize)
-        scheduler = self.scheduler
-        with scheduler.lock:
-            scheduler.check()
-            scheduler.drain()
-            backing = scheduler.pool.allocate(nbytes)
-            buffer = Buffer(scheduler, backing, nbytes, name or scheduler.new_name())
-        return Array(buffer, layout, kind)
+    def empty(
+        self,
+        shape: Shape,
+        dtype: npt.DTypeLike = np.float32,
+        *,
+        name: str = "",
+        role: Role = "generic",
+    ) -> Array:
+        """An array of undefined content. `role` is a contract on its use: see `penstock.roles`."""
+        made = self._new(shape, dtype, name, role)
+        made.buffer.take_role(role)
+        return made
 
     def array(
-        self, source: npt.ArrayLike, dtype: npt.DTypeLike | None = None, *, name: str = ""
+        self,
+        source: npt.ArrayLike,
+        dtype: npt.DTypeLike | None = None,
+        *,
+        name: str = "",
+        role: Role = "generic",
     ) -> Array:
-        """A new array with a copy of `source`."""
+        """A new array with a copy of `source`. With `role="weight"` it is sealed at once."""
         data = as_array(source, None if dtype is None else as_dtype(dtype))
-        made = self.empty(data.shape, data.dtype, name=name)
+        made = self._new(data.shape, data.dtype, name, role)
         made.write(data)
+        made.buffer.take_role(role)
+        if role == "weight":
+            made.seal()
         return made
 
     def asarray(self, source: Array | npt.ArrayLike) -> Array:
@@ -113,18 +122,39 @@ class Device(Closing):
         return source if isinstance(source, Array) and source.device is self else self.array(source)
 
     def full(
-        self, shape: Shape, value: Any, dtype: npt.DTypeLike | None = None, *, name: str = ""
+        self,
+        shape: Shape,
+        value: Any,
+        dtype: npt.DTypeLike | None = None,
+        *,
+        name: str = "",
+        role: Role = "generic",
     ) -> Array:
         """An array filled with one value."""
-        made = self.empty(shape, np.asarray(value).dtype if dtype is None else dtype, name=name)
+        made = self._new(shape, np.asarray(value).dtype if dtype is None else dtype, name, role)
         made.fill(value)
+        made.buffer.take_role(role)
         return made
 
-    def zeros(self, shape: Shape, dtype: npt.DTypeLike = np.float32, *, name: str = "") -> Array:
-        return self.full(shape, 0, dtype, name=name)
+    def zeros(
+        self,
+        shape: Shape,
+        dtype: npt.DTypeLike = np.float32,
+        *,
+        name: str = "",
+        role: Role = "generic",
+    ) -> Array:
+        return self.full(shape, 0, dtype, name=name, role=role)
 
-    def ones(self, shape: Shape, dtype: npt.DTypeLike = np.float32, *, name: str = "") -> Array:
-        return self.full(shape, 1, dtype, name=name)
+    def ones(
+        self,
+        shape: Shape,
+        dtype: npt.DTypeLike = np.float32,
+        *,
+        name: str = "",
+        role: Role = "generic",
+    ) -> Array:
+        return self.full(shape, 1, dtype, name=name, role=role)
 
     def empty_like(
         self, x: Array | npt.NDArray[Any], dtype: npt.DTypeLike | None = None, *, name: str = ""
@@ -143,6 +173,20 @@ class Device(Closing):
 
     def full_like(self, x: Array | npt.NDArray[Any], value: Any, *, name: str = "") -> Array:
         return self.full(x.shape, value, x.dtype, name=name)
+
+    def _new(self, shape: Shape, dtype: npt.DTypeLike, name: str, role: Role) -> Array:
+        """An array in the memory that suits its role, which it does not have yet."""
+        dims, kind = as_shape(shape), as_dtype(dtype)
+        nbytes = kind.itemsize * math.prod(dims)
+        layout = Layout(0, dims, contiguous_strides(dims, kind.itemsize), kind.itemsize)
+        scheduler = self.scheduler
+        with scheduler.lock:
+            scheduler.check()
+            scheduler.drain()
+            pool = scheduler.host_pool if as_role(role) == "output" else scheduler.pool
+            backing = pool.allocate(nbytes)
+            buffer = Buffer(scheduler, backing, nbytes, name or scheduler.new_name())
+        return Array(buffer, layout, kind)
 
     def adopt(self, source: npt.NDArray[Any], *, name: str = "") -> Array:
         """An array that *is* the caller's memory: no copy, now or later.

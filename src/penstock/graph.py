@@ -107,6 +107,8 @@ class _Launch(NamedTuple):
         for slot, recorded in zip(kernel.slots, launch.arrays, strict=True):
             array = encoder.array(recorded)
             kernel.check_array(slot, array, {})
+            if slot.writes:
+                array.buffer.check_write(array.region, kernel.what)
             backing = array.buffer.backing
             uses.append((backing, array.region, slot.writes))
             places.append((backing.memory.handle, backing.offset + array.region.lo, array.nbytes))
@@ -306,14 +308,18 @@ class Graph(Closing):
             on = self._check(stream)
             variant = self._variant(self._values(changed))
             for buffer, region, write in variant.touched:
-                if buffer.closed or buffer.backing.views:
+                if buffer.closed or buffer.sealed or buffer.backing.views:
                     buffer.check()
+                    if write and buffer.sealed:
+                        buffer.check_write(region, "a graph")
                     buffer.backing_for(on, region, "a graph", write=write)
             results = variant.new_results()
             on.begin(variant.uses).execute(variant.commands)
             if tracing.active:
                 what = f"{len(self._nodes)} commands with {variant.barriers} barriers between them"
                 tracing.emit("replay", what)
+            if results:
+                on.expect_result()
             value = on.note(variant.uses, "a graph")
             variant.replayed(on.lane, value)
         for result in results:

@@ -300,8 +300,11 @@ class Kernel(Closing):
 
     def _backing(self, slot: Slot, array: Array, stream: Stream) -> Backing:
         """The backing to use, where that takes a closer look."""
-        array.buffer.check()
-        return array.buffer.backing_for(stream, array.region, self.what, write=slot.writes)
+        buffer = array.buffer
+        buffer.check()
+        if slot.writes and buffer.guarded:
+            buffer.check_write(array.region, self.what)
+        return buffer.backing_for(stream, array.region, self.what, write=slot.writes)
 
     def prepare(self, given: Mapping[str, Any], threads: Any, groups: Any) -> Launch:
         """Check a call and gather its arguments, without launching anything. Under the lock."""
@@ -368,6 +371,8 @@ class Kernel(Closing):
             on.begin(uses).dispatch_indirect(self.program, flat, block, counts.memory, lo)
             if tracing.active:
                 tracing.emit("launch", f"{self.name} in groups of {groups.name!r}")
+            if result is not None:
+                on.expect_result()
             value = on.note(uses, self.what)
             if ring is not None:
                 ring.taken(value)
@@ -451,8 +456,6 @@ class Kernel(Closing):
                 f"multiples of {slot.alignment}. Slice at such multiples, or pass "
                 f"{slot.name}=x.copy()"
             )
-        if slot.writes:
-            array.buffer.check_writable(self.what)
         array.accepted = {*array.accepted, slot.wants}
 
     def _explain_scalars(self, given: Mapping[str, Any]) -> None:

@@ -51,6 +51,8 @@ class Stream(Closing):
         self.lane = Lane(name, self)
         self._open: Recording | None = None
         self._sealed = False
+        self._loud = False  # whether the host may look at what the recording writes
+        self.published = 0  # the value up to which everything is visible to the host
         self._count = 0
         self._check_at = 1
         self._next_check = 1
@@ -177,6 +179,11 @@ class Stream(Closing):
         lane = self.lane
         value = lane.submitted + 1
         note_all(uses, lane, value, what)
+        if not self._loud:
+            for history, _, write in uses:
+                if write and not history.quiet:
+                    self._loud = True
+                    break
         self._count += 1
         if self._count >= self._next_check:
             self._consider_submitting()
@@ -192,6 +199,17 @@ class Stream(Closing):
         if tracing.active:
             tracing.emit("copy", what, nbytes=int(regions[:, 2].sum()), path="device")
         return self.note(uses, what)
+
+    def expect_result(self) -> None:
+        """The command about to be noted writes something for the host that no use of it tells."""
+        self._loud = True
+
+    def publish(self) -> int:
+        """Make everything so far visible to the host; when that is done."""
+        self.begin(())
+        self._loud = True
+        self._submit("the host looks at what was not meant for it")
+        return self.lane.submitted
 
     def wait_for_lanes(self, points: dict[Lane, int]) -> None:
         """Let what is recorded from here on wait for these points, on the device."""
@@ -289,12 +307,15 @@ class Stream(Closing):
         if recording is None:
             return
         lane = self.lane
-        if not self._sealed:
-            recording.publish()
-            self._sealed = True
-            if tracing.active:
-                tracing.emit("barrier", "the host may look at what was written", path="host")
         value = lane.submitted + 1
+        if not self._sealed:
+            if self._loud:
+                recording.publish()
+                self.published = value
+                if tracing.active:
+                    tracing.emit("barrier", "the host may look at what was written", path="host")
+            self._sealed = True
+            self._loud = False
         waits: list[tuple[Any, int]] = [
             (other.owner.timeline, reached)
             for other, reached in self._waits.items()

@@ -121,7 +121,7 @@ def write(
     what = f"write of {buffer.name}"
     with scheduler.lock:
         on = stream_of(buffer, stream)
-        buffer.check_writable("write()")
+        buffer.check_write(array.region, "write()", by_host=True)
         if not array.size:
             return Pending(scheduler, {}, what, value=None)
         check_host_memory(scheduler, data, write=False, what="the source")
@@ -131,7 +131,7 @@ def write(
         shown = views_shown(buffer, array.region)
         case = Case(
             mapped=is_mapped(buffer),
-            busy=bool(points) or shown,
+            busy=bool(points) or shown or buffer.backing.history.quiet,
             whole=array.contiguous and array.nbytes == buffer.nbytes,
             renamable=buffer.can_rename,
             borrowed=borrow,
@@ -148,6 +148,7 @@ def write(
             buffer.rename(why)
         backing = buffer.backing
         target = host_array(array, backing)
+        buffer.wrote(array.region)
         finish = host_copy(array, backing, target, data, write=True, path=path, why=why)
     finish()
     return Pending(scheduler, {}, what, value=None)
@@ -213,7 +214,7 @@ def fill(array: Array, value: Any, stream: Stream | None) -> Pending[None]:
     what = f"fill of {buffer.name}"
     with scheduler.lock:
         on = stream_of(buffer, stream)
-        buffer.check_writable("fill()")
+        buffer.check_write(array.region, "fill()", by_host=True)
         if not array.size:
             return Pending(scheduler, {}, what, value=None)
         if (graph := recording(scheduler)) is not None:
@@ -221,10 +222,15 @@ def fill(array: Array, value: Any, stream: Stream | None) -> Pending[None]:
             if word is None:
                 return graph.write(array, np.broadcast_to(element, array.shape), stream, what)
             return graph.fill(array, word, value, stream, what)
-        busy = pending_conflicts(buffer, array.region, True) or views_shown(buffer, array.region)
+        busy = (
+            buffer.backing.history.quiet
+            or pending_conflicts(buffer, array.region, True)
+            or views_shown(buffer, array.region)
+        )
         if is_mapped(buffer) and not busy and array.nbytes <= UNDER_LOCK:
             host_array(array, buffer.backing)[...] = element
             flush(scheduler, buffer.backing, array.layout)
+            buffer.wrote(array.region)
             if tracing.active:
                 _emit_fill(array, "direct")
             return Pending(scheduler, {}, what, value=None)
@@ -260,7 +266,7 @@ def copy(array: Array, source: Array, stream: Stream | None) -> Pending[None]:
     with scheduler.lock:
         on = stream_of(buffer, stream)
         source.buffer.check()
-        buffer.check_writable("copy_from()")
+        buffer.check_write(array.region, "copy_from()")
         if not array.size:
             return Pending(scheduler, {}, what, value=None)
         if (graph := recording(scheduler)) is not None:
@@ -310,7 +316,7 @@ def read(array: Array, stream: Stream | None, out: Host | None) -> Pending[Host]
         if out is not None:
             check_host_memory(scheduler, out, write=True, what="out=")
         busy = pending_conflicts(buffer, array.region, write=False)
-        if busy or not is_readable(buffer):
+        if busy or not is_readable(buffer) or buffer.backing.history.quiet:
             return _read_staged(array, on, out, what, "busy" if busy else "memory is not readable")
         result = _result(array) if out is None else out
         finish = _read_direct(array, result, "nothing pending writes the bytes")
@@ -395,7 +401,7 @@ def view(array: Array, mode: str) -> Host:
                     f"the memory of {scheduler.name} is not mapped; use numpy() and write()"
                 )
             if write:
-                buffer.check_writable(f"view({mode!r})")
+                buffer.check_write(array.region, f"view({mode!r})", by_host=True)
                 if views_shown(buffer, array.region):
                     raise ViewHeld(
                         f"another view of array {buffer.name!r} still shows bytes "
@@ -405,6 +411,8 @@ def view(array: Array, mode: str) -> Host:
                 continue
             if any(stride < 0 for stride in array.strides):
                 raise Unsupported("a view of a reversed slice; reverse the view instead")
+            if write:
+                buffer.wrote(array.region)
             backing = buffer.backing
             invalidate(scheduler, backing, array.layout)
             span = Region(array.region.lo, max(array.region.hi, array.region.lo + 1))
