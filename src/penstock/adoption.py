@@ -122,7 +122,7 @@ def from_file(
         if tracing.active:
             tracing.emit("fallback", f"{path.name} is copied: {error}", path="copy")
     copied = device.array(part, name=name or path.name)
-    copied.buffer.writable = False
+    copied.buffer.make_read_only()
     return copied
 
 

@@ -134,6 +134,10 @@ class Buffer:
         history.quiet = role in ("append", "scratch")
         self.guarded = self.guarded or role == "append"
 
+    def make_read_only(self) -> None:
+        self.writable = False
+        self.guarded = True
+
     def seal(self) -> None:
         """Become a weight: nothing may write it any more."""
         self.role = "weight"
