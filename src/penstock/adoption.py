@@ -126,6 +126,27 @@ def from_file(
     return copied
 
 
+def from_dlpack(device: Device, source: Any, name: str) -> Array:
+    """What another library has, in place if it can be; see `Device.from_dlpack`."""
+    if isinstance(source, Array) and source.device is device:
+        return source
+    if not hasattr(source, "__dlpack__"):
+        raise ArgumentError(f"{type(source).__name__} does not speak DLPack; use dev.array")
+    try:
+        host = np.from_dlpack(source)
+    except (BufferError, RuntimeError, TypeError) as error:
+        raise ArgumentError(
+            f"{type(source).__name__} cannot be shared with the host through DLPack ({error}); "
+            "move it to the CPU first"
+        ) from error
+    try:
+        return adopt(device, host, name)
+    except CannotAdopt as error:
+        if tracing.active:
+            tracing.emit("fallback", f"{type(source).__name__} is copied: {error}", path="copy")
+    return device.array(host, name=name)
+
+
 def _span(source: Host) -> int:
     """How many bytes from the first to the last of an array whose elements lie side by side."""
     span = source.itemsize

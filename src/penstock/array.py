@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 Host: TypeAlias = "npt.NDArray[Any]"
 
+_DLPACK_CPU = (1, 0)
+_WRITABLE = 1  # PyBUF_WRITABLE
+
 
 class Array(Closing):
     """Bytes of a buffer, seen as numbers. Slices and reshapes share the buffer.
@@ -284,6 +287,49 @@ class Array(Closing):
         if not force:
             self.buffer.check_host_read(self.region, what)
 
+    # Other libraries.
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """The bytes themselves for another library, as if by `view()`; with `copy`, a copy.
+
+        A library that cannot be told that memory is read-only gets a writable view, and the device
+        keeps away from the bytes until it lets go of them.
+        """
+        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
+            raise BufferError(f"array {self.name!r} can be exported for the CPU only")
+        if copy:
+            return self.numpy().__dlpack__(max_version=max_version)
+        shown = self.view("r" if max_version is not None else "rw")
+        return shown.__dlpack__(max_version=max_version)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _DLPACK_CPU
+
+    def __buffer__(self, flags: int) -> memoryview:
+        """What `memoryview(x)` shows, from Python 3.12 on; a view like any other."""
+        return self.view("rw" if flags & _WRITABLE else "r").data
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles as its content, which unpickles as a NumPy array: a device does not travel."""
+        return _as_it_is, (self.numpy(),)
+
+    def __copy__(self) -> Array:
+        return self.copy()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Array:
+        return self.copy()
+
+    def __str__(self) -> str:
+        """The values, as NumPy prints them; of scratch, which has none, what it is."""
+        return repr(self) if self.role == "scratch" or self.closed else str(self.numpy())
+
     # Values at once.
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Host:
@@ -343,3 +389,7 @@ class Array(Closing):
             raise ShapeMismatch(
                 f"{what} needs a contiguous array; take a contiguous copy with copy() first"
             )
+
+
+def _as_it_is(content: Host) -> Host:
+    return content

@@ -201,6 +201,14 @@ class Device(Closing):
         """A NumPy array of undefined content that this device can always adopt."""
         return adoption.host_empty(self, as_shape(shape), as_dtype(dtype))
 
+    def from_dlpack(self, source: Any, *, name: str = "") -> Array:
+        """An array of another library's (a PyTorch tensor, …) as one of this device.
+
+        Its memory is used in place where the device can, as by `adopt`; else it is copied once,
+        and the receipt says so.
+        """
+        return adoption.from_dlpack(self, source, name)
+
     def from_file(
         self,
         path: str | os.PathLike[str],
