@@ -1,16 +1,20 @@
-"""`python -m benchmarks transfer` and `python -m benchmarks launch`."""
+"""`python -m benchmarks transfer`, `python -m benchmarks launch`, and that with `--peers`."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
+from pathlib import Path
 
 _REPEAT = {"transfer": (30, 3), "launch": (200, 20)}  # rounds, and with --quick
 
 
 def main() -> int:
-    arguments = _parser().parse_args()
+    parser = _parser()
+    arguments = parser.parse_args()
+    if arguments.peers and arguments.what != "launch":
+        parser.error("--peers goes with launch")
     if arguments.what == "launch":
         # Lavapipe's worker threads would compete with the interpreter for the cores. Mesa reads
         # this when it is loaded, which is why everything that loads it is imported below.
@@ -19,12 +23,26 @@ def main() -> int:
 
     import penstock as ps
     from benchmarks import launch, measure, report, transfer
+    from benchmarks.peers import comparison, environments
+
+    unknown = sorted(set(arguments.only or ()) - set(environments.KINDS))
+    if unknown:
+        parser.error(f"--only knows {', '.join(environments.KINDS)}; not {', '.join(unknown)}")
 
     chosen = {"transfer": transfer, "launch": launch}[arguments.what]
     try:
         with ps.Device(arguments.device) as device:
             about = report.machine(device)
-            sections = chosen.run(device, repeat)
+            if arguments.peers:
+                sections = comparison.compare(
+                    device,
+                    repeat,
+                    only=arguments.only or environments.KINDS,
+                    directory=arguments.peers_dir or environments.default_directory(),
+                    reinstall=arguments.reinstall,
+                )
+            else:
+                sections = chosen.run(device, repeat)
     except (measure.WrongResult, ps.NoDevice) as error:
         print(f"benchmarks: {error}", file=sys.stderr)
         return 1
@@ -45,6 +63,27 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--repeat", type=int, metavar="N", help="rounds of the interleaved run")
     parser.add_argument("--device", metavar="NAME", help="a part of the device's name")
     parser.add_argument("--quick", action="store_true", help="few rounds: does it run at all?")
+    parser.add_argument(
+        "--peers",
+        action="store_true",
+        help="with launch: the same jobs in other runtimes, side by side. What is missing of them "
+        "is installed first, from the package index, in virtual environments of their own",
+    )
+    parser.add_argument(
+        "--only",
+        metavar="NAMES",
+        type=lambda names: names.split(","),
+        help="with --peers: these alone, such as c,penstock,wgpu",
+    )
+    parser.add_argument(
+        "--peers-dir",
+        metavar="DIR",
+        type=Path,
+        help="with --peers: where they are installed; below ~/.cache/penstock if not given",
+    )
+    parser.add_argument(
+        "--reinstall", action="store_true", help="with --peers: install them anew, failed ones too"
+    )
     return parser
 
 
