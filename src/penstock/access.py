@@ -113,26 +113,23 @@ def wait_for_conflicts(array: Array, *, write: bool, what: str) -> None:
         buffer.check()
         if not array.size:
             return
-        shown = {} if not buffer.backing.history.quiet else _let_host_see(buffer)
+        history = buffer.backing.history
         found: list[Access] = []
-        buffer.backing.history.collect(region, write, found)
+        history.collect(region, write, found)
         points = needs_of_host(found) if found else {}
-        if not points and not shown:
+        quiet = history.quiet
+        if not points and not quiet:
             return
-        reason = (
-            f"{what} what is in flight: {_latest(found)!r}" if points and tracing.active else what
-        )
-        points |= shown
+        reason = what
+        if points and tracing.active:
+            reason = f"{what} what is in flight: {_latest(found)!r}"
+        if quiet:
+            # What the host has no business in is not made visible to it; its first look is an end
+            # to that. Until then nobody else may think that it is.
+            points |= scheduler.publish_everything()
     scheduler.wait_for(points, None, reason, buffer=buffer.name, lo=region.lo, hi=region.hi)
-
-
-def _let_host_see(buffer: Buffer) -> dict[Lane, int]:
-    """From now on the host may look at the buffer: when what was written so far is visible to it.
-
-    What the host has no business in is not made visible to it; the first look changes that.
-    """
-    buffer.backing.history.quiet = False
-    return buffer.scheduler.publish_everything()
+    if quiet:
+        history.quiet = False
 
 
 def _latest(found: list[Access]) -> Access:
@@ -178,14 +175,18 @@ def is_readable(buffer: Buffer) -> bool:
 
 def host_array(array: Array, backing: Backing) -> Host:
     """The array's bytes as the host sees them in `backing`. Untracked: never leaves transfers."""
+    if array.seen_by_host is not None and array.seen_by_host[0] is backing:
+        return array.seen_by_host[1]
     layout = array.layout
-    return np.ndarray(
+    made: Host = np.ndarray(
         layout.shape,
         array.dtype,
         buffer=backing.chunk.bytes,
         offset=backing.offset + layout.offset,
         strides=layout.strides,
     )
+    array.seen_by_host = (backing, made)
+    return made
 
 
 def flush(scheduler: Scheduler, backing: Backing, layout: Layout) -> None:

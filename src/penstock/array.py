@@ -27,6 +27,7 @@ from penstock.sources import as_array
 
 if TYPE_CHECKING:
     from penstock.device import Device
+    from penstock.memory import Backing
     from penstock.stream import Stream
 
 Host: TypeAlias = "npt.NDArray[Any]"
@@ -44,11 +45,12 @@ class Array(Closing):
 
     __slots__ = (
         "__weakref__", "accepted", "buffer", "contiguous", "dtype", "layout", "nbytes", "region",
-        "shape", "size",
+        "seen_by_host", "shape", "size",
     )  # fmt: skip
 
     def __init__(self, buffer: Buffer, layout: Layout, dtype: Dtype) -> None:
         self.accepted: Collection[object] = ()  # what kernels want and this array is known to be
+        self.seen_by_host: tuple[Backing, Host] | None = None  # kept by `access.host_array`
         self.buffer = buffer
         self.layout = layout
         self.dtype = dtype

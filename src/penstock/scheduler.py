@@ -28,6 +28,7 @@ from penstock.hazards import Lane, Region
 from penstock.hostlane import HostLane
 from penstock.hostmemory import HostMemory
 from penstock.memory import Backing, MemoryStats, Pool
+from penstock.pending import Pending
 from penstock.pump import Pump
 from penstock.stream import Stream
 
@@ -75,6 +76,7 @@ class Scheduler:
         self._dropped_graphs: deque[list[Any]] = deque()
         self._to_release: list[tuple[Callable[[], None], dict[Lane, int]]] = []
         self._torn_down = False
+        self.done: Pending[None] = Pending(self, {}, "a transfer", value=None)
         _alive.add(self)
 
     # State.

@@ -172,7 +172,10 @@ class ResultSlots:
 
     def take(self) -> ResultSlot:
         """A slot that no launch in flight and no unread result uses."""
+        # The last one given back first: a launch that is bound like the last one costs less.
         free = self.free
+        if free and not free[-1].in_flight:
+            return free.pop()
         if not free or free[0].in_flight:  # in flight: its result was dropped unread
             self._grow()
         return free.popleft()
