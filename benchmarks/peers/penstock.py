@@ -1,8 +1,4 @@
-"""Penstock, by its public interface.
-
-Results of kernels, NumPy arrays as arguments and graphs are used where this version has them, which
-is found out by trying; where it does not, the row is not available.
-"""
+"""Penstock, by its public interface."""
 
 from __future__ import annotations
 
@@ -10,8 +6,6 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 import penstock as ps
 from benchmarks.peers.peer import CHAIN, LARGE, SIZE, STRIDE, A, Host, Peer
@@ -29,28 +23,20 @@ class Worker(Peer):
         )
         self.x = device.ones(SIZE, name="x")
         self.y = device.ones(SIZE, name="y")
+        self.returning_pick = device.kernel(_SHADERS / "pick.comp", defines={"AS_RESULT": 1})
         self.graph: Any = None
-        self._find_ways()
+        self.prepare()
 
-    def _find_ways(self) -> None:
+    def prepare(self) -> None:
         self.how: dict[str, str] = {
             "wait": "k(…), synchronize()",
             "record": "k(…), which submits when the device would run dry",
+            "result": "k(…).result()",
+            "array": "k(x=array), which waits",
             "trip": "x.write(source), k(…), y.numpy()",
             "chain": "k(…) each, synchronize()",
+            "replay": "graph.replay(), synchronize()",
         }
-        self.lacks: dict[str, str] = {}
-        self._try("result", "k(…).result()", lambda: self.results([0]))
-        self._try("array", "k(x=array), waiting", lambda: self.call(np.ones(LARGE, np.float32)))
-        self._try("replay", "graph.replay(), synchronize()", self.prepare_replay)
-
-    def _try(self, row: str, way: str, attempt: Any) -> None:
-        try:
-            attempt()
-        except (ps.Error, AttributeError) as error:
-            self.lacks[row] = f"not available in this version ({type(error).__name__})"
-        else:
-            self.how[row] = way
 
     def about(self) -> dict[str, str]:
         return {"version": ps.__version__, "device": self.device.name}
@@ -93,25 +79,16 @@ class Worker(Peer):
         self.record(CHAIN)
         self.stream.synchronize()
 
-    # What this version may not have yet.
-
     def results(self, indices: Sequence[int]) -> list[float]:
-        pick: Any = self.pick
-        x = self.x
+        pick, x = self.returning_pick, self.x
         return [float(pick(x=x, a=A, i=i, threads=1).result()) for i in indices]
 
     def call(self, array: Host) -> None:
-        touch: Any = self.touch
-        pending = touch(x=array, a=A, stride=STRIDE, n=_TOUCHED, threads=_TOUCHED)
-        if pending is not None:
-            pending.result()
-        else:
-            self.stream.synchronize()
+        self.touch(x=array, a=A, stride=STRIDE, n=_TOUCHED, threads=_TOUCHED)
 
     def prepare_replay(self) -> None:
         if self.graph is None:
-            device: Any = self.device
-            with device.record() as self.graph:
+            with self.device.record() as self.graph:
                 self.record(CHAIN)
 
     def replay(self) -> None:
@@ -122,7 +99,7 @@ class Worker(Peer):
 class ExplicitWorker(Worker):
     """The same things said call by call, as in most of the peers."""
 
-    def _find_ways(self) -> None:
+    def prepare(self) -> None:
         self.how = {
             "record": "k(…) within a batch, which is submitted afterwards, untimed",
             "result": "k(…) into an array, float(array)",
