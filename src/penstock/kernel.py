@@ -157,6 +157,8 @@ class Kernel(Closing):
         with self.scheduler.lock:
             if not self._closed:
                 self._closed = True
+                for slot in self.slots:
+                    slot.spare.clear()
                 self.scheduler.retire_program(self.program)
 
     @property
