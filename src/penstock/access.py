@@ -139,7 +139,7 @@ def _latest(found: list[Access]) -> Access:
 def views_shown(buffer: Buffer, region: Region) -> bool:
     """Whether a live read-only view shows any of these bytes; raises for a writable one."""
     shown = buffer.views_of(region)
-    if any(writable for _, writable in shown):
+    if any(view.writable for view in shown):
         raise ViewHeld(
             f"a live writable view shows bytes {region.lo}:{region.hi} of array {buffer.name!r}; "
             "drop it (del it and all its slices) before writing them otherwise"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from penstock import tracing
 from penstock.errors import Closed, ReadOnly, RoleViolation, ViewHeld
 from penstock.hazards import Region
-from penstock.memory import Backing
+from penstock.memory import Backing, Shown
 from penstock.roles import AppendHistory, Role
 
 if TYPE_CHECKING:
@@ -107,12 +108,12 @@ class Buffer:
         fresh.history.quiet = history.quiet
         return fresh
 
-    def views_of(self, region: Region) -> list[tuple[Region, bool]]:
-        """The live host views that show any of these bytes, and whether each may write."""
+    def views_of(self, region: Region) -> list[Shown]:
+        """The live host views that show any of these bytes."""
         if not self.backing.views:
             return []
         self.scheduler.drain()
-        return [view for view in self.backing.views if view[0].overlaps(region)]
+        return [view for view in self.backing.views if view.region.overlaps(region)]
 
     def backing_for(
         self, stream: Stream, region: Region, what: str, *, write: bool, overwrite: bool = False
@@ -181,12 +182,10 @@ class Buffer:
         self, stream: Stream, region: Region, what: str, *, write: bool, overwrite: bool
     ) -> None:
         shown = self.views_of(region)
-        if any(writable for _, writable in shown):
-            raise ViewHeld(
-                f"{what} uses bytes {region.lo}:{region.hi} of array {self.name!r}, which a live "
-                "writable view still shows; drop the view (del it and all its slices) first"
-            )
-        if not write or not shown:
+        for view in shown:
+            if view.release is not None:
+                self._wait_for_release(stream, view, region, what)
+        if not write or all(view.writable for view in shown):
             return
         if self.pinned or self.graphs:
             why = "it is adopted" if self.pinned else "a graph uses it"
@@ -205,6 +204,19 @@ class Buffer:
                 self.scheduler.retire(fresh)
                 raise
         self.rename(f"{what} writes what a view still shows", fresh)
+
+    def _wait_for_release(self, stream: Stream, view: Shown, region: Region, what: str) -> None:
+        """Let the stream wait, on the device, for another thread to let go of a writable view."""
+        assert view.release is not None
+        if view.thread == threading.get_ident():
+            raise ViewHeld(
+                f"{what} uses bytes {region.lo}:{region.hi} of array {self.name!r}, which a live "
+                "writable view of this thread's still shows; drop the view (del it and all its "
+                "slices) first"
+            )
+        lane, value = view.release
+        if stream.lane.seen.get(lane.number, 0) < value:
+            stream.wait_for_lanes({lane: value})
 
     def _copy_all(self, stream: Stream, fresh: Backing) -> None:
         whole = Region(0, self.nbytes)

@@ -23,11 +23,18 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from penstock import tracing
 from penstock.driver.protocol import Driver
-from penstock.errors import ArgumentError, Closed, DeviceLost, ForkedDevice, OutOfMemory
-from penstock.hazards import Lane, Region
+from penstock.errors import (
+    ArgumentError,
+    Closed,
+    DeviceLost,
+    ForkedDevice,
+    OutOfMemory,
+    ViewHeld,
+)
+from penstock.hazards import Lane
 from penstock.hostlane import HostLane
 from penstock.hostmemory import HostMemory
-from penstock.memory import Backing, MemoryStats, Pool
+from penstock.memory import Backing, MemoryStats, Pool, Shown
 from penstock.pending import Pending
 from penstock.pump import Pump
 from penstock.stream import Stream
@@ -70,7 +77,10 @@ class Scheduler:
         self._idle_host_lanes = list(self._host_lanes)
         self._leaving: set[Backing] = set()  # adopted, dropped, perhaps still in use
         self._dropped: deque[Backing] = deque()
-        self._released: deque[tuple[Backing, tuple[Region, bool] | None]] = deque()
+        self._view_lanes: list[HostLane] = []  # of writable views, not of copies
+        self._idle_view_lanes: list[HostLane] = []
+        self._held: dict[Lane, int] = {}  # writable views alive, by the thread that holds them
+        self._released: deque[tuple[Backing, Shown | None]] = deque()
         self._forgotten: deque[Stream] = deque()
         self._dropped_programs: deque[Any] = deque()
         self._dropped_graphs: deque[list[Any]] = deque()
@@ -207,6 +217,8 @@ class Scheduler:
             over = over and value <= lane.complete
         if over:
             return True
+        if self._held:
+            self._check_own_views(points)
         if not tracing.active:
             self._submit_for(points)
             return self.await_points(points, timeout)
@@ -218,6 +230,24 @@ class Scheduler:
         seconds = time.perf_counter() - start
         tracing.emit("wait", reason, start=start, seconds=seconds, **details)
         return done
+
+    def _check_own_views(self, points: dict[Lane, int]) -> None:
+        """Raise if the calling thread would wait for itself to let go of a writable view."""
+        me = threading.get_ident()
+        held = {lane.number for lane, thread in tuple(self._held.items()) if thread == me}
+        lanes = {stream.lane.number: stream.lane for stream in self._all_streams()}
+        reached: set[int] = set()
+        waiting = [lane.number for lane in points]
+        while held and waiting:
+            number = waiting.pop()
+            if number in held:
+                raise ViewHeld(
+                    "this thread would wait for ever: what it waits for comes after work that "
+                    "waits for a writable view of this thread's; drop the view first"
+                )
+            if number not in reached and number in lanes:
+                reached.add(number)
+                waiting += lanes[number].seen
 
     def _submit_for(self, points: dict[Lane, int]) -> None:
         """Have everything submitted that these points need."""
@@ -308,8 +338,24 @@ class Scheduler:
         """From a finaliser: a buffer is gone."""
         self._dropped.append(backing)
 
-    def view_released(self, backing: Backing, shown: tuple[Region, bool] | None) -> None:
+    def hold_for_host(self) -> tuple[Lane, int]:
+        """A writable view begins; the point at which device work may have its bytes again."""
+        host = self._idle_view_lanes.pop() if self._idle_view_lanes else self._new_view_lane()
+        self._held[host.lane] = threading.get_ident()
+        return host.lane, host.start()
+
+    def _new_view_lane(self) -> HostLane:
+        made = HostLane(self.driver, f"writable view {len(self._view_lanes)}")
+        self._view_lanes.append(made)
+        return made
+
+    def view_released(self, backing: Backing, shown: Shown | None) -> None:
         """From a finaliser: nothing shows this memory any more."""
+        if shown is not None and shown.release is not None and not self._torn_down:
+            lane, value = shown.release
+            del self._held[lane]
+            lane.owner.finish(value)  # at once: another thread's work may be waiting for it
+            self._idle_view_lanes.append(lane.owner)
         self._released.append((backing, shown))
         if self.closed:
             self._tear_down()
@@ -450,7 +496,7 @@ class Scheduler:
                 release()
             for stream in self._all_streams():
                 stream.release()
-            for host in self._host_lanes:
+            for host in (*self._host_lanes, *self._view_lanes):
                 host.close()
             for backing in self.host_memory.imported():
                 self.driver.free(backing.memory)

@@ -7,13 +7,14 @@ wherever it went, the view is released and the memory may be written or reused a
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.hazards import Region
-from penstock.memory import Backing
+from penstock.memory import Backing, Shown
 
 if TYPE_CHECKING:
     from penstock.scheduler import Scheduler
@@ -40,7 +41,10 @@ class HostView:
     ) -> None:
         self._owner = owner  # kept alive with the view
         self._scheduler = scheduler
-        self._shown = (region, write) if respected else None
+        self._shown: Shown | None = None
+        if respected:
+            release = scheduler.hold_for_host() if write else None
+            self._shown = Shown(region, threading.get_ident(), release)
         self.__array_interface__ = {
             "version": 3,
             "shape": (region.hi - region.lo,),
