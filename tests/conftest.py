@@ -99,6 +99,25 @@ def dev(shared_device: OpenDevice) -> ps.Device:
     return shared_device()
 
 
+@pytest.fixture(params=("sim", *DRIVERS))
+def any_device(
+    request: pytest.FixtureRequest, _shared_devices: dict[object, ps.Device]
+) -> Iterator[ps.Device]:
+    """The simulator with one schedule, which must find no race, and every Vulkan driver."""
+    name: str = request.param
+    if name == "sim":
+        with ps.Device(driver="sim", seed=1) as device:
+            yield device
+            assert not device.messages, device.messages[0]
+        return
+    if not any(name in info.name for info in ps.devices()):
+        pytest.skip(f"{name} is not installed")
+    with _silence():
+        if (name,) not in _shared_devices:
+            _shared_devices[name,] = ps.Device(name, validate=HAS_VALIDATION)
+        yield _shared_devices[name,]
+
+
 class _silence:  # noqa: N801
     """Fails the test if the validation layer says anything."""
 

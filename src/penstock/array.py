@@ -20,6 +20,7 @@ from penstock.errors import (
     RoleViolation,
     ShapeMismatch,
 )
+from penstock.hazards import Region
 from penstock.layout import Index, Layout, contiguous_strides, index_layout, region_of
 from penstock.pending import Pending
 from penstock.roles import AppendHistory, Role
@@ -262,16 +263,14 @@ class Array(Closing):
     @property
     def length(self) -> int:
         """How much of an append-only array is written: whole rows, from the first on."""
-        written = self._appended().written
-        if self.region.pitch or not written or written[0].lo > self.region.lo:
+        history = self._appended()
+        first = history.written[0] if history.written else Region(0, 0)
+        if first.lo > self.region.lo:
             return 0
-        first = written[0]
-        if not first.pitch:
-            return min(len(self), max(0, first.hi - self.region.lo) // max(1, self.strides[0]))
         for count, stride in zip(self.shape, self.strides, strict=True):
-            if count * stride == first.pitch:  # rows of every block, as in a[:, :length]
-                return first.width // stride
-        return 0
+            if history.pitch and count * stride == history.pitch:  # appended as a[:, length]
+                return first.width // stride if first.pitch else count
+        return min(len(self), max(0, first.hi - self.region.lo) // max(1, self.strides[0]))
 
     def reset(self) -> None:
         """Let an append-only array be written from its start again; waits for nothing."""

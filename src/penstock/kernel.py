@@ -324,7 +324,10 @@ class Kernel(Closing):
         if self.scheduler.closed or self.scheduler.lost is not None or self._closed:
             self._explain_closed()
         for slot in self.slots:
-            self.check_array(slot, given[slot.name], given)
+            array = given[slot.name]
+            self.check_array(slot, array, given)
+            if slot.writes and array.buffer.guarded:
+                array.buffer.check_write(array.region, self.what)
         return Launch(self, tuple(given[slot.name] for slot in self.slots), block, counts)
 
     def bindings(

@@ -38,12 +38,13 @@ def as_role(role: str) -> Role:
 class AppendHistory(History):
     """A ledger page that also remembers which bytes were written since the last reset."""
 
-    __slots__ = ("written",)
+    __slots__ = ("pitch", "written")
 
     def __init__(self, so_far: History) -> None:
         super().__init__()
         self.reads, self.writes = so_far.reads, so_far.writes
         self.written: list[Region] = []
+        self.pitch = 0  # of rows that were appended side by side
 
     def note(self, region: Region, write: bool, lane: Lane, value: int, what: str) -> None:
         if write:
@@ -52,6 +53,7 @@ class AppendHistory(History):
 
     def mark(self, region: Region) -> None:
         """These bytes are written now. What follows on something earlier is joined to it."""
+        self.pitch = region.pitch or self.pitch
         for number, earlier in enumerate(self.written):
             if earlier.covers(region):
                 return
