@@ -1,4 +1,4 @@
-"""`python -m benchmarks transfer`, `python -m benchmarks launch`, and that with `--peers`."""
+"""`python -m benchmarks transfer`, `launch` (also with `--peers`), and `access`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-_REPEAT = {"transfer": (30, 3), "launch": (200, 20)}  # rounds, and with --quick
+_REPEAT = {"transfer": (30, 3), "launch": (200, 20), "access": (20, 2)}  # rounds, and with --quick
 
 
 def main() -> int:
@@ -22,14 +22,14 @@ def main() -> int:
     repeat = arguments.repeat or _REPEAT[arguments.what][arguments.quick]
 
     import penstock as ps
-    from benchmarks import launch, measure, report, transfer
+    from benchmarks import access, launch, measure, report, transfer
     from benchmarks.peers import comparison, environments
 
     unknown = sorted(set(arguments.only or ()) - set(environments.KINDS))
     if unknown:
         parser.error(f"--only knows {', '.join(environments.KINDS)}; not {', '.join(unknown)}")
 
-    chosen = {"transfer": transfer, "launch": launch}[arguments.what]
+    chosen = {"transfer": transfer, "launch": launch, "access": access}[arguments.what]
     try:
         with ps.Device(arguments.device) as device:
             about = report.machine(device)
@@ -57,7 +57,8 @@ def _parser() -> argparse.ArgumentParser:
         "what",
         choices=list(_REPEAT),
         help="transfer: host to device and back, against numpy.copyto on the same memory; "
-        "launch: the host's cost of a launch, against the bare Vulkan calls",
+        "launch: the host's cost of a launch, against the bare Vulkan calls; "
+        "access: waits for CPU access in a loop shaped like decoding, under five rules",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument("--repeat", type=int, metavar="N", help="rounds of the interleaved run")

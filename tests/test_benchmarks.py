@@ -1,4 +1,7 @@
-"""The comparison with peers: its protocol and its floors. Nothing is installed, nothing fetched."""
+"""The comparison with peers: its protocol and its floors; and the loop shaped like decoding.
+
+Nothing is installed, nothing fetched.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import penstock as ps
+from benchmarks import access
 from benchmarks.peers import comparison, environments
 from benchmarks.peers.conversation import Conversation, Lost
 from benchmarks.peers.rows import ROWS
@@ -128,3 +132,11 @@ def test_command_compares_and_reports_the_absent(tmp_path: Path) -> None:
     assert waits["c"]["ratio_of_minima"] == 1
     assert waits["penstock"]["min_us"] > 0
     assert {row["row"] for row in sections[-1]["rows"]} == {aim[0] for aim in comparison._AIMS}
+
+
+def test_waits_for_cpu_access_in_a_decode_shaped_loop(dev: ps.Device) -> None:
+    (table,) = access.run(dev, 1)
+    waits = {row["rule"]: row["waits"] for row in table.rows}
+    assert waits == {
+        "everything": 64, "last use": 64, "read/write split": 64, "split + rename": 8, "roles": 8,
+    }  # fmt: skip
