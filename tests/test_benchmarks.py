@@ -136,7 +136,7 @@ def test_command_compares_and_reports_the_absent(tmp_path: Path) -> None:
 
 def test_waits_for_cpu_access_in_a_decode_shaped_loop(dev: ps.Device) -> None:
     (table,) = access.run(dev, 1)
-    waits = {row["rule"]: row["waits"] for row in table.rows}
-    assert waits == {
-        "everything": 64, "last use": 64, "read/write split": 64, "split + rename": 8, "roles": 8,
-    }  # fmt: skip
+    waits = {row["rule"]: int(str(row["waits"])) for row in table.rows}
+    # A step that is done before the host looks costs no wait: up to 64 by their rules, 8 by ours.
+    assert max(waits["split + rename"], waits["roles"]) <= 8
+    assert min(waits["everything"], waits["last use"], waits["read/write split"]) > 16, waits
