@@ -17,6 +17,7 @@ from penstock.buffer import Buffer
 from penstock.closing import Closing
 from penstock.driver.protocol import DeviceInfo, Driver, Reference
 from penstock.dtypes import Shape, as_dtype, as_shape
+from penstock.elementwise import Elementwise
 from penstock.errors import ArgumentError, InvalidValue, NoDevice, Timeout
 from penstock.graph import Graph
 from penstock.hazards import Lane
@@ -196,6 +197,26 @@ class Device(Closing):
             defines=defines or {},
             constants=constants or {},
             reference=reference,
+        )
+
+    def elementwise(
+        self,
+        operation: str,
+        parameters: str,
+        *,
+        name: str = "",
+        preamble: str = "",
+        reference: Reference | None = None,
+    ) -> Elementwise:
+        """A kernel from what it does to element `i` of `n`, called without `threads=`.
+
+        `saxpy = dev.elementwise("y[i] = a * x[i] + y[i]", "in float32 x, inout float32 y, float32
+        a")`, then `saxpy(x, y, 2.0)`. `preamble` is GLSL that comes before it, such as functions.
+        `reference` is for the simulator: a Python function of the same parameters, which changes
+        the arrays, flat, in place.
+        """
+        return Elementwise(
+            self, operation, parameters, name=name, preamble=preamble, reference=reference
         )
 
     def scratch(self, stream: Stream | None = None, *, name: str = "scratch") -> Scratch:
