@@ -24,6 +24,7 @@ from penstock.hazards import Lane
 from penstock.kernel import Kernel
 from penstock.layout import Layout, contiguous_strides
 from penstock.memory import MemoryStats
+from penstock.reductions import Reductions
 from penstock.scheduler import Scheduler
 from penstock.scratch import Scratch
 from penstock.sources import as_array
@@ -83,6 +84,7 @@ class Device(Closing):
             opened.close()
             raise
         self.default_stream = self.stream(name="default stream")
+        self.reductions = Reductions(self)
 
     # Arrays.
 

@@ -149,7 +149,8 @@ class ResultSlot:
         slots = self._slots
         slots.scheduler.invalidate(self.memory, self.offset, self.offset + slots.nbytes)
         values = [each[()] if each.shape == () else each.copy() for each in self._content]
-        return values[0] if len(values) == 1 else slots.make(values)
+        value = values[0] if len(values) == 1 else slots.make(values)
+        return value if slots.convert is None else slots.convert(value)
 
     def give_back(self) -> None:
         """Nobody wants the result any more. May be called in any thread, at any time."""
@@ -167,6 +168,7 @@ class ResultSlots:
         self.members = members
         self.nbytes = nbytes
         self.make = _maker(members)
+        self.convert: Callable[[Any], Any] | None = None  # what the kernel wrote to what it means
         self.free: deque[ResultSlot] = deque()
         self._name = f"results of {what}"
         self._stride = _stride(scheduler, nbytes)
