@@ -210,8 +210,12 @@ def test_it_tells_its_signature(dev: ps.Device) -> None:
 def test_bad_parameters(parameters: str, words: str, dev: ps.Device) -> None:
     with pytest.raises(ps.InvalidValue, match=f"mine: .*{words}"):
         dev.elementwise("", parameters, name="mine")
-    with pytest.raises(ps.ArgumentError, match="are text, not list"):
-        dev.elementwise("", ["in float32 x"])  # type: ignore[arg-type]
+
+
+def test_what_is_not_text(dev: ps.Device) -> None:
+    for texts in (("", ["in float32 x"]), (3, "in float32 x")):
+        with pytest.raises(ps.ArgumentError, match=r"is text, not (list|int)"):
+            dev.elementwise(*texts)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

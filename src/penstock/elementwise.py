@@ -127,6 +127,11 @@ class Elementwise(Closing):
         self.device = device
         self.name = name or "elementwise"
         self.operation = operation
+        for what, text in (
+            ("operation", operation), ("parameters", parameters), ("preamble", preamble),
+        ):  # fmt: skip
+            if not isinstance(text, str):
+                raise ArgumentError(f"{self.name}: {what} is text, not {type(text).__name__}")
         self.parameters = _parse(self.name, parameters)
         self._arrays = [each for each in self.parameters if each.mode]
         local = min(_GROUP_SIZE, *_most(device, "group_size"), *_most(device, "group_invocations"))
@@ -324,8 +329,6 @@ class _Source:
 
 def _parse(name: str, text: str) -> list[Parameter]:
     """Parameters from text like `in float32 x, out float32 y, float32 a`."""
-    if not isinstance(text, str):
-        raise ArgumentError(f"{name}: parameters are text, not {type(text).__name__}")
     parameters: list[Parameter] = []
     for part in text.split(","):
         words = part.split()
