@@ -3,7 +3,7 @@
 The device reduces the elements to a few hundred parts, which are the result of the launch; the
 host folds them when it reads the result. That takes the place of a second launch: it needs no
 barrier, no memory between launches that streams and threads could share by mistake, and no
-coherence between groups; and on every device at hand the host folds faster than a launch starts.
+coherence between groups. Folding costs the reader some microseconds.
 The number of parts, and which elements are in which, depend on nothing but the number of elements
 and the device, so the same array always gives the same bits.
 
