@@ -19,6 +19,7 @@ from penstock.errors import (
     InvalidValue,
     RoleViolation,
     ShapeMismatch,
+    Unsupported,
 )
 from penstock.hazards import Region
 from penstock.layout import Index, Layout, contiguous_strides, index_layout, region_of
@@ -29,6 +30,7 @@ from penstock.sources import as_array
 if TYPE_CHECKING:
     from penstock.device import Device
     from penstock.memory import Backing
+    from penstock.result import Result
     from penstock.stream import Stream
 
 Host: TypeAlias = "npt.NDArray[Any]"
@@ -330,6 +332,65 @@ class Array(Closing):
     def __str__(self) -> str:
         """The values, as NumPy prints them; of scratch, which has none, what it is."""
         return repr(self) if self.role == "scratch" or self.closed else str(self.numpy())
+
+    # Reductions: of all elements, with NumPy's dtypes and rules. The value is on its way, and
+    # nothing waits before it is used. The arguments of NumPy's that are refused are there for
+    # np.sum(x) and its like, which pass them.
+
+    def sum(
+        self, axis: None = None, dtype: None = None, out: None = None, *,
+        stream: Stream | None = None,
+    ) -> Result:  # fmt: skip
+        """The sum of all elements; of integers in 64 bits, of float16 in float32."""
+        return self._reduce("sum", stream, axis=axis, dtype=dtype, out=out)
+
+    def mean(
+        self, axis: None = None, dtype: None = None, out: None = None, *,
+        stream: Stream | None = None,
+    ) -> Result:  # fmt: skip
+        """The mean of all elements; of integers as float64."""
+        return self._reduce("mean", stream, axis=axis, dtype=dtype, out=out)
+
+    def min(self, axis: None = None, out: None = None, *, stream: Stream | None = None) -> Result:
+        """The smallest element, or NaN if there is one."""
+        return self._reduce("min", stream, axis=axis, out=out)
+
+    def max(self, axis: None = None, out: None = None, *, stream: Stream | None = None) -> Result:
+        """The largest element, or NaN if there is one."""
+        return self._reduce("max", stream, axis=axis, out=out)
+
+    def argmin(
+        self, axis: None = None, out: None = None, *, stream: Stream | None = None
+    ) -> Result:
+        """The index of the first smallest element, or of the first NaN, in the flat array."""
+        return self._reduce("argmin", stream, axis=axis, out=out)
+
+    def argmax(
+        self, axis: None = None, out: None = None, *, stream: Stream | None = None
+    ) -> Result:
+        """The index of the first largest element, or of the first NaN, in the flat array."""
+        return self._reduce("argmax", stream, axis=axis, out=out)
+
+    def any(self, axis: None = None, out: None = None, *, stream: Stream | None = None) -> Result:
+        """Whether any element is true."""
+        return self._reduce("any", stream, axis=axis, out=out)
+
+    def all(self, axis: None = None, out: None = None, *, stream: Stream | None = None) -> Result:
+        """Whether all elements are true."""
+        return self._reduce("all", stream, axis=axis, out=out)
+
+    def dot(self, y: Array, *, stream: Stream | None = None) -> Result:
+        """The inner product with another array of one dimension and the same dtype."""
+        return self.device.reductions.dot(self, y, stream)
+
+    def _reduce(self, operation: str, stream: Stream | None, **refused: Any) -> Result:
+        for name, value in refused.items():
+            if value is not None:
+                raise Unsupported(
+                    f"{operation} with {name}={value!r}: a device reduces whole arrays; use "
+                    f"x.numpy().{operation}({name}=…), or a kernel"
+                )
+        return self.device.reductions.reduce(operation, self, stream=stream)
 
     # Values at once.
 

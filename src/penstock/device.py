@@ -18,12 +18,14 @@ from penstock.buffer import Buffer
 from penstock.closing import Closing
 from penstock.driver.protocol import DeviceInfo, Driver, Reference
 from penstock.dtypes import Shape, as_dtype, as_shape
+from penstock.elementwise import Elementwise
 from penstock.errors import ArgumentError, InvalidValue, NoDevice, Timeout
 from penstock.graph import Graph
 from penstock.hazards import Lane
 from penstock.kernel import Kernel
 from penstock.layout import Layout, contiguous_strides
 from penstock.memory import MemoryStats
+from penstock.reductions import Reductions
 from penstock.roles import Role, as_role
 from penstock.scheduler import Scheduler
 from penstock.scratch import Scratch
@@ -84,6 +86,7 @@ class Device(Closing):
             opened.close()
             raise
         self.default_stream = self.stream(name="default stream")
+        self.reductions = Reductions(self)
 
     # Arrays.
 
@@ -249,6 +252,26 @@ class Device(Closing):
             defines=defines or {},
             constants=constants or {},
             reference=reference,
+        )
+
+    def elementwise(
+        self,
+        operation: str,
+        parameters: str,
+        *,
+        name: str = "",
+        preamble: str = "",
+        reference: Reference | None = None,
+    ) -> Elementwise:
+        """A kernel from what it does to element `i` of `n`, called without `threads=`.
+
+        `saxpy = dev.elementwise("y[i] = a * x[i] + y[i]", "in float32 x, inout float32 y, float32
+        a")`, then `saxpy(x, y, 2.0)`. `preamble` is GLSL that comes before it, such as functions.
+        `reference` is for the simulator: a Python function of the same parameters, which changes
+        the arrays, flat, in place.
+        """
+        return Elementwise(
+            self, operation, parameters, name=name, preamble=preamble, reference=reference
         )
 
     def scratch(self, stream: Stream | None = None, *, name: str = "scratch") -> Scratch:

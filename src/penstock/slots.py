@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.buffer import Buffer
-from penstock.hazards import Lane, Region
+from penstock.hazards import Lane, Region, Use
+from penstock.memory import Backing
 from penstock.result import Result
 from penstock.scratch import Growing
 
@@ -105,8 +106,7 @@ class ResultSlot:
         "use",
     )
 
-    def __init__(self, slots: ResultSlots, buffer: Buffer, lo: int) -> None:
-        backing = buffer.backing
+    def __init__(self, slots: ResultSlots, backing: Backing, use: Use, lo: int) -> None:
         raw: Any = backing.chunk.bytes
         self._slots = slots
         self.home = slots.free  # where it goes when nobody wants the result any more
@@ -115,7 +115,7 @@ class ResultSlot:
         self.memory = backing.memory
         self.handle: int = backing.memory.handle
         self.offset = backing.offset + lo
-        self.use = (backing.history, Region(0, buffer.nbytes), False)  # see `ArgumentRing.use`
+        self.use = use
         self._bytes: npt.NDArray[np.uint8] = raw[self.offset : self.offset + slots.nbytes]
         self._content = [
             np.ndarray(m.shape, m.dtype, raw, self.offset + m.offset, m.strides)
@@ -145,7 +145,8 @@ class ResultSlot:
         slots = self._slots
         slots.scheduler.invalidate(self.memory, self.offset, self.offset + slots.nbytes)
         values = [each[()] if each.shape == () else each.copy() for each in self._content]
-        return values[0] if len(values) == 1 else slots.make(values)
+        value = values[0] if len(values) == 1 else slots.make(values)
+        return value if slots.convert is None else slots.convert(value)
 
     def give_back(self) -> None:
         """Nobody wants the result any more. May be called in any thread, at any time."""
@@ -163,6 +164,7 @@ class ResultSlots:
         self.members = members
         self.nbytes = nbytes
         self.make = _maker(members)
+        self.convert: Callable[[Any], Any] | None = None  # what the kernel wrote to what it means
         self.free: deque[ResultSlot] = deque()
         self._name = f"results of {what}"
         self._stride = _stride(scheduler, nbytes)
@@ -197,8 +199,9 @@ class ResultSlots:
         backing = scheduler.host_pool.allocate(self._count * self._stride)
         buffer = Buffer(scheduler, backing, backing.nbytes, self._name, pinned=True)
         self._buffers.append(buffer)
+        use = (backing.history, Region(0, buffer.nbytes), False)  # see `ArgumentRing.use`
         starts = range(0, self._count * self._stride, self._stride)
-        self.free.extendleft(ResultSlot(self, buffer, lo) for lo in starts)
+        self.free.extendleft(ResultSlot(self, backing, use, lo) for lo in starts)
         self._count *= 2
 
 

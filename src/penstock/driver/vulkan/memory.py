@@ -115,8 +115,9 @@ class MemoryTypes:
             for heap, flags in zip(self._heap, self.flags, strict=True)
             if flags & _DEVICE_LOCAL
         }
-        self.main_heap = max(sizes, key=lambda heap: sizes[heap])
-        self.main_heap_size = sizes[self.main_heap]
+        # A device without any (a null device, for one) can be listed, if not used.
+        self.main_heap = max(sizes, key=lambda heap: sizes[heap], default=-1)
+        self.main_heap_size = sizes.get(self.main_heap, 0)
         wanted = _DEVICE_LOCAL | _VISIBLE | _CACHED
         self.uma = any(
             flags & wanted == wanted and heap == self.main_heap
