@@ -2,50 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from types import CodeType, ModuleType
+from collections.abc import Iterator
 from typing import Any
 
-from mutation.mutants import MUTANTS, Mutant
-
-
-class _Loader(importlib.machinery.SourceFileLoader):
-    """Loads a module from changed source, and never from a cache."""
-
-    def __init__(self, mutant: Mutant, fullname: str, path: str) -> None:
-        super().__init__(fullname, path)
-        self._mutant = mutant
-
-    def get_code(self, fullname: str) -> CodeType:
-        path = self.get_filename(fullname)
-        source = self.get_data(path).decode()
-        if source.count(self._mutant.old) != 1:
-            raise ImportError(f"mutant {self._mutant.name!r} does not fit {path} any more")
-        changed = source.replace(self._mutant.old, self._mutant.new)
-        code: CodeType = self.source_to_code(changed.encode(), path)
-        return code
-
-
-class _Finder:
-    """Puts the loader before the ordinary one for one module."""
-
-    def __init__(self, mutant: Mutant) -> None:
-        self._mutant = mutant
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != f"penstock.{self._mutant.module}":
-            return None
-        found = importlib.machinery.PathFinder.find_spec(fullname, path)
-        assert found is not None
-        assert found.origin is not None
-        loader = _Loader(self._mutant, fullname, found.origin)
-        return importlib.util.spec_from_file_location(fullname, found.origin, loader=loader)
+from mutation.loading import load
+from mutation.mutants import named
 
 
 def hunt(programs: int) -> dict[str, Any]:
@@ -79,6 +42,5 @@ def hunt(programs: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    chosen = next(mutant for mutant in MUTANTS if mutant.name == sys.argv[1])
-    sys.meta_path.insert(0, _Finder(chosen))  # type: ignore[arg-type]
+    load(named(sys.argv[1]))
     print(json.dumps(hunt(int(sys.argv[2]))))
