@@ -1,5 +1,8 @@
 """`python -m mutation`: hunt every mutant; the table, and exit code 1 if one survives.
 
+`python -m mutation --driver vulkan`: the same for the calls of the Vulkan driver, with programs on
+the devices of this machine and with the tests that look at the calls.
+
 `python -m mutation litmus`: every named program, in every transfer mode, with its own safeguard
 taken out; exit code 1 if one passes.
 """
@@ -9,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from mutation.mutants import MUTANTS
+from mutation.vulkan import VULKAN
 
 _LIMIT = 600  # seconds for one process; a mutant may do anything
 
@@ -26,16 +31,25 @@ def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m mutation", description=__doc__)
     parser.add_argument("only", nargs="*", help="names of mutants, or parts of them (default: all)")
     parser.add_argument("--programs", type=int, default=2000, help="random ones, at most, for each")
+    parser.add_argument("--driver", choices=["sim", "vulkan"], default="sim")
     _add_formats(parser)
     arguments = parser.parse_args(words)
-    chosen = [m for m in MUTANTS if not arguments.only or any(o in m.name for o in arguments.only)]
+    mutants = VULKAN if arguments.driver == "vulkan" else MUTANTS
+    chosen = [m for m in mutants if not arguments.only or any(o in m.name for o in arguments.only)]
+    looks: dict[str, str] = {}
+    if arguments.driver == "vulkan":
+        (looks,) = _in_processes("calls", [[mutant.name for mutant in chosen]])
     outcomes: dict[str, dict[str, Any]] = {}
     hunts = _in_processes("hunt", [(m.name, str(arguments.programs)) for m in chosen])
     for number, (mutant, found) in enumerate(zip(chosen, hunts, strict=True), 1):
         outcomes[mutant.name] = found
+        if looks:
+            found["calls"] = looks[mutant.name]
         if not arguments.json and not arguments.markdown:
             print(f"{number:>3}/{len(chosen)}  {mutant.name:<52} {_verdict(found)}", flush=True)
-    survivors = [name for name, found in outcomes.items() if not found["caught"]]
+    survivors = [
+        name for name, found in outcomes.items() if not (found["caught"] or found.get("calls"))
+    ]
     if arguments.json:
         print(json.dumps(outcomes, indent=2))
     elif arguments.markdown:
@@ -95,6 +109,14 @@ def _in_processes(module: str, arguments: Sequence[Sequence[str]]) -> Iterator[A
             )
         except subprocess.TimeoutExpired:
             raise SystemExit(f"mutation: {words[0]!r} takes more than {_LIMIT} s") from None
+        if module == "hunt" and done.returncode < 0:
+            return {
+                "caught": True,
+                "tried": 1,
+                "by": "a crash",
+                "operations": "?",
+                "why": "a crash",
+            }
         if done.returncode:
             raise SystemExit(f"mutation: {module} of {words[0]!r} broke down:\n{done.stderr}")
         return json.loads(done.stdout.splitlines()[-1])
@@ -104,17 +126,33 @@ def _in_processes(module: str, arguments: Sequence[Sequence[str]]) -> Iterator[A
 
 
 def _verdict(found: dict[str, Any]) -> str:
+    looked = f"; by {found['calls'] or 'no test'}" if "calls" in found else ""
     if not found["caught"]:
-        return f"SURVIVED {found['tried']} programs"
-    return f"caught by {found['by']!r} (program {found['tried']}), {found['operations']} operations"
+        return f"SURVIVED {found['tried']} programs{looked}"
+    count = f"program {found['tried']}, {found['operations']} operations"
+    return f"caught by {found['by']!r} ({count}){looked}"
 
 
 def _markdown(outcomes: dict[str, dict[str, Any]]) -> str:
-    lines = ["| safeguard taken out | caught by | smallest program |", "|---|---|---|"]
+    looked = any("calls" in found for found in outcomes.values())
+    last = "test of the calls" if looked else "operations in the smallest program"
+    lines = [f"| safeguard taken out | caught by | {last} |", "|---|---|---|"]
     for name, found in outcomes.items():
-        caught = f"`{found['by']}`" if found["caught"] else "**not caught**"
-        lines.append(f"| {name} | {caught} | {found.get('operations', '')} operations |")
+        caught = found["by"] if found["caught"] else f"no program of {found['tried']}"
+        if looked:
+            caught += f": {_kind(found['why'])}" if found["caught"] else ""
+            lines.append(f"| {name} | {caught} | `{found['calls']}` |")
+        else:
+            lines.append(f"| {name} | {caught} | {found.get('operations', '')} |")
     return "\n".join(lines)
+
+
+def _kind(why: str) -> str:
+    """How a program on a device told: a word or two."""
+    message = re.search(r"\[ ([\w-]+) \]", why)
+    if message:
+        return f"validation, `{message[1]}`"
+    return "wrong values" if "elements are wrong" in why else why.split(":")[0]
 
 
 def _litmus_markdown(intact: list[dict[str, Any]]) -> str:

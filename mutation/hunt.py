@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mutation.loading import load
-from mutation.mutants import named
+
+if TYPE_CHECKING:
+    from penstock.conformance import Lab, Program
+
+_AGAIN = 40  # random programs for each device and mode; what runs in order shows little more
 
 
 def hunt(programs: int) -> dict[str, Any]:
-    """The first program that fails, made small."""
+    """The first program that fails on the simulator, made small."""
     from penstock.conformance import CORPUS, Lab, generate, shrink
     from penstock.conformance.script import as_script
     from penstock.transfer import MODES
 
-    def candidates() -> Iterator[tuple[Any, str, int]]:
+    def candidates() -> Iterator[tuple[Program, str, int]]:
         for seed in range(6):
             for program in CORPUS:
                 for mode in MODES:
@@ -41,6 +46,40 @@ def hunt(programs: int) -> dict[str, Any]:
     return {"caught": False, "tried": tried}
 
 
+def hunt_on_devices(programs: int) -> dict[str, Any]:
+    """The first program that fails on a Vulkan device of this machine, as it is."""
+    import penstock as ps
+    from penstock.conformance import CORPUS, Lab, generate, runner
+
+    runner._PATIENCE = 3.0
+
+    def candidates() -> Iterator[tuple[Lab, str, Program]]:
+        for info in ps.devices():
+            # Under validation a thread that waits and one that signals stall each other.
+            for modes, validate in ((("auto", "staged", "unmapped"), True), (("ordered",), False)):
+                lab = Lab("vulkan", info.name, validate=validate)
+                yield from ((lab, mode, program) for mode in modes for program in CORPUS)
+                for seed in range(min(programs, _AGAIN)):
+                    for mode in modes:
+                        yield lab, mode, generate(seed, alignment=lab.alignment(mode))
+
+    for tried, (lab, mode, program) in enumerate(candidates(), 1):
+        failure = lab.run(program, mode, 0)
+        if failure is not None:
+            return {
+                "caught": True,
+                "tried": tried,
+                "by": program.name,
+                "operations": len(program.operations),
+                "mode": mode,
+                "device": lab.device,
+                "why": failure.what,
+            }
+    return {"caught": False, "tried": tried}
+
+
 if __name__ == "__main__":
-    load(named(sys.argv[1]))
-    print(json.dumps(hunt(int(sys.argv[2]))))
+    mutant = load(sys.argv[1])
+    search = hunt if mutant.driver == "sim" else hunt_on_devices
+    print(json.dumps(search(int(sys.argv[2]))), flush=True)
+    os._exit(0)  # threads that hang must not keep the process

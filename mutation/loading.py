@@ -8,13 +8,16 @@ import sys
 from collections.abc import Sequence
 from types import CodeType, ModuleType
 
-from mutation.mutants import Mutant
+from mutation.mutants import MUTANTS, Mutant
+from mutation.vulkan import VULKAN
 
 
-def load(mutant: Mutant) -> None:
-    """From now on Penstock's modules are imported as the mutant has them."""
+def load(name: str) -> Mutant:
+    """From now on Penstock's modules are imported as the mutant of that name has them."""
     assert "penstock" not in sys.modules
+    mutant = next(mutant for mutant in (*MUTANTS, *VULKAN) if mutant.name == name)
     sys.meta_path.insert(0, _Finder(mutant))
+    return mutant
 
 
 class _Finder:

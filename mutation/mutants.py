@@ -18,6 +18,7 @@ class Mutant:
     old: str
     new: str
     also: tuple[Mutant, ...] = ()
+    driver: str = "sim"
 
     @property
     def changes(self) -> list[tuple[str, str, str]]:
@@ -357,8 +358,3 @@ MUTANTS = [
         "a rename keeps the busy backing",
     ),
 ]
-
-
-def named(name: str) -> Mutant:
-    """The mutant of that name."""
-    return next(mutant for mutant in MUTANTS if mutant.name == name)

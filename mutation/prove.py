@@ -10,7 +10,6 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from mutation.loading import load
-from mutation.mutants import named
 
 if TYPE_CHECKING:
     from penstock.conformance import Program
@@ -76,5 +75,5 @@ def paths_of(program: Program, mode: str, seed: int) -> list[str]:
 if __name__ == "__main__":
     name = sys.argv[1]
     if name:
-        load(named(name))
+        load(name)
     print(json.dumps(prove(name) if name else intact()))

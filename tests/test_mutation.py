@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+import penstock as ps
 from mutation.litmus import GUARDS, SAFEGUARDS, guards_of
 from mutation.mutants import MUTANTS
 from mutation.prove import paths_of
+from mutation.vulkan import VULKAN
 from penstock.conformance import CORPUS, Lab, Program
 from penstock.transfer import MODES
 
@@ -49,6 +51,20 @@ def test_mutant_is_caught(mutant: str) -> None:
     found = in_process("hunt", mutant, "300")
     assert found["caught"], f"{mutant} survived {found['tried']} programs"
     compile(found["script"], "program.py", "exec")
+
+
+@pytest.fixture(scope="module")
+def tests_that_tell() -> dict[str, str]:
+    """By mutant of the Vulkan driver, the test of its calls that fails."""
+    if not any("llvmpipe" in info.name for info in ps.devices()):
+        pytest.skip("llvmpipe is not installed")
+    found: dict[str, str] = in_process("calls")
+    return found
+
+
+@pytest.mark.parametrize("mutant", [mutant.name for mutant in VULKAN])
+def test_mutant_of_the_driver_is_caught(mutant: str, tests_that_tell: dict[str, str]) -> None:
+    assert tests_that_tell[mutant]
 
 
 def test_every_program_names_its_safeguard() -> None:

@@ -97,6 +97,23 @@ def test_barriers_cover_stages_and_accesses(
     queue.close()
 
 
+def test_the_host_waits_for_every_value(spied: Spied) -> None:
+    driver = spied.driver
+    timelines = [driver.timeline() for _ in range(3)]
+    points = [(timeline, 5) for timeline in timelines]
+    assert not driver.wait(points, 0)
+    for timeline in timelines:
+        assert not driver.wait(points, 10**6)
+        driver.signal(timeline, 4)
+        assert timeline.value() == 4
+        assert not driver.wait(points, 10**6)
+        driver.signal(timeline, 5)
+        assert timeline.value() == 5
+    assert driver.wait(points, 0)
+    for timeline in timelines:
+        timeline.close()
+
+
 def test_a_submission_waits_and_signals_as_told(spied: Spied) -> None:
     driver = spied.driver
     heard: list[Any] = []
@@ -132,23 +149,6 @@ def test_a_submission_waits_and_signals_as_told(spied: Spied) -> None:
     for timeline in (done, *others):
         timeline.close()
     queue.close()
-
-
-def test_the_host_waits_for_every_value(spied: Spied) -> None:
-    driver = spied.driver
-    timelines = [driver.timeline() for _ in range(3)]
-    points = [(timeline, 5) for timeline in timelines]
-    assert not driver.wait(points, 0)
-    for timeline in timelines:
-        assert not driver.wait(points, 10**6)
-        driver.signal(timeline, 4)
-        assert timeline.value() == 4
-        assert not driver.wait(points, 10**6)
-        driver.signal(timeline, 5)
-        assert timeline.value() == 5
-    assert driver.wait(points, 0)
-    for timeline in timelines:
-        timeline.close()
 
 
 @pytest.mark.parametrize("name", ["flush", "invalidate"])
@@ -198,6 +198,116 @@ def test_closing_waits_for_the_device(driver: str) -> None:
     assert heard == ["idle", "destroyed"]
 
 
+def test_a_recording_starts_with_nothing_bound(spied: Spied) -> None:
+    """What is bound already is not bound again, but only within a recording and a program."""
+    device, driver = spied.device, spied.driver
+    array = device.zeros(64, np.uint32)
+    kernels = [device.kernel(SLOW_ADD), device.kernel(SLOW_ADD)]
+    for kernel in kernels:
+        kernel(x=array, n=64, spin=0, add=1, threads=64)
+    device.synchronize()
+    first, second = (kernel.program for kernel in kernels)
+    calls: list[str] = []
+    for name in ("vkCmdBindPipeline", "vkCmdPushConstants", "vkCmdDispatch"):
+        spied.listen(name, lambda *_, name=name: calls.append(name))
+    describe = (
+        "vkCmdPushDescriptorSetWithTemplateKHR" if first.template else "vkCmdBindDescriptorSets"
+    )
+    spied.listen(describe, lambda *_: calls.append(describe))
+    queue, timeline = driver.queue(0), driver.timeline()
+    (recording,) = queue.recordings(1)
+    backing = array.buffer.backing
+    bindings = (backing.memory.handle, backing.offset, 256)
+    everything = ["vkCmdBindPipeline", describe, "vkCmdPushConstants", "vkCmdDispatch"]
+    for value in (1, 2):
+        calls.clear()
+        recording.begin()
+        for used in (first, first, second, first):
+            recording.dispatch(used, bindings, (1, 1, 1))
+            recording.barrier()
+        assert calls == [*everything, "vkCmdDispatch", *everything, *everything]
+        queue.submit(recording, [], timeline, value)
+        assert driver.wait([(timeline, value)], 10**10)
+    timeline.close()
+    queue.close()
+
+
+@pytest.fixture
+def open_gate(spied: Spied) -> Iterator[Callable[[], None]]:
+    """Nothing that is submitted runs before this is called."""
+    driver = spied.driver
+    gate, passed = driver.timeline(), driver.timeline()
+    queue = driver.queue(0)
+    (recording,) = queue.recordings(1)
+    recording.begin()
+    queue.submit(recording, [(gate, 1)], passed, 1)
+
+    def open_it() -> None:
+        if gate.value() == 0:
+            driver.signal(gate, 1)
+            assert driver.wait([(passed, 1)], 10**10)
+
+    yield open_it
+    open_it()
+    queue.close()
+    gate.close()
+    passed.close()
+
+
+def test_a_recording_is_not_used_again_while_it_may_run(
+    spied: Spied, open_gate: Callable[[], None]
+) -> None:
+    begun: list[Any] = []
+    spied.listen("vkBeginCommandBuffer", lambda command, info: begun.append(command))
+    array = spied.device.zeros(64, np.uint32)
+    for _ in range(40):
+        slow_add(array, 1, spin=0)
+        spied.device.default_stream.flush()
+    assert len(begun) == len(set(begun)) == 40
+    open_gate()
+    spied.device.synchronize()
+    slow_add(array, 1, spin=0)
+    assert begun[-1] in begun[:-1]
+    assert array.tolist() == [41] * 64
+
+
+@pytest.mark.parametrize(
+    ("what", "destroy"),
+    [
+        ("adopted memory", "vkDestroyBuffer"),
+        ("a kernel", "vkDestroyPipeline"),
+        ("a stream", "vkDestroyCommandPool"),
+    ],
+)
+def test_nothing_goes_while_it_may_be_in_use(
+    spied: Spied, open_gate: Callable[[], None], what: str, destroy: str
+) -> None:
+    device = spied.device
+    gone: list[str] = []
+    kernel = device.kernel(SLOW_ADD)
+    stream = device.stream()
+    if not device.info.can_import:
+        pytest.skip("the device cannot import memory")
+    array = device.adopt(np.frombuffer(mmap.mmap(-1, mmap.PAGESIZE), np.uint32))
+    kernel(x=array, n=1024, spin=0, add=1, threads=1024)
+    device.default_stream.flush()
+    spied.listen(destroy, lambda *_: gone.append(destroy))
+    if what == "adopted memory":
+        array.close()
+    elif what == "a kernel":
+        kernel.close()
+    else:
+        stream.close()
+    with device.scheduler.lock:
+        device.scheduler.drain()
+        assert not gone
+    open_gate()
+    device.synchronize()
+    with device.scheduler.lock:
+        device.scheduler.drain()
+        assert gone
+
+
 def test_descriptor_sets_in_use_are_left_alone(
     spied: Spied, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,79 +348,3 @@ def test_freed_memory_is_forgotten_by_descriptor_sets(spied: Spied) -> None:
     assert kept
     driver.free(driver.allocate(4096, host=False))
     assert not any(made._sets for made in kept)
-
-
-@pytest.fixture
-def open_gate(spied: Spied) -> Iterator[Callable[[], None]]:
-    """Nothing that is submitted runs before this is called."""
-    driver = spied.driver
-    gate, passed = driver.timeline(), driver.timeline()
-    queue = driver.queue(0)
-    (recording,) = queue.recordings(1)
-    recording.begin()
-    queue.submit(recording, [(gate, 1)], passed, 1)
-
-    def open_it() -> None:
-        if gate.value() == 0:
-            driver.signal(gate, 1)
-            assert driver.wait([(passed, 1)], 10**10)
-
-    yield open_it
-    open_it()
-    queue.close()
-    gate.close()
-    passed.close()
-
-
-@pytest.mark.parametrize(
-    ("what", "destroy"),
-    [
-        ("adopted memory", "vkDestroyBuffer"),
-        ("a kernel", "vkDestroyPipeline"),
-        ("a stream", "vkDestroyCommandPool"),
-    ],
-)
-def test_nothing_goes_while_it_may_be_in_use(
-    spied: Spied, open_gate: Callable[[], None], what: str, destroy: str
-) -> None:
-    device = spied.device
-    gone: list[str] = []
-    kernel = device.kernel(SLOW_ADD)
-    stream = device.stream()
-    if not device.info.can_import:
-        pytest.skip("the device cannot import memory")
-    array = device.adopt(np.frombuffer(mmap.mmap(-1, mmap.PAGESIZE), np.uint32))
-    kernel(x=array, n=1024, spin=0, add=1, threads=1024)
-    device.default_stream.flush()
-    spied.listen(destroy, lambda *_: gone.append(destroy))
-    if what == "adopted memory":
-        array.close()
-    elif what == "a kernel":
-        kernel.close()
-    else:
-        stream.close()
-    with device.scheduler.lock:
-        device.scheduler.drain()
-        assert not gone
-    open_gate()
-    device.synchronize()
-    with device.scheduler.lock:
-        device.scheduler.drain()
-        assert gone
-
-
-def test_a_recording_is_not_used_again_while_it_may_run(
-    spied: Spied, open_gate: Callable[[], None]
-) -> None:
-    begun: list[Any] = []
-    spied.listen("vkBeginCommandBuffer", lambda command, info: begun.append(command))
-    array = spied.device.zeros(64, np.uint32)
-    for _ in range(40):
-        slow_add(array, 1, spin=0)
-        spied.device.default_stream.flush()
-    assert len(begun) == len(set(begun)) == 40
-    open_gate()
-    spied.device.synchronize()
-    slow_add(array, 1, spin=0)
-    assert begun[-1] in begun[:-1]
-    assert array.tolist() == [41] * 64
