@@ -33,9 +33,9 @@ SAFEGUARDS = {
     "snapshot at once": "a snapshot is taken after the call",
     "read at once": "a read is made after the call",
     "write at once, or event: copies": "a write is made after the call, and an event forgets it",
-    "write at once, or noted": "a write is made after the call, and not written down",
+    "write at once, or noted": "a borrowed write is made after the call, and not written down",
     "write at once, noted, or fresh backing": (
-        "a write is made after the call, not written down, and a rename keeps the backing"
+        "a borrowed write is made after the call, not written down, and a rename keeps the backing"
     ),
     "borrow asked for": "every write counts as borrowed",
     "view kept": "a held view is written under its holder",

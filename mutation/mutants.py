@@ -333,27 +333,41 @@ _SINGLE = [
 ]  # fmt: skip
 
 
-def _together(name: str, *parts: str) -> Mutant:
-    """Several safeguards at once, each of which would do without the others."""
-    first, *rest = (mutant for part in parts for mutant in _SINGLE if mutant.name == part)
-    return replace(first, name=name, also=(*first.also, *rest))
+def _single(name: str) -> Mutant:
+    return next(mutant for mutant in _SINGLE if mutant.name == name)
 
+
+def _together(name: str, first: Mutant, *others: str) -> Mutant:
+    """Several safeguards at once, each of which would do without the others."""
+    return replace(first, name=name, also=(*first.also, *map(_single, others)))
+
+
+#: Allowed as such: whoever borrows has to wait until it is done.
+_BORROWED_PUT_OFF = Mutant(
+    "a borrowed write is made after the call",
+    "transfer",
+    "        target = host_array(array, backing)\n        finish = host_copy(",
+    "        if borrow:\n"
+    "            return _write_ordered(array, data, on, {}, why, what)\n"
+    "        target = host_array(array, backing)\n"
+    "        finish = host_copy(",
+)
 
 MUTANTS = [
     *_SINGLE,
     _together(
         "a write is made after the call, and an event forgets it",
-        "a write is made after the call",
+        _single("a write is made after the call"),
         "an event forgets host copies",
     ),
     _together(
-        "a write is made after the call, and not written down",
-        "a write is made after the call",
+        "a borrowed write is made after the call, and not written down",
+        _BORROWED_PUT_OFF,
         "an ordered copy is not written down",
     ),
     _together(
-        "a write is made after the call, not written down, and a rename keeps the backing",
-        "a write is made after the call",
+        "a borrowed write is made after the call, not written down, and a rename keeps the backing",
+        _BORROWED_PUT_OFF,
         "an ordered copy is not written down",
         "a rename keeps the busy backing",
     ),

@@ -99,7 +99,7 @@ CORPUS: tuple[Program, ...] = tuple(
         _both(
             "pinned, then ordinary",
             "async write from pinned memory, then from ordinary memory: the second wins",
-            _read_x(), Write(X, 5, 0, 1, borrow=True, pinned=True), Write(X, 900, 1),
+            _read_x(), Write(X, 5, 0, 1, borrow=True, pinned=True), Write(X, 900, 1), Collect(0),
         ),
         _both(
             "read, then overwrite",
