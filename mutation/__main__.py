@@ -110,13 +110,8 @@ def _in_processes(module: str, arguments: Sequence[Sequence[str]]) -> Iterator[A
         except subprocess.TimeoutExpired:
             raise SystemExit(f"mutation: {words[0]!r} takes more than {_LIMIT} s") from None
         if module == "hunt" and done.returncode < 0:
-            return {
-                "caught": True,
-                "tried": 1,
-                "by": "a crash",
-                "operations": "?",
-                "why": "a crash",
-            }
+            crash = {"by": "a program", "why": "a crash"}
+            return {"caught": True, "tried": "?", "operations": "?", **crash}
         if done.returncode:
             raise SystemExit(f"mutation: {module} of {words[0]!r} broke down:\n{done.stderr}")
         return json.loads(done.stdout.splitlines()[-1])
@@ -171,8 +166,12 @@ def _litmus_markdown(intact: list[dict[str, Any]]) -> str:
 
 
 def _cell(paths: list[str], guards: Sequence[str]) -> str:
+    taken: dict[str, list[str]] = {}
+    for kind, path in map(str.split, paths):
+        taken.setdefault(kind, []).append(path)
+    ways = ", ".join(f"{kind} {'/'.join(found)}" for kind, found in taken.items())
     shown = "; ".join(f"**{guard}**" for guard in guards)
-    return f"{', '.join(paths)}: {shown}" if paths else shown
+    return f"{ways}: {shown}" if ways else shown
 
 
 if __name__ == "__main__":
