@@ -6,7 +6,9 @@ tests. After every test the validation layer must have said nothing.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -47,7 +49,10 @@ def _shared_devices() -> Iterator[dict[object, ps.Device]]:
 @pytest.fixture(params=DRIVERS)
 def driver(request: pytest.FixtureRequest) -> str:
     """The name of a Vulkan driver that is installed here."""
-    name: str = request.param
+    return _installed(request.param)
+
+
+def _installed(name: str) -> str:
     if not any(name in info.name for info in ps.devices()):
         pytest.skip(f"{name} is not installed")
     return name
@@ -97,6 +102,31 @@ def threaded_device(driver: str) -> Iterator[ps.Device]:
 def dev(shared_device: OpenDevice) -> ps.Device:
     """The device under test, with everything at its default."""
     return shared_device()
+
+
+@contextlib.contextmanager
+def simulated(seed: int, **options: object) -> Iterator[ps.Device]:
+    """A simulated device; at the end it must not have seen a race."""
+    with ps.Device(driver="sim", seed=seed, **options) as device:  # type: ignore[arg-type]
+        yield device
+        device.synchronize()
+        assert not device.messages, f"seed {seed}: {device.messages[0]}"
+
+
+@pytest.fixture(params=(*DRIVERS, "simulator"))
+def each(
+    request: pytest.FixtureRequest, _shared_devices: dict[object, ps.Device]
+) -> Iterator[ps.Device]:
+    """Every Vulkan driver, and the simulator with a seed that depends on the test."""
+    if request.param == "simulator":
+        with simulated(zlib.crc32(request.node.name.encode())) as device:
+            yield device
+        return
+    name = _installed(request.param)
+    with _silence():
+        if (name,) not in _shared_devices:
+            _shared_devices[name,] = ps.Device(name, validate=HAS_VALIDATION)
+        yield _shared_devices[name,]
 
 
 class _silence:  # noqa: N801

@@ -10,7 +10,6 @@ from __future__ import annotations
 import operator
 import os
 import struct
-import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -133,7 +132,6 @@ class Kernel(Closing):
         self.what = f"kernel {self.name}"
         self.counts_of: dict[int, tuple[int, int, int]] = {}  # by threads, for the fast path
         self.pack = packer(self.interface.push, self._block_size)
-        self.rings: weakref.WeakKeyDictionary[Stream, ArgumentRing] = weakref.WeakKeyDictionary()
         self.results = self._result_slots()
         launch = make_launch(self)
         self.__class__ = type("Kernel", (type(self),), {"__call__": launch, "__doc__": __doc__})
@@ -158,6 +156,9 @@ class Kernel(Closing):
             if not self._closed:
                 self._closed = True
                 self.scheduler.retire_program(self.program)
+                self.scheduler.forget_rings(self)
+                if self.results is not None:
+                    self.results.close()
 
     @property
     def closed(self) -> bool:
@@ -293,9 +294,10 @@ class Kernel(Closing):
 
     def ring(self, stream: Stream) -> ArgumentRing:
         """Where the scalars go on this stream if they are too many for push constants."""
-        found = self.rings.get(stream)
+        found = stream.rings.get(self)
         if found is None:
-            found = self.rings[stream] = ArgumentRing(stream, self._block_size, self.what)
+            found = ArgumentRing(self.scheduler, self._block_size, self.what)
+            stream.rings[self] = found
         return found
 
     def _backing(self, slot: Slot, array: Array, stream: Stream) -> Backing:
@@ -357,7 +359,7 @@ class Kernel(Closing):
             ring = self.ring(on) if self._block_size > self.interface.push_size else None
             block, place = launch.block, (0, 0)
             if ring is not None:
-                block, place = b"", (ring.handle, ring.put(launch.block))
+                block, place = b"", (ring.handle, ring.put(launch.block, on.lane))
                 uses.append(ring.use)
             result = None if self.results is None else self.results.new(self.what)
             slot_of = None if result is None else result.slot

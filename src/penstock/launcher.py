@@ -88,7 +88,11 @@ _SCALARS = """
         raise
 """
 
-_RING = "ring = rings.get(stream) or self.ring(stream); at = ring.put(block); block = b''"
+_RING = """
+        ring = stream.rings.get(self) or self.ring(stream)
+        at = ring.put(block, stream.lane)
+        block = b""
+"""
 
 
 def make_launch(kernel: Kernel) -> Callable[..., Any]:
@@ -129,7 +133,7 @@ def make_launch(kernel: Kernel) -> Callable[..., Any]:
         ).strip()
         if members
         else "block = b''",
-        ring=_RING if in_ring else "pass",
+        ring=_RING.strip() if in_ring else "pass",
         result="result = results.new(what)" if has_result else "pass",
         nothing="result.slot.clear(); return result" if has_result else "return",
         uses="".join(
@@ -155,7 +159,6 @@ def make_launch(kernel: Kernel) -> Callable[..., Any]:
         "pack": kernel.pack,
         "program": program,
         "results": kernel.results,
-        "rings": kernel.rings,
         "scheduler": kernel.scheduler,
         "tracing": tracing,
         "what": kernel.what,
@@ -199,6 +202,6 @@ def _variable(number: int, name: str) -> str:
 #: Names that mean something else in the function.
 _TAKEN = {
     "Array", "MISSING", "at", "block", "bring_back", "buffer", "carried", "counts", "counts_of",
-    "device", "pack", "program", "result", "results", "ring", "rings", "scheduler", "self",
+    "device", "pack", "program", "result", "results", "ring", "scheduler", "self",
     "tracing", "unknown", "uses", "value", "what",
 }  # fmt: skip

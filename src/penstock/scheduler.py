@@ -285,6 +285,11 @@ class Scheduler:
         """Give a program back once everything recorded so far is done."""
         self._release_later(partial(self.driver.forget, program))
 
+    def forget_rings(self, kernel: Any) -> None:
+        """A kernel is closed: no stream needs to keep its arguments any more."""
+        for stream in self._all_streams():
+            stream.rings.pop(kernel, None)
+
     def program_dropped(self, program: Any) -> None:
         """From a finaliser: a kernel is gone."""
         self._dropped_programs.append(program)

@@ -25,7 +25,6 @@ from penstock.scratch import Growing
 if TYPE_CHECKING:
     from penstock.scheduler import Scheduler
     from penstock.spirv import Member
-    from penstock.stream import Stream
 
 _FIRST = 16  # slots
 _LARGEST = 4 << 20  # bytes in one argument ring; a launch that needs more waits for an earlier one
@@ -33,12 +32,13 @@ _ALIGN = 64  # a cache line; and the device's own alignment, if that is more
 
 
 class ArgumentRing:
-    """Blocks of arguments of one kernel on one stream, used in turn."""
+    """Blocks of arguments of one kernel on one stream, used in turn.
 
-    def __init__(self, stream: Stream, nbytes: int, what: str) -> None:
-        scheduler = stream.scheduler
+    The stream keeps it, for as long as there is the kernel.
+    """
+
+    def __init__(self, scheduler: Scheduler, nbytes: int, what: str) -> None:
         self._scheduler = scheduler
-        self._lane = stream.lane
         self._name = f"arguments of {what}"
         self.nbytes = nbytes
         self._stride = _stride(scheduler, nbytes)
@@ -47,13 +47,16 @@ class ArgumentRing:
         self._at = 0
         self._grow()
 
-    def put(self, block: bytes) -> int:
-        """Write the next block; where it is. The place is not used again before `taken` says so."""
-        values, lane = self._values, self._lane
+    def put(self, block: bytes, lane: Lane) -> int:
+        """Write the next block, for a launch on the stream's lane; where it is.
+
+        The next call puts its block there, too, unless `taken` is called in between.
+        """
+        values = self._values
         if values[self._at] > lane.complete:
             lane.owner.poll()
             if values[self._at] > lane.complete:
-                self._make_room()
+                self._make_room(lane)
         lo = self._offset + self._at * self._stride
         hi = lo + self.nbytes
         self._bytes[lo:hi] = block
@@ -65,11 +68,11 @@ class ArgumentRing:
         self._values[self._at] = value
         self._at = (self._at + 1) % len(self._values)
 
-    def _make_room(self) -> None:
+    def _make_room(self, lane: Lane) -> None:
         if 2 * len(self._values) * self._stride <= max(_LARGEST, 2 * _FIRST * self._stride):
             self._grow()
             return
-        points = {self._lane: self._values[self._at]}
+        points = {lane: self._values[self._at]}
         self._scheduler.wait_for(points, None, f"every slot for {self._name} is in use")
 
     def _grow(self) -> None:
@@ -93,6 +96,7 @@ class ResultSlot:
     """Where one launch puts its result."""
 
     __slots__ = (
+        "_buffer",
         "_bytes",
         "_content",
         "_lane",
@@ -109,6 +113,7 @@ class ResultSlot:
         backing = buffer.backing
         raw: Any = backing.chunk.bytes
         self._slots = slots
+        self._buffer = buffer  # lives as long as any slot in it
         self.home = slots.free  # where it goes when nobody wants the result any more
         self._lane: Lane | None = None
         self._value = 0  # of the last launch
@@ -149,11 +154,12 @@ class ResultSlot:
 
     def give_back(self) -> None:
         """Nobody wants the result any more. May be called in any thread, at any time."""
-        self.home.append(self)
+        if not self._slots.closed:
+            self.home.append(self)
 
 
 class ResultSlots:
-    """The result slots of one kernel. They live as long as the kernel or any unread result."""
+    """The result slots of one kernel. Those of unread results outlive it."""
 
     def __init__(
         self, scheduler: Scheduler, members: tuple[Member, ...], nbytes: int, *, clear: bool,
@@ -168,13 +174,22 @@ class ResultSlots:
         self._stride = _stride(scheduler, nbytes)
         self._clear = clear  # whether the kernel reads what is there: it is then 0
         self._count = _FIRST
-        self._buffers: list[Buffer] = []
+        self.closed = False
+
+    def close(self) -> None:
+        """No slot is wanted any more, but for the results that are not read yet."""
+        self.closed = True
+        self.free.clear()
 
     def take(self) -> ResultSlot:
         """A slot that no launch in flight and no unread result uses."""
         free = self.free
-        if not free or free[0].in_flight:  # in flight: its result was dropped unread
-            self._grow()
+        for _ in range(len(free)):
+            slot = free.popleft()
+            if not slot.in_flight:
+                return slot
+            free.append(slot)  # its result was dropped unread; on another stream one may be done
+        self._grow()
         return free.popleft()
 
     def ready(self, slot: ResultSlot) -> None:
@@ -193,7 +208,6 @@ class ResultSlots:
         scheduler.drain()
         backing = scheduler.host_pool.allocate(self._count * self._stride)
         buffer = Buffer(scheduler, backing, backing.nbytes, self._name, pinned=True)
-        self._buffers.append(buffer)
         starts = range(0, self._count * self._stride, self._stride)
         self.free.extendleft(ResultSlot(self, buffer, lo) for lo in starts)
         self._count *= 2
