@@ -572,10 +572,8 @@ class _Variant:
         """The results of a replay that is about to be recorded."""
         made = []
         for kernel, slot in self._slots:
-            assert kernel.results is not None
             self._free.remove(slot)
-            kernel.results.ready(slot)
-            made.append(Result(self._scheduler, kernel.what, slot))
+            made.append(slot.result(kernel.what))
         return made
 
     def replayed(self, lane: Lane, value: int) -> None:

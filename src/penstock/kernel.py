@@ -242,10 +242,7 @@ class Kernel(Closing):
         if not found:
             return None
         block = found[0]
-        return ResultSlots(
-            self.scheduler, self.interface.result, block.min_size, clear=block.access != "w",
-            what=self.what,
-        )  # fmt: skip
+        return ResultSlots(self.scheduler, self.interface.result, block.min_size, self.what)
 
     def _local_size(self, chosen: Mapping[int, bytes]) -> tuple[int, int, int]:
         sizes = [

@@ -135,7 +135,7 @@ def make_launch(kernel: Kernel) -> Callable[..., Any]:
         else "block = b''",
         ring=_RING.strip() if in_ring else "pass",
         result="result = results.new(what)" if has_result else "pass",
-        nothing="result.slot.clear(); return result" if has_result else "return",
+        nothing="return result" if has_result else "return",
         uses="".join(
             f"(backing_{number}.history, {variables[slot.name]}.region, {slot.writes}), "
             for number, slot in numbered

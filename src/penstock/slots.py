@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from penstock.buffer import Buffer
 from penstock.hazards import Lane, Region
@@ -121,7 +120,7 @@ class ResultSlot:
         self.handle: int = backing.memory.handle
         self.offset = backing.offset + lo
         self.use = (backing.history, Region(0, buffer.nbytes), False)  # see `ArgumentRing.use`
-        self._bytes: npt.NDArray[np.uint8] = raw[self.offset : self.offset + slots.nbytes]
+        self._bytes = memoryview(raw)[self.offset : self.offset + slots.nbytes]
         self._content = [
             np.ndarray(m.shape, m.dtype, raw, self.offset + m.offset, m.strides)
             for m in slots.members
@@ -141,9 +140,12 @@ class ResultSlot:
         self._lane = lane
         self._value = value
 
-    def clear(self) -> None:
-        self._bytes.fill(0)
-        self._slots.scheduler.flush(self.memory, self.offset, self.offset + self._slots.nbytes)
+    def result(self, what: str) -> Result:
+        """The result of the next launch. What that does not write is 0, not what was there."""
+        slots = self._slots
+        self._bytes[:] = slots.zeros
+        slots.scheduler.flush(self.memory, self.offset, self.offset + slots.nbytes)
+        return Result(slots.scheduler, what, self)
 
     def read(self) -> Any:
         """The result of a launch that is done."""
@@ -162,17 +164,16 @@ class ResultSlots:
     """The result slots of one kernel. Those of unread results outlive it."""
 
     def __init__(
-        self, scheduler: Scheduler, members: tuple[Member, ...], nbytes: int, *, clear: bool,
-        what: str,
-    ) -> None:  # fmt: skip
+        self, scheduler: Scheduler, members: tuple[Member, ...], nbytes: int, what: str
+    ) -> None:
         self.scheduler = scheduler
         self.members = members
         self.nbytes = nbytes
+        self.zeros = bytes(nbytes)
         self.make = _maker(members)
         self.free: deque[ResultSlot] = deque()
         self._name = f"results of {what}"
         self._stride = _stride(scheduler, nbytes)
-        self._clear = clear  # whether the kernel reads what is there: it is then 0
         self._count = _FIRST
         self.closed = False
 
@@ -192,16 +193,9 @@ class ResultSlots:
         self._grow()
         return free.popleft()
 
-    def ready(self, slot: ResultSlot) -> None:
-        """Set a slot to 0 for the next launch, if the kernel reads what is there."""
-        if self._clear:
-            slot.clear()
-
     def new(self, what: str) -> Result:
         """A result that waits for nothing yet: dropped, it gives its slot back."""
-        slot = self.take()
-        self.ready(slot)
-        return Result(self.scheduler, what, slot)
+        return self.take().result(what)
 
     def _grow(self) -> None:
         scheduler = self.scheduler
