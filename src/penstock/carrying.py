@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from penstock.device import Device
     from penstock.stream import Stream
 
+_WORK = 10_000  # steps to find out whether two arrays share memory
+
 Host = npt.NDArray[Any]
 
 
@@ -48,7 +50,7 @@ def bring_in(
     if slot.writes:
         if not host.flags.writeable:
             raise ReadOnly(f"{label} is written by the kernel, and the NumPy array is read-only")
-        if any(each.back and np.may_share_memory(each.host, host) for each in carried):
+        if any(each.back and _share_memory(each.host, host) for each in carried):
             raise ArgumentError(f"{label}: two arguments that the kernel writes share memory")
     array = adoption.in_place(device, host, slot.alignment)
     in_place = array is not None
@@ -80,3 +82,11 @@ def bring_back(carried: list[Carried], stream: Stream, value: int) -> None:
             np.copyto(each.host, arriving[number].result())
         else:
             transfer.read(each.array, stream, each.host)
+
+
+def _share_memory(a: Host, b: Host) -> bool:
+    """Whether two arrays have a byte in common; if that is hard to tell, they have."""
+    try:
+        return np.shares_memory(a, b, max_work=_WORK)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True

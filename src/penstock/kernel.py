@@ -338,8 +338,9 @@ class Kernel(Closing):
         return tuple(flat)
 
     def _launch_indirect(
-        self, given: Mapping[str, Any], stream: Stream | None, threads: Any, groups: Array
-    ) -> Result | None:
+        self, given: Mapping[str, Any], stream: Stream | None, threads: Any, groups: Array,
+        carried: list[Carried] | None,
+    ) -> Result | None:  # fmt: skip
         """A launch whose number of groups is in device memory."""
         with self.scheduler.lock:
             launch = self.prepare(given, threads, groups)
@@ -372,7 +373,9 @@ class Kernel(Closing):
                 ring.taken(value)
             if result is not None:
                 result.launched(on.lane, value)
-            return result
+        if carried:
+            carrying.bring_back(carried, on, value)
+        return result
 
     def _check_group_counts(self, groups: Array, threads: Any) -> None:
         label = f"{self.name}: groups="

@@ -105,6 +105,7 @@ def make_launch(kernel: Kernel) -> Callable[..., Any]:
     given = "{" + ", ".join(f"{name!r}: {variables[name]}" for name in names) + "}"
     numbered = list(enumerate(slots))
     purposes = [binding.purpose for binding in kernel.interface.bindings]
+    carried = "carried" if slots else "None"
     in_ring, has_result = "arguments" in purposes, "result" in purposes
     source = _FUNCTION.format(
         parameters="".join(f"{name}=MISSING, " for name in plain),
@@ -121,7 +122,7 @@ def make_launch(kernel: Kernel) -> Callable[..., Any]:
         ).strip()
         if slots
         else "pass",
-        indirect=f"return self._launch_indirect({given}, stream, threads, groups)",
+        indirect=f"return self._launch_indirect({given}, stream, threads, groups, {carried})",
         arrays="".join(
             _ARRAY.format(variables[slot.name], number, given=given) for number, slot in numbered
         ).strip()
