@@ -113,6 +113,43 @@ def simulated(seed: int, **options: object) -> Iterator[ps.Device]:
         assert not device.messages, f"seed {seed}: {device.messages[0]}"
 
 
+class Fault:
+    """While armed, lets the n-th of the simulator's calls that can fail run out of memory.
+
+    And the next: an allocation that fails is tried once more.
+    """
+
+    CALLS = ("allocate", "begin", "end", "copy", "fill", "dispatch", "dispatch_indirect", "execute",
+             "recordings", "replayable", "submit")  # fmt: skip
+
+    def __init__(self, number: int) -> None:
+        self.armed = False
+        self._number = number
+        self._count = 0
+
+    def __call__(self, name: str, _: int) -> BaseException | None:
+        if not self.armed or name not in self.CALLS:
+            return None
+        self._count += 1
+        failing = self._count in (self._number, self._number + 1)
+        return ps.OutOfMemory(f"fault at {name}") if failing else None
+
+    @property
+    def reached(self) -> bool:
+        return self._count >= self._number
+
+
+def faults(most: int) -> Iterator[Fault]:
+    """A fault at every N, until one is not reached any more."""
+    for number in range(1, most):
+        fault = Fault(number)
+        yield fault
+        assert fault.armed
+        if not fault.reached:
+            return
+    pytest.fail("the faults never ended")
+
+
 @pytest.fixture(params=(*DRIVERS, "simulator"))
 def each(
     request: pytest.FixtureRequest, _shared_devices: dict[object, ps.Device]

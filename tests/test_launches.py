@@ -118,3 +118,46 @@ def test_a_closed_kernel_gives_its_memory_back(each: ps.Device) -> None:
     each.synchronize()
     assert each.memory.used == used
     other.close()
+
+
+# Arrays that share a buffer.
+
+
+def test_two_arguments_of_one_buffer_stay_one_memory(each: ps.Device) -> None:
+    """Also if the launch has to make way for a view, which gives the buffer other memory."""
+    run = each.kernel(
+        """
+        layout(local_size_x = 1) in;
+        layout(binding = 0) readonly buffer X { uint x[]; };
+        layout(binding = 1) writeonly buffer Y { uint y[]; };
+        void main() { y[0] = x[0] + 1; }
+        """,
+        reference=lambda x, y, threads: y.__setitem__(0, x[0] + 1),
+    )
+    x = each.array(np.arange(16, dtype=np.uint32))
+    bound: list[tuple[int, ...]] = []
+    for groups in (1, each.ones(3, np.uint32)):
+        shown = x.view()
+        before = shown.copy()
+        with pytest.MonkeyPatch.context() as patch:
+            _note_bindings(each, patch, bound)
+            run(x=x, y=x, groups=groups)
+        assert (shown == before).all()
+        del shown
+    assert len(bound) == 2
+    assert all(each[0:2] == each[3:5] for each in bound)
+    assert x[0].item() == 2
+
+
+def _note_bindings(dev: ps.Device, patch: pytest.MonkeyPatch, to: list[tuple[int, ...]]) -> None:
+    recording = type(dev.default_stream._spare[0])
+
+    def noting(original: Any) -> Any:
+        def dispatch(self: Any, program: Any, bindings: Any, *rest: Any) -> None:
+            to.append(bindings)
+            original(self, program, bindings, *rest)
+
+        return dispatch
+
+    for name in ("dispatch", "dispatch_indirect"):
+        patch.setattr(recording, name, noting(getattr(recording, name)))

