@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 _SLICE = 0.1  # seconds; waits wake this often, to hear of Ctrl-C and of a lost device
 _CLOSE_TIMEOUT = 30.0  # seconds that closing gives a kernel to end
 
+#: A view that ended: its memory, what the device had to respect of it, and what it left to do.
+_Released = tuple[Backing, tuple[Region, bool] | None, Callable[[], None] | None]
+
 _alive: weakref.WeakSet[Scheduler] = weakref.WeakSet()
 
 
@@ -69,7 +72,7 @@ class Scheduler:
         self._idle_host_lanes = list(self._host_lanes)
         self._leaving: set[Backing] = set()  # adopted, dropped, perhaps still in use
         self._dropped: deque[Backing] = deque()
-        self._released: deque[tuple[Backing, tuple[Region, bool] | None]] = deque()
+        self._released: deque[_Released] = deque()
         self._forgotten: deque[Stream] = deque()
         self._dropped_programs: deque[Any] = deque()
         self._dropped_graphs: deque[list[Any]] = deque()
@@ -275,9 +278,14 @@ class Scheduler:
         """From a finaliser: a buffer is gone."""
         self._dropped.append(backing)
 
-    def view_released(self, backing: Backing, shown: tuple[Region, bool] | None) -> None:
+    def view_released(
+        self,
+        backing: Backing,
+        shown: tuple[Region, bool] | None,
+        written: Callable[[], None] | None,
+    ) -> None:
         """From a finaliser: nothing shows this memory any more."""
-        self._released.append((backing, shown))
+        self._released.append((backing, shown, written))
         if self.closed:
             self._tear_down()
 
@@ -345,11 +353,13 @@ class Scheduler:
 
     def _drain_views(self) -> None:
         while self._released:
-            backing, shown = self._released.popleft()
+            backing, shown, written = self._released.popleft()
             backing.holds -= 1
             self.exports -= 1
             if shown is not None:
                 backing.views.remove(shown)
+            if written is not None and not self.closed:
+                written()
 
     def _let_go(self) -> None:
         """Free adopted memory, programs and streams that work in flight no longer uses."""
