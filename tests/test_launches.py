@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import gc
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import simulated
-from kernels import BLOCK_SUM, block_sum, block_sum_of
+from kernels import (
+    BLOCK_SUM,
+    HEAD,
+    SLOW_ADD,
+    SLOW_COPY,
+    block_sum,
+    block_sum_of,
+    first,
+    kernel,
+    saxpy,
+    slow_add,
+)
 
 import penstock as ps
 from penstock import slots
@@ -161,3 +174,206 @@ def _note_bindings(dev: ps.Device, patch: pytest.MonkeyPatch, to: list[tuple[int
 
     for name in ("dispatch", "dispatch_indirect"):
         patch.setattr(recording, name, noting(getattr(recording, name)))
+
+
+# Launches that begin while another is being called.
+
+
+class Launching:
+    """A number that launches a kernel when it is looked at."""
+
+    def __init__(self, value: int, launch: Callable[[], Any]) -> None:
+        self.value = value
+        self.launch = launch
+
+    def __index__(self) -> int:
+        self.launch()
+        return self.value
+
+    def __float__(self) -> float:
+        return float(self.__index__())
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray[Any, Any]:
+        return np.array(self.__index__())
+
+
+def test_a_launch_while_push_constants_are_packed(each: ps.Device) -> None:
+    x, y, z = each.ones(N), each.zeros(N), each.zeros(N)
+    run = saxpy(each)
+
+    def inner() -> None:
+        run(x=x, y=z, a=100.0, n=N, threads=N)
+        y.write(y.numpy() + 1000)  # which may rename it
+
+    for _ in range(3):
+        run(x=x, y=y, a=1.0, n=Launching(N, inner), threads=N)
+        run(x=x, y=y, a=Launching(2, inner), n=N, threads=N)
+    assert (z.numpy() == 600).all()
+    assert (y.numpy() == 6009).all()
+
+
+def test_a_launch_while_a_large_block_is_packed(each: ps.Device) -> None:
+    y = each.zeros(80, np.uint32)
+    given = blocks(80)
+    for at in range(0, 80, 2):
+        number = Launching(at, lambda at=at: block_sum(y, at + 1, given[at + 1]))
+        block_sum(y, number, given[at])  # type: ignore[arg-type]
+    assert y.tolist() == [block_sum_of(block) for block in given]
+
+
+def test_a_result_as_an_argument(each: ps.Device) -> None:
+    """It is waited for, outside of the lock."""
+    x = each.full(1, 5, np.uint32)
+    assert first(x, first(x, first(x, 1))).result() == 16
+    some = each.ones(3, np.uint32)
+    assert first(x, first(x, 1, groups=some), groups=some).result() == 11
+
+
+def test_a_finaliser_that_launches(each: ps.Device) -> None:
+    y = each.zeros(100, np.uint32)
+    given = blocks(100)
+
+    class Last(Launching):
+        """Which is gone when it is packed."""
+
+        def __del__(self) -> None:
+            block_sum(y, self.value + 1, given[self.value + 1])
+
+    for at in range(0, 100, 2):
+        block_sum(y, Last(at, lambda: None), given[at])  # type: ignore[arg-type]
+    assert y.tolist() == [block_sum_of(block) for block in given]
+
+
+# Groups that the device decides.
+
+
+def test_the_counts_are_those_of_their_place_in_the_program(each: ps.Device) -> None:
+    x = each.zeros(8 * 64, np.uint32)
+    counts = each.zeros(4, np.uint32)[:3]
+    run = each.kernel(
+        HEAD + "layout(binding = 0) buffer X { uint x[]; }; void main() {"
+        " x[gl_GlobalInvocationID.x] += 1; }",
+        reference=lambda x, threads: x[: threads[0]].__iadd__(np.uint32(1)),
+    )
+    expected = np.zeros(8 * 64, np.uint32)
+    with each.stream() as other:
+        for groups in (1, 0, 8, 3, 0, 5):
+            counts.write(np.array([groups, 1, 1], np.uint32), other)
+            slow_add(counts[:1], 0, other)
+            run(x=x, groups=counts, stream=other if groups % 2 else None)
+            counts.write(np.array([8, 8, 8], np.uint32))  # the host does not change it any more
+            expected[: 64 * groups] += 1
+    assert (x.numpy() == expected).all()
+
+
+def test_bad_counts(each: ps.Device) -> None:
+    x = each.zeros(N, np.uint32)
+    counts = each.zeros(8, np.uint32)
+    closed = each.ones(3, np.uint32)
+    closed.close()
+    for bad, error in (
+        ({"groups": counts}, ps.ShapeMismatch),
+        ({"groups": counts[:2]}, ps.ShapeMismatch),
+        ({"groups": counts[:6:2]}, ps.ShapeMismatch),
+        ({"groups": each.zeros(3)}, ps.DtypeMismatch),
+        ({"groups": counts[:3], "threads": 3}, ps.ArgumentError),
+        ({"groups": closed}, ps.Closed),
+        ({"groups": np.ones(3, np.uint32)}, ps.ArgumentError),
+    ):
+        with pytest.raises(error):
+            kernel(each, SLOW_ADD)(x=x, n=1, spin=0, add=1, **bad)
+    with ps.Device(driver="sim") as other, pytest.raises(ps.ArgumentError):
+        first(x, 1, groups=other.ones(3, np.uint32))
+    assert (x.numpy() == 0).all()
+
+
+# From the second identical launch on.
+
+
+def _step(dev: ps.Device, what: str) -> tuple[Callable[[], Any], int]:
+    """A step to repeat, and how often it may wait."""
+    x, y = dev.full(N, 5, np.uint32), dev.zeros(N, np.uint32)
+    given = blocks(1)[0]
+    host, other = np.ones(N, np.uint32), np.ones(N, np.uint32)
+    streams = [dev.stream(), dev.stream()]
+    nothing = dev.kernel(HEAD + "void main() {}", reference=lambda threads: None)
+    steps: dict[str, tuple[Callable[[], Any], int]] = {
+        "no arguments": (lambda: nothing(groups=1), 0),
+        "scalars": (lambda: slow_add(x, 1, spin=0), 0),
+        "a large block": (lambda: block_sum(y, 0, given), 0),
+        "a result": (lambda: first(x, 1).result(), 1),
+        "a result dropped unread": (lambda: first(x, 1), 0),
+        "a NumPy array in": (lambda: _copy(dev, host, y), 0),
+        "NumPy arrays in and out": (lambda: _copy(dev, host, other), 1),
+        "everything": (lambda: [block_sum(y, 0, given), _copy(dev, host, other), first(x, 1)], 1),
+        "several streams": (
+            lambda: [
+                [block_sum(y, 0, given, s), first(x, 1, s), slow_add(y, 1, s, 0)] for s in streams
+            ],
+            0,
+        ),
+        "counts of the device": (lambda: first(x, 1, groups=counts), 0),
+    }
+    counts = dev.ones(3, np.uint32)
+    return steps[what]
+
+
+def _copy(dev: ps.Device, x: Any, y: Any) -> None:
+    kernel(dev, SLOW_COPY)(x=x, y=y, n=N, spin=0, threads=N)
+
+
+STEPS = ["no arguments", "scalars", "a large block", "a result", "a result dropped unread",
+         "a NumPy array in", "NumPy arrays in and out", "everything", "several streams",
+         "counts of the device"]  # fmt: skip
+
+
+@pytest.mark.parametrize("what", STEPS)
+def test_steady_state_is_free(what: str, dev: ps.Device) -> None:
+    step, waits = _step(dev, what)
+    copies = set()
+    for _ in range(10):  # it is warm once there is a slot, described, for all that are in flight
+        with ps.trace() as t:
+            for _ in range(200):
+                step()
+        dev.synchronize()
+        assert t.waits <= 200 * waits
+        assert {event.path for event in t.of_kind("copy")} <= {"direct"}
+        copies.add(t.copies)
+        if not t.allocations:
+            break
+    assert t.allocations == 0, "\n".join(map(str, t.of_kind("allocation")))
+    assert len(copies) == 1
+
+
+def test_steady_state_of_threads(threaded_device: ps.Device) -> None:
+    dev = threaded_device
+    together = threading.Barrier(4)
+    failures: list[object] = []
+
+    def work(number: int) -> None:
+        try:
+            y, given = dev.zeros(N, np.uint32), blocks(1, number)[0]
+            for _ in range(6):
+                together.wait(60)
+                for at in range(50):
+                    block_sum(y, at, given)
+                    assert first(y[:1], 1).result() == block_sum_of(given) + 1
+                together.wait(60)
+        except BaseException as error:
+            failures.append(error)
+            together.abort()
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for worker in workers:
+        worker.start()
+    allocations = []
+    for _ in range(6):
+        with ps.trace() as t:
+            together.wait(60)
+            together.wait(60)
+        assert t.waits <= 3 * 50
+        allocations.append(t.allocations)
+    for worker in workers:
+        worker.join()
+    assert not failures, failures
+    assert 0 in allocations  # how many are in flight, and so how many slots, is up to chance
