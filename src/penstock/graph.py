@@ -217,7 +217,7 @@ class Graph(Closing):
         self._nodes: list[_Node] = []
         self._kernels: set[Kernel] = set()
         self._thread = threading.get_ident()
-        self._variants: dict[tuple[Any, ...], list[_Variant]] = {}
+        self._variants: dict[tuple[Any, ...], deque[_Variant]] = {}
         self._recorded = self._closed = False
 
     # While recording.
@@ -419,16 +419,17 @@ class Graph(Closing):
 
     def _variant(self, values: dict[str, Any]) -> _Variant:
         key = tuple(_key(name, value) for name, value in values.items())
-        for variant in self._variants.get(key, ()):
-            if variant.usable:
-                return variant
+        kept = self._variants.get(key)
+        found = None if kept is None else _usable(kept)
+        if found is not None:
+            return found
         variant = self._spare() or _Variant(self._scheduler)
         try:
             variant.encode(self._nodes, self._arrays, values)
         except BaseException:
             self._scheduler.retire_graph([variant])
             raise
-        self._variants.setdefault(key, []).append(variant)
+        self._variants.setdefault(key, deque()).append(variant)
         return variant
 
     def _spare(self) -> _Variant | None:
@@ -437,18 +438,33 @@ class Graph(Closing):
             return None
         every = [(variant, key) for key, kept in self._variants.items() for variant in kept]
         for variant, key in sorted(every, key=lambda pair: pair[0].last_used):
-            if variant.idle:
-                self._variants[key].remove(variant)
-                if not self._variants[key]:
-                    del self._variants[key]
-                variant.clear()
-                return variant
+            if variant.unread:
+                continue
+            if variant.in_flight:
+                return None  # the others were replayed later than this one
+            self._variants[key].remove(variant)
+            if not self._variants[key]:
+                del self._variants[key]
+            variant.clear()
+            return variant
         return None
 
     def _take_variants(self) -> list[_Variant]:
         variants = [variant for kept in self._variants.values() for variant in kept]
         self._variants = {}
         return variants
+
+
+def _usable(kept: deque[_Variant]) -> _Variant | None:
+    """One of these variants that can be replayed now; those with results are used in turn."""
+    for _ in range(len(kept)):
+        variant = kept[0]
+        if variant.has_results and variant.in_flight:
+            return None  # the others were replayed later than this one
+        kept.rotate(-1)
+        if not variant.unread:
+            return variant
+    return None
 
 
 def _key(name: str, value: Any) -> tuple[Any, ...]:
@@ -570,17 +586,20 @@ class _Variant:
         self.barriers = 0
 
     @property
-    def idle(self) -> bool:
-        """Whether no replay of it is in flight, and no result of it unread."""
-        for lane in self._points:
-            lane.owner.poll()
-        over = all(value <= lane.complete for lane, value in self._points.items())
-        return over and len(self._free) == len(self._slots)
+    def has_results(self) -> bool:
+        """Whether results have their place in it, so that it serves one replay at a time."""
+        return bool(self._slots)
 
     @property
-    def usable(self) -> bool:
-        """Whether it can be replayed now: at any time, unless results have their place in it."""
-        return not self._slots or self.idle
+    def in_flight(self) -> bool:
+        for lane in self._points:
+            lane.owner.poll()
+        return any(value > lane.complete for lane, value in self._points.items())
+
+    @property
+    def unread(self) -> bool:
+        """Whether someone may still read a result of its last replay."""
+        return len(self._free) < len(self._slots)
 
     def encode(
         self, nodes: list[_Node], recorded: Mapping[str, Array], values: Mapping[str, Any]
