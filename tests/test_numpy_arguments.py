@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import threading
 from collections.abc import Iterator
@@ -227,6 +228,31 @@ def test_adopted_memory_is_used_in_place(each: ps.Device) -> None:
     assert (array.numpy() == 4).all()
     array.close()
     each.synchronize()
+
+
+UNIFORM = """
+layout(local_size_x = 1) in;
+layout(binding = 0) uniform U { uvec4 u[4]; };
+layout(binding = 1) buffer Y { uint y[]; };
+void main() { y[0] = u[3].w; }
+"""
+
+
+def test_adopted_memory_may_lie_right_for_some_kernels_only() -> None:
+    """Uniform buffers may have to start at larger multiples than others, as on the simulator."""
+    with simulated(1) as dev:
+        run = dev.kernel(UNIFORM, reference=lambda u, y, threads: y.__setitem__(0, u[15]))
+        y = dev.zeros(1, np.uint32)
+        host = np.frombuffer(mmap.mmap(-1, 8192), np.uint32)[4:36]
+        host[:] = np.arange(32)
+        array = dev.adopt(host)
+        for at, path in ((0, "direct"), (12, "")):
+            with pytest.raises(ps.InvalidValue) if path else contextlib.nullcontext():
+                run(u=array[at : at + 16], y=y, groups=1)
+            with ps.trace() as t:
+                run(u=host[at : at + 16], y=y, groups=1)
+            assert [event.path for event in t.of_kind("copy")] == ([path] if path else [])
+            assert y.item() == host[at + 15]
 
 
 # What is refused leaves nothing behind.

@@ -450,7 +450,8 @@ class Kernel(Closing):
                 f"{label} has {array.nbytes:,} bytes; {self.device.name} binds at most "
                 f"{slot.max_size:,}. Pass it in slices"
             )
-        if array.region.lo % slot.alignment:  # backings themselves are aligned
+        # The backings of a pool are aligned for any kernel; adopted memory is where it is.
+        if (array.buffer.backing.offset + array.region.lo) % slot.alignment:
             raise InvalidValue(
                 f"{label} starts at byte {array.region.lo} of its buffer; {self.device.name} needs "
                 f"multiples of {slot.alignment}. Slice at such multiples, or pass "
