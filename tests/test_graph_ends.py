@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
+import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +23,7 @@ from kernels import (
     slow_add,
     slow_copy,
 )
+from test_lifecycle import run_script
 
 import penstock as ps
 
@@ -256,3 +259,68 @@ def test_arrays_that_a_graph_uses_may_be_dropped(each: ps.Device) -> None:
     gc.collect()
     g.replay()
     assert (y.numpy() == 3).all()
+
+
+IN_FLIGHT = f"""
+    sys.path.insert(0, {os.path.dirname(__file__)!r})
+    from kernels import block_sum, first, slow_add
+    dev = ps.Device({{driver!r}})
+    x = dev.zeros(64, np.uint32)
+    with dev.record(add=1) as g:
+        slow_add(x, g["add"])
+        block_sum(x, 0, np.ones(100, np.uint32))
+        first(x, 1)
+    results = [g.replay(add=i % 3) for i in range(40)] + [first(x, 2) for _ in range(40)]
+"""
+
+
+def test_a_forked_child_is_told(driver: str) -> None:
+    done = run_script(
+        IN_FLIGHT.format(driver=driver)
+        + """
+    pid = os.fork()
+    if pid == 0:
+        for use in (g.replay, results[0].result, lambda: float(results[50]), lambda: first(x, 1)):
+            try:
+                use()
+            except ps.ForkedDevice:
+                continue
+            os._exit(1)
+        del g, results, x
+        sys.exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert results[-1] == 5052
+    print("end")
+    """
+    )
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "end", "")
+
+
+def test_exit_with_replays_in_flight(driver: str) -> None:
+    done = run_script(IN_FLIGHT.format(driver=driver) + "    print('end')\n")
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "end", "")
+
+
+def test_threads_replay_one_graph(threaded_device: ps.Device) -> None:
+    dev = threaded_device
+    (x,) = arrays(dev, 5)
+    total = dev.zeros(N, np.uint32)
+    with dev.record(add=0) as g:
+        slow_add(total, g["add"], spin=0)  # type: ignore[arg-type]
+        first(x, g["add"])  # type: ignore[arg-type]
+    wrong: list[object] = []
+
+    def work(number: int) -> None:
+        stream = dev.stream() if number % 2 else None
+        for i in range(60):
+            r = g.replay(stream, add=i % 20)
+            if i % 3 and r.result() != 5 + i % 20:
+                wrong.append((number, i, r.result()))
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not wrong
+    assert (total.numpy() == 4 * 3 * sum(range(20))).all()
