@@ -6,7 +6,9 @@ tests. After every test the validation layer must have said nothing.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -47,7 +49,10 @@ def _shared_devices() -> Iterator[dict[object, ps.Device]]:
 @pytest.fixture(params=DRIVERS)
 def driver(request: pytest.FixtureRequest) -> str:
     """The name of a Vulkan driver that is installed here."""
-    name: str = request.param
+    return _installed(request.param)
+
+
+def _installed(name: str) -> str:
     if not any(name in info.name for info in ps.devices()):
         pytest.skip(f"{name} is not installed")
     return name
@@ -99,19 +104,62 @@ def dev(shared_device: OpenDevice) -> ps.Device:
     return shared_device()
 
 
-@pytest.fixture(params=("sim", *DRIVERS))
-def any_device(
+@contextlib.contextmanager
+def simulated(seed: int, **options: object) -> Iterator[ps.Device]:
+    """A simulated device; at the end it must not have seen a race."""
+    with ps.Device(driver="sim", seed=seed, **options) as device:  # type: ignore[arg-type]
+        yield device
+        device.synchronize()
+        assert not device.messages, f"seed {seed}: {device.messages[0]}"
+
+
+class Fault:
+    """While armed, lets the n-th of the simulator's calls that can fail run out of memory.
+
+    And the next: an allocation that fails is tried once more.
+    """
+
+    CALLS = ("allocate", "begin", "end", "copy", "fill", "dispatch", "dispatch_indirect", "execute",
+             "recordings", "replayable", "submit")  # fmt: skip
+
+    def __init__(self, number: int) -> None:
+        self.armed = False
+        self._number = number
+        self._count = 0
+
+    def __call__(self, name: str, _: int) -> BaseException | None:
+        if not self.armed or name not in self.CALLS:
+            return None
+        self._count += 1
+        failing = self._count in (self._number, self._number + 1)
+        return ps.OutOfMemory(f"fault at {name}") if failing else None
+
+    @property
+    def reached(self) -> bool:
+        return self._count >= self._number
+
+
+def faults(most: int) -> Iterator[Fault]:
+    """A fault at every N, until one is not reached any more."""
+    for number in range(1, most):
+        fault = Fault(number)
+        yield fault
+        assert fault.armed
+        if not fault.reached:
+            return
+    pytest.fail("the faults never ended")
+
+
+@pytest.fixture(params=(*DRIVERS, "simulator"))
+def each(
     request: pytest.FixtureRequest, _shared_devices: dict[object, ps.Device]
 ) -> Iterator[ps.Device]:
-    """The simulator with one schedule, which must find no race, and every Vulkan driver."""
-    name: str = request.param
-    if name == "sim":
-        with ps.Device(driver="sim", seed=1) as device:
+    """Every Vulkan driver, and the simulator with a seed that depends on the test."""
+    if request.param == "simulator":
+        with simulated(zlib.crc32(request.node.name.encode())) as device:
             yield device
-            assert not device.messages, device.messages[0]
         return
-    if not any(name in info.name for info in ps.devices()):
-        pytest.skip(f"{name} is not installed")
+    name = _installed(request.param)
     with _silence():
         if (name,) not in _shared_devices:
             _shared_devices[name,] = ps.Device(name, validate=HAS_VALIDATION)

@@ -34,6 +34,23 @@ def test_order_is_kept_under_any_schedule(program: Check, streams: str, mode: st
         assert run(program, streams, mode, seed) == [], f"seed {seed}"
 
 
+@pytest.mark.parametrize("mode", ["w", "rw"])
+def test_what_was_written_through_a_view_counts_when_the_view_ends(mode: str) -> None:
+    """On memory that is not coherent, which the simulator's is, it has to be flushed."""
+    for seed in SEEDS:
+        with ps.Device(driver="sim", seed=seed) as device:
+            x, y = device.full(64, 1, np.uint32), device.zeros(64, np.uint32)
+            slow_add(x, 1)
+            part = x.reshape(8, 8)[:, 2:6].view(mode)  # type: ignore[arg-type]
+            part[:] = 5
+            del part
+            slow_copy(x, y)
+            expected = np.full((8, 8), 2)
+            expected[:, 2:6] = 5
+            assert (y.numpy() == expected.ravel()).all()
+            assert device.messages == []
+
+
 def chain(device: ps.Device) -> list[str]:
     x, y = device.zeros(64, np.uint32), device.zeros(64, np.uint32)
     with device.default_stream.batch():

@@ -70,8 +70,9 @@ def in_place(device: Device, source: Host, alignment: int) -> Array | None:
             return None
         lo = source.__array_interface__["data"][0]
         hi = lo + source.nbytes
-        for start, end, _ in scheduler.host_memory.overlapping(lo, hi):
-            if start <= lo and hi <= end and (lo - start) % alignment == 0:
+        for start, end, backing in scheduler.host_memory.overlapping(lo, hi):
+            aligned = (backing.offset + lo - start) % alignment == 0
+            if start <= lo and hi <= end and aligned:
                 return adopt(device, source, "")
     return None
 

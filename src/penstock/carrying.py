@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from penstock.device import Device
     from penstock.stream import Stream
 
+_WORK = 10_000  # steps to find out whether two arrays share memory
+
 Host = npt.NDArray[Any]
 
 _SPARE = 8  # temporaries that a slot keeps
@@ -59,7 +61,7 @@ def bring_in(
     if slot.writes:
         if not host.flags.writeable:
             raise ReadOnly(f"{label} is written by the kernel, and the NumPy array is read-only")
-        if any(each.back and np.may_share_memory(each.host, host) for each in carried):
+        if any(each.back and _share_memory(each.host, host) for each in carried):
             raise ArgumentError(f"{label}: two arguments that the kernel writes share memory")
     array = adoption.in_place(device, host, slot.alignment)
     if array is not None:
@@ -134,3 +136,11 @@ def _empty(each: Carried) -> None:
 
 def _since(start: float) -> float:
     return time.perf_counter() - start
+
+
+def _share_memory(a: Host, b: Host) -> bool:
+    """Whether two arrays have a byte in common; if that is hard to tell, they have."""
+    try:
+        return np.shares_memory(a, b, max_work=_WORK)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True

@@ -279,7 +279,9 @@ class Device(Closing):
 
         Nothing is allocated until it is needed.
         """
-        return Scratch(stream or self.default_stream, name)
+        with self.scheduler.lock:
+            self.scheduler.check()
+            return Scratch(self.scheduler.stream_or_default(stream), name)
 
     def record(self, **parameters: Any) -> AbstractContextManager[Graph]:
         """Record launches, copies and fills instead of doing them: `with dev.record() as g:`.

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import tracing
+from penstock.access import check_not_recording
 from penstock.array import Array
 from penstock.buffer import Buffer
 from penstock.closing import Closing
@@ -33,12 +34,13 @@ from penstock.errors import (
     ShapeMismatch,
 )
 from penstock.hazards import History, Lane, Region, Use, collect_all, needs_of_lane, note_all
-from penstock.kernel import Kernel, Launch
+from penstock.kernel import Kernel
 from penstock.memory import Backing
 from penstock.pending import Pending
 from penstock.regions import copy_rows, packed_array, packed_rows
 from penstock.result import Result
 from penstock.slots import ResultSlot
+from penstock.sources import as_array
 
 if TYPE_CHECKING:
     from penstock.device import Device
@@ -85,6 +87,13 @@ class Recorded(Pending[Any]):
     def result(self, timeout: float | None = None) -> Any:
         self._refuse()
 
+    def _compare(self, other: Any) -> Any:
+        self._refuse()
+
+    __bool__ = __float__ = __int__ = __index__ = __array__ = _refuse
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _compare
+    __hash__ = None  # type: ignore[assignment]
+
 
 # What can be recorded.
 
@@ -94,31 +103,24 @@ class _Launch(NamedTuple):
     given: dict[str, Any]
     threads: Any
     groups: Any
-    launch: Launch  # with the values of the recording
 
     def encode(self, encoder: _Encoder) -> None:
-        kernel, launch = self.kernel, self.launch
-        values = (*self.given.values(), self.threads, self.groups)
-        if any(isinstance(value, Scalar) for value in values):
-            given = {name: encoder.value(value) for name, value in self.given.items()}
-            launch = kernel.prepare(given, encoder.value(self.threads), encoder.value(self.groups))
-        uses: list[tuple[Backing, Region, bool]] = []
+        kernel = self.kernel
+        given = {name: encoder.value(value) for name, value in self.given.items()}
+        launch = kernel.prepare(given, encoder.value(self.threads), encoder.value(self.groups))
+        uses: list[_Use] = []
         places = []
-        for slot, recorded in zip(kernel.slots, launch.arrays, strict=True):
-            array = encoder.array(recorded)
-            kernel.check_array(slot, array, {})
-            if slot.writes:
-                array.buffer.check_write(array.region, kernel.what)
+        for slot, array in zip(kernel.slots, launch.arrays, strict=True):
             backing = array.buffer.backing
-            uses.append((backing, array.region, slot.writes))
+            uses.append((array.buffer, array.region, slot.writes))
             places.append((backing.memory.handle, backing.offset + array.region.lo, array.nbytes))
         result = encoder.result(kernel) if kernel.results is not None else None
         block, place = encoder.block(kernel, launch.block)
         flat = kernel.bindings(places, place, result)
         if isinstance(launch.groups, Array):
-            groups = encoder.array(launch.groups)
+            groups = launch.groups
             backing = groups.buffer.backing
-            uses.append((backing, groups.region, False))
+            uses.append((groups.buffer, groups.region, False))
             commands = encoder.after(uses, kernel.what)
             lo = backing.offset + groups.region.lo
             commands.dispatch_indirect(kernel.program, flat, block, backing.memory, lo)
@@ -143,11 +145,13 @@ class _Copy(NamedTuple):
     target: Array
 
     def encode(self, encoder: _Encoder) -> None:
-        source, target = encoder.array(self.source), encoder.array(self.target)
-        origin, goal = source.buffer.backing, target.buffer.backing
-        uses = [(origin, source.region, False), (goal, target.region, True)]
-        rows = copy_rows(source.layout, origin, target.layout, goal)
-        encoder.after(uses, "a copy").copy(origin.memory, goal.memory, rows)
+        source, target = encoder.array(self.source), encoder.array(self.target, write=True)
+        same = source.buffer.backing is target.buffer.backing
+        if same and source.region.overlaps(target.region):
+            between = encoder.room(target)  # as if through a temporary, as NumPy does it
+            encoder.copy(source, between)
+            source = between
+        encoder.copy(source, target)
 
     def __str__(self) -> str:
         return ""
@@ -159,11 +163,15 @@ class _Fill(NamedTuple):
     value: Any
 
     def encode(self, encoder: _Encoder) -> None:
-        target = encoder.array(self.target)
+        target = encoder.array(self.target, write=True)
+        lo = target.region.lo
+        if lo % 4:  # another array than at recording, where the device cannot fill
+            word = self.word.to_bytes(4, "little")
+            encoder.put(encoder.kept(word * (target.nbytes // 4)), target, "a fill")
+            return
         backing = target.buffer.backing
-        commands = encoder.after([(backing, target.region, True)], "a fill")
-        lo = backing.offset + target.region.lo
-        commands.fill(backing.memory, lo, target.nbytes, self.word)
+        commands = encoder.after([(target.buffer, target.region, True)], "a fill")
+        commands.fill(backing.memory, backing.offset + lo, target.nbytes, self.word)
 
     def __str__(self) -> str:
         return f"a fill of {self.target.name!r} with {self.value!r}"
@@ -176,18 +184,14 @@ class _Write(NamedTuple):
     target: Array
 
     def encode(self, encoder: _Encoder) -> None:
-        target = encoder.array(self.target)
-        origin, goal = self.content.backing, target.buffer.backing
-        packed = Region(0, target.nbytes)
-        rows = packed_rows(target.layout, goal, origin, to_device=True)
-        uses = [(origin, packed, False), (goal, target.region, True)]
-        encoder.after(uses, "a write").copy(origin.memory, goal.memory, rows)
+        encoder.put(self.content, encoder.array(self.target, write=True), "a write")
 
     def __str__(self) -> str:
         return f"a write of {self.target.nbytes:,} bytes to {self.target.name!r}"
 
 
 _Node = _Launch | _Copy | _Fill | _Write
+_Use = tuple[Buffer, Region, bool]  # what a command touches, and whether it writes it
 
 
 class Graph(Closing):
@@ -199,19 +203,21 @@ class Graph(Closing):
     def __init__(self, device: Device, parameters: Mapping[str, Any]) -> None:
         self.device = device
         self._scheduler: Scheduler = device.scheduler
-        self._arrays = {n: value for n, value in parameters.items() if isinstance(value, Array)}
-        self._scalars = {
-            n: Scalar(n, value) for n, value in parameters.items() if n not in self._arrays
-        }
-        for name, array in self._arrays.items():
-            if array.buffer.scheduler is not self._scheduler:
-                raise ArgumentError(f"parameter {name!r} is on {array.device}, not on {device}")
-            if not array.contiguous:
-                raise ShapeMismatch(f"parameter {name!r} is not contiguous; record with a copy()")
+        self._arrays: dict[str, Array] = {}
+        self._scalars: dict[str, Scalar] = {}
+        for name, value in parameters.items():
+            if name == "stream":
+                raise ArgumentError("a parameter cannot be called 'stream', as replay() has one")
+            if isinstance(value, Array):
+                self._check_new_array(name, value)
+                self._arrays[name] = value
+            else:
+                _key(name, value)
+                self._scalars[name] = Scalar(name, _frozen(value))
         self._nodes: list[_Node] = []
         self._kernels: set[Kernel] = set()
         self._thread = threading.get_ident()
-        self._variants: dict[tuple[Any, ...], list[_Variant]] = {}
+        self._variants: dict[tuple[Any, ...], deque[_Variant]] = {}
         self._recorded = self._closed = False
 
     # While recording.
@@ -254,19 +260,17 @@ class Graph(Closing):
                     f"{kernel.name}: argument {slot.name!r} is a NumPy array, and a graph does not "
                     "carry it; make it an array of the device first (dev.array, dev.adopt)"
                 )
+        given = {name: _frozen(value) for name, value in given.items()}
+        threads, groups = _frozen(threads), _frozen(groups)
         with self._scheduler.lock:
             now = {name: self._now(value) for name, value in given.items()}
-            launch = kernel.prepare(now, self._now(threads), self._now(groups))
-            self._nodes.append(_Launch(kernel, given, threads, groups, launch))
+            kernel.prepare(now, self._now(threads), self._now(groups))
+            self._nodes.append(_Launch(kernel, given, threads, groups))
             self._kernels.add(kernel)
         return None if kernel.results is None else Recorded(self._scheduler, {}, kernel.what)
 
     def copy(self, target: Array, source: Array, stream: Any, what: str) -> Recorded:
         self._check_stream(stream)
-        if source.buffer is target.buffer and source.region.overlaps(target.region):
-            between = self.device.empty(target.shape, target.dtype)
-            self._nodes.append(_Copy(source, between))
-            source = between
         self._nodes.append(_Copy(source, target))
         return Recorded(self._scheduler, {}, what)
 
@@ -369,6 +373,7 @@ class Graph(Closing):
             raise Closed("the graph is closed")
         if scheduler.recording is self:
             raise NotWhileRecording("the graph is still being recorded")
+        check_not_recording(scheduler, "a replay of another graph")
         if not self._recorded:
             raise Closed("the graph was not recorded to its end")
         for kernel in self._kernels:
@@ -392,6 +397,18 @@ class Graph(Closing):
             values[name] = value
         return values
 
+    def _check_new_array(self, name: str, array: Array) -> None:
+        if array.buffer.scheduler is not self._scheduler:
+            raise ArgumentError(f"parameter {name!r} is on {array.device}, not on {self.device}")
+        if not array.contiguous:
+            raise ShapeMismatch(f"parameter {name!r} is not contiguous; record with a copy()")
+        for other, known in self._arrays.items():
+            if array.buffer is known.buffer and array.region.overlaps(known.region):
+                raise ArgumentError(
+                    f"parameters {other!r} and {name!r} are the same bytes, so that nobody could "
+                    "tell which of them is meant; record with an array for each"
+                )
+
     def _check_array(self, name: str, recorded: Array, array: Any) -> None:
         if not isinstance(array, Array) or array.buffer.scheduler is not self._scheduler:
             raise ArgumentError(f"parameter {name!r} must be an array of {self.device}")
@@ -405,17 +422,18 @@ class Graph(Closing):
             )
 
     def _variant(self, values: dict[str, Any]) -> _Variant:
-        key = tuple(map(_key, values.values()))
-        for variant in self._variants.get(key, ()):
-            if variant.usable:
-                return variant
+        key = tuple(_key(name, value) for name, value in values.items())
+        kept = self._variants.get(key)
+        found = None if kept is None else _usable(kept)
+        if found is not None:
+            return found
         variant = self._spare() or _Variant(self._scheduler)
         try:
             variant.encode(self._nodes, self._arrays, values)
         except BaseException:
             self._scheduler.retire_graph([variant])
             raise
-        self._variants.setdefault(key, []).append(variant)
+        self._variants.setdefault(key, deque()).append(variant)
         return variant
 
     def _spare(self) -> _Variant | None:
@@ -424,12 +442,15 @@ class Graph(Closing):
             return None
         every = [(variant, key) for key, kept in self._variants.items() for variant in kept]
         for variant, key in sorted(every, key=lambda pair: pair[0].last_used):
-            if variant.idle:
-                self._variants[key].remove(variant)
-                if not self._variants[key]:
-                    del self._variants[key]
-                variant.clear()
-                return variant
+            if variant.unread:
+                continue
+            if variant.in_flight:
+                return None  # the others were replayed later than this one
+            self._variants[key].remove(variant)
+            if not self._variants[key]:
+                del self._variants[key]
+            variant.clear()
+            return variant
         return None
 
     def _take_variants(self) -> list[_Variant]:
@@ -438,12 +459,33 @@ class Graph(Closing):
         return variants
 
 
-def _key(value: Any) -> tuple[Any, ...]:
+def _usable(kept: deque[_Variant]) -> _Variant | None:
+    """One of these variants that can be replayed now; those with results are used in turn."""
+    for _ in range(len(kept)):
+        variant = kept[0]
+        if variant.has_results and variant.in_flight:
+            return None  # the others were replayed later than this one
+        kept.rotate(-1)
+        if not variant.unread:
+            return variant
+    return None
+
+
+def _key(name: str, value: Any) -> tuple[Any, ...]:
     """What tells a parameter's value from others; 0.0 and -0.0, 1 and True are not the same."""
     if isinstance(value, Array):
-        return value.buffer.backing, value.layout.offset
-    data = np.asarray(value)
+        return value.buffer, value.buffer.backing, value.layout.offset
+    data = as_array(value, None)
+    if data.dtype.kind == "O":
+        raise ArgumentError(f"parameter {name!r} must be a number or several, not {value!r}")
     return data.dtype, data.shape, data.tobytes()
+
+
+def _frozen(value: Any) -> Any:
+    """The value as it is now, if it is one that the caller could change."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
 
 
 class _Encoder:
@@ -457,14 +499,16 @@ class _Encoder:
         self._values = values
         self._lane = Lane("a graph", None)
         self._histories: dict[Backing, History] = {}
-        self.touched: dict[tuple[Backing, Region], bool] = {}
-        self.buffers: dict[Buffer, None] = {}
+        self.touched: dict[tuple[Buffer, Region], bool] = {}
         self.barriers = 0
 
     def value(self, value: Any) -> Any:
+        """What stands for a recorded argument at this replay."""
+        if isinstance(value, Array):
+            return self.array(value)
         return self._values[value.name] if isinstance(value, Scalar) else value
 
-    def array(self, array: Array) -> Array:
+    def array(self, array: Array, *, write: bool = False) -> Array:
         """The array, or the part of a parameter's new array that takes its place."""
         for name, recorded in self._recorded.items():
             if array.buffer is recorded.buffer and recorded.region.covers(array.region):
@@ -475,23 +519,47 @@ class _Encoder:
                     array = Array(new.buffer, layout, array.dtype)
                 break
         array.buffer.check()
-        self.buffers[array.buffer] = None
+        if write:
+            array.buffer.check_write(array.region, "a graph")
         return array
+
+    def room(self, like: Array) -> Array:
+        """An array of the variant's own."""
+        return self._variant.room(like)
+
+    def kept(self, content: bytes) -> Buffer:
+        """Bytes that stay as long as the variant does."""
+        return self._variant.keep(content)
+
+    def copy(self, source: Array, target: Array) -> None:
+        origin, goal = source.buffer.backing, target.buffer.backing
+        rows = copy_rows(source.layout, origin, target.layout, goal)
+        uses = [(source.buffer, source.region, False), (target.buffer, target.region, True)]
+        self.after(uses, "a copy").copy(origin.memory, goal.memory, rows)
+
+    def put(self, content: Buffer, target: Array, what: str) -> None:
+        """Copy packed bytes into an array."""
+        origin, goal = content.backing, target.buffer.backing
+        rows = packed_rows(target.layout, goal, origin, to_device=True)
+        packed = Region(0, target.nbytes)
+        uses = [(content, packed, False), (target.buffer, target.region, True)]
+        self.after(uses, what).copy(origin.memory, goal.memory, rows)
 
     def block(self, kernel: Kernel, content: bytes) -> tuple[bytes, tuple[int, int]]:
         """The push constants of a launch; or none, and where its scalars are instead."""
         if len(content) <= kernel.interface.push_size:
             return content, (0, 0)
-        return b"", self._variant.keep(content)
+        backing = self.kept(content).backing
+        return b"", (backing.memory.handle, backing.offset)
 
     def result(self, kernel: Kernel) -> ResultSlot:
         return self._variant.result_slot(kernel)
 
-    def after(self, uses: list[tuple[Backing, Region, bool]], what: str) -> Replayable:
+    def after(self, uses: list[_Use], what: str) -> Replayable:
         """The commands, ready for one that touches these bytes."""
         local: list[Use] = [
-            (self._histories.setdefault(backing, History()), region, write)
-            for backing, region, write in uses
+            (self._histories.setdefault(buffer.backing, History()), region, write)
+            for buffer, region, write in uses
         ]
         barrier, _ = needs_of_lane(self._lane, collect_all(local))
         commands = self._variant.commands
@@ -500,8 +568,8 @@ class _Encoder:
             self.barriers += 1
             self._lane.epoch += 1
         note_all(local, self._lane, 1, what)
-        for backing, region, write in uses:
-            self.touched[backing, region] = write or self.touched.get((backing, region), False)
+        for buffer, region, write in uses:
+            self.touched[buffer, region] = write or self.touched.get((buffer, region), False)
         return commands
 
 
@@ -514,25 +582,28 @@ class _Variant:
         self._blocks: list[Buffer] = []
         self._slots: list[tuple[Kernel, ResultSlot]] = []
         self._free: deque[ResultSlot] = deque()
-        self._buffers: list[Buffer] = []
+        self._buffers: set[Buffer] = set()
         self._points: dict[Lane, int] = {}
         self.last_used = 0
         self.uses: list[Use] = []
-        self.touched: list[tuple[Buffer, Region, bool]] = []
+        self.touched: list[_Use] = []
         self.barriers = 0
 
     @property
-    def idle(self) -> bool:
-        """Whether no replay of it is in flight, and no result of it unread."""
-        for lane in self._points:
-            lane.owner.poll()
-        over = all(value <= lane.complete for lane, value in self._points.items())
-        return over and len(self._free) == len(self._slots)
+    def has_results(self) -> bool:
+        """Whether results have their place in it, so that it serves one replay at a time."""
+        return bool(self._slots)
 
     @property
-    def usable(self) -> bool:
-        """Whether it can be replayed now: at any time, unless results have their place in it."""
-        return not self._slots or self.idle
+    def in_flight(self) -> bool:
+        for lane in self._points:
+            lane.owner.poll()
+        return any(value > lane.complete for lane, value in self._points.items())
+
+    @property
+    def unread(self) -> bool:
+        """Whether someone may still read a result of its last replay."""
+        return len(self._free) < len(self._slots)
 
     def encode(
         self, nodes: list[_Node], recorded: Mapping[str, Array], values: Mapping[str, Any]
@@ -543,28 +614,29 @@ class _Variant:
             node.encode(encoder)
         self.commands.end()
         self.barriers = encoder.barriers
-        self._buffers = list(encoder.buffers)
+        self.touched = [(*where, write) for where, write in encoder.touched.items()]
+        self._buffers = {buffer for buffer, _, _ in self.touched}
         for buffer in self._buffers:
             buffer.graphs += 1
-        buffers = {buffer.backing: buffer for buffer in self._buffers}
-        everything = encoder.touched.items()
-        self.uses = [(backing.history, region, write) for (backing, region), write in everything]
+        self.uses = [(b.backing.history, region, write) for b, region, write in self.touched]
         self.uses += [slot.use for _, slot in self._slots]
-        self.touched = [
-            (buffers[backing], region, write)
-            for (backing, region), write in everything
-            if backing in buffers
-        ]
 
-    def keep(self, content: bytes) -> tuple[int, int]:
-        """Put a block of scalars where it stays as long as the variant does; its place."""
+    def keep(self, content: bytes) -> Buffer:
+        """Put bytes where they stay as long as the variant does."""
         scheduler = self._scheduler
         backing = scheduler.host_pool.allocate(len(content))
-        self._blocks.append(Buffer(scheduler, backing, len(content), "arguments", pinned=True))
+        kept = Buffer(scheduler, backing, len(content), "arguments", pinned=True)
+        self._blocks.append(kept)
         raw: Any = backing.chunk.bytes
         raw[backing.offset : backing.offset + len(content)] = np.frombuffer(content, np.uint8)
         scheduler.flush(backing.memory, backing.offset, backing.offset + len(content))
-        return backing.memory.handle, backing.offset
+        return kept
+
+    def room(self, like: Array) -> Array:
+        """An array of the same shape that stays as long as the variant does."""
+        made = self._scheduler.device.empty(like.shape, like.dtype, name="between")
+        self._blocks.append(made.buffer)
+        return made
 
     def result_slot(self, kernel: Kernel) -> ResultSlot:
         assert kernel.results is not None
@@ -578,10 +650,8 @@ class _Variant:
         """The results of a replay that is about to be recorded."""
         made = []
         for kernel, slot in self._slots:
-            assert kernel.results is not None
             self._free.remove(slot)
-            kernel.results.ready(slot)
-            made.append(Result(self._scheduler, kernel.what, slot))
+            made.append(slot.result(kernel.what))
         return made
 
     def replayed(self, lane: Lane, value: int) -> None:
@@ -601,7 +671,7 @@ class _Variant:
         self._blocks = []
         self._slots = []
         self._free.clear()
-        self._buffers = []
+        self._buffers = set()
         self.uses = []
         self.touched = []
 

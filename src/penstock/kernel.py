@@ -10,7 +10,6 @@ from __future__ import annotations
 import operator
 import os
 import struct
-import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -133,7 +132,6 @@ class Kernel(Closing):
         self.what = f"kernel {self.name}"
         self.counts_of: dict[int, tuple[int, int, int]] = {}  # by threads, for the fast path
         self.pack = packer(self.interface.push, self._block_size)
-        self.rings: weakref.WeakKeyDictionary[Stream, ArgumentRing] = weakref.WeakKeyDictionary()
         self.results = self._result_slots()
         launch = make_launch(self)
         self.__class__ = type("Kernel", (type(self),), {"__call__": launch, "__doc__": __doc__})
@@ -160,6 +158,9 @@ class Kernel(Closing):
                 for slot in self.slots:
                     slot.spare.clear()
                 self.scheduler.retire_program(self.program)
+                self.scheduler.forget_rings(self)
+                if self.results is not None:
+                    self.results.close()
 
     @property
     def closed(self) -> bool:
@@ -243,10 +244,7 @@ class Kernel(Closing):
         if not found:
             return None
         block = found[0]
-        return ResultSlots(
-            self.scheduler, self.interface.result, block.min_size, clear=block.access != "w",
-            what=self.what,
-        )  # fmt: skip
+        return ResultSlots(self.scheduler, self.interface.result, block.min_size, self.what)
 
     def _local_size(self, chosen: Mapping[int, bytes]) -> tuple[int, int, int]:
         sizes = [
@@ -295,18 +293,21 @@ class Kernel(Closing):
 
     def ring(self, stream: Stream) -> ArgumentRing:
         """Where the scalars go on this stream if they are too many for push constants."""
-        found = self.rings.get(stream)
+        found = stream.rings.get(self)
         if found is None:
-            found = self.rings[stream] = ArgumentRing(stream, self._block_size, self.what)
+            found = ArgumentRing(self.scheduler, self._block_size, self.what)
+            stream.rings[self] = found
         return found
 
-    def _backing(self, slot: Slot, array: Array, stream: Stream) -> Backing:
-        """The backing to use, where that takes a closer look."""
-        buffer = array.buffer
-        buffer.check()
-        if slot.writes and buffer.guarded:
-            buffer.check_write(array.region, self.what)
-        return buffer.backing_for(stream, array.region, self.what, write=slot.writes)
+    def backings(self, arrays: tuple[Array, ...], stream: Stream) -> list[Backing]:
+        """The memory to use for each array, where that takes a closer look."""
+        for slot, array in zip(self.slots, arrays, strict=True):
+            array.buffer.check()
+            if slot.writes and array.buffer.guarded:
+                array.buffer.check_write(array.region, self.what)
+            array.buffer.backing_for(stream, array.region, self.what, write=slot.writes)
+        # Only now: making way for a view of one array may have moved another of the same buffer.
+        return [array.buffer.backing for array in arrays]
 
     def prepare(self, given: Mapping[str, Any], threads: Any, groups: Any) -> Launch:
         """Check a call and gather its arguments, without launching anything. Under the lock."""
@@ -347,16 +348,17 @@ class Kernel(Closing):
         return tuple(flat)
 
     def _launch_indirect(
-        self, given: Mapping[str, Any], stream: Stream | None, threads: Any, groups: Array
-    ) -> Result | None:
+        self, given: Mapping[str, Any], stream: Stream | None, threads: Any, groups: Array,
+        carried: list[Carried] | None,
+    ) -> Result | None:  # fmt: skip
         """A launch whose number of groups is in device memory."""
         with self.scheduler.lock:
             launch = self.prepare(given, threads, groups)
             on = stream_of(groups.buffer, stream)
             uses: list[Use] = []
             places = []
-            for slot, array in zip(self.slots, launch.arrays, strict=True):
-                backing = self._backing(slot, array, on)
+            backings = self.backings(launch.arrays, on)
+            for slot, array, backing in zip(self.slots, launch.arrays, backings, strict=True):
                 uses.append((backing.history, array.region, slot.writes))
                 lo = backing.offset + array.region.lo
                 places.append((backing.memory.handle, lo, array.nbytes))
@@ -365,7 +367,7 @@ class Kernel(Closing):
             ring = self.ring(on) if self._block_size > self.interface.push_size else None
             block, place = launch.block, (0, 0)
             if ring is not None:
-                block, place = b"", (ring.handle, ring.put(launch.block))
+                block, place = b"", (ring.handle, ring.put(launch.block, on.lane))
                 uses.append(ring.use)
             result = None if self.results is None else self.results.new(self.what)
             slot_of = None if result is None else result.slot
@@ -383,7 +385,9 @@ class Kernel(Closing):
                 ring.taken(value)
             if result is not None:
                 result.launched(on.lane, value)
-            return result
+        if carried:
+            carrying.bring_back(carried, on, value)
+        return result
 
     def _check_group_counts(self, groups: Array, threads: Any) -> None:
         label = f"{self.name}: groups="
@@ -455,7 +459,8 @@ class Kernel(Closing):
                 f"{label} has {array.nbytes:,} bytes; {self.device.name} binds at most "
                 f"{slot.max_size:,}. Pass it in slices"
             )
-        if array.region.lo % slot.alignment:  # backings themselves are aligned
+        # The backings of a pool are aligned for any kernel; adopted memory is where it is.
+        if (array.buffer.backing.offset + array.region.lo) % slot.alignment:
             raise InvalidValue(
                 f"{label} starts at byte {array.region.lo} of its buffer; {self.device.name} needs "
                 f"multiples of {slot.alignment}. Slice at such multiples, or pass "

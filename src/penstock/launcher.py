@@ -74,7 +74,14 @@ _ARRAY = """
         buffer = {0}.buffer
         backing_{1} = buffer.backing
         if buffer.closed or backing_{1}.views{guarded}:
-            backing_{1} = self._backing(slot_{1}, {0}, stream)
+            as_usual = False
+"""
+
+_BACKINGS = """
+        as_usual = True
+        {arrays}
+        if not as_usual:
+            {backings}, = self.backings(({variables}, ), stream)
 """
 
 # Before the lock is taken and anything is looked at: this may run code of the caller's.
@@ -88,7 +95,11 @@ _SCALARS = """
         raise
 """
 
-_RING = "ring = rings.get(stream) or self.ring(stream); at = ring.put(block); block = b''"
+_RING = """
+        ring = stream.rings.get(self) or self.ring(stream)
+        at = ring.put(block, stream.lane)
+        block = b""
+"""
 
 
 def make_launch(kernel: Kernel) -> Callable[..., Any]:
@@ -101,6 +112,7 @@ def make_launch(kernel: Kernel) -> Callable[..., Any]:
     given = "{" + ", ".join(f"{name!r}: {variables[name]}" for name in names) + "}"
     numbered = list(enumerate(slots))
     purposes = [binding.purpose for binding in kernel.interface.bindings]
+    carried = "carried" if slots else "None"
     in_ring, has_result = "arguments" in purposes, "result" in purposes
     source = _FUNCTION.format(
         parameters="".join(f"{name}=MISSING, " for name in plain),
@@ -117,17 +129,22 @@ def make_launch(kernel: Kernel) -> Callable[..., Any]:
         ).strip()
         if slots
         else "pass",
-        indirect=f"return self._launch_indirect({given}, stream, threads, groups)",
-        arrays="".join(
-            _ARRAY.format(
-                variables[slot.name],
-                number,
-                given=given,
-                guarded=" or buffer.guarded" if slot.writes else "",
-            )
-            for number, slot in numbered
+        indirect=f"return self._launch_indirect({given}, stream, threads, groups, {carried})",
+        arrays=_BACKINGS.format(
+            arrays="".join(
+                _ARRAY.format(
+                    variables[slot.name],
+                    number,
+                    given=given,
+                    guarded=" or buffer.guarded" if slot.writes else "",
+                )
+                for number, slot in numbered
+            ).strip(),
+            backings=", ".join(f"backing_{number}" for number, _ in numbered),
+            variables=", ".join(variables[slot.name] for slot in slots),
         ).strip()
-        or "pass",
+        if slots
+        else "pass",
         scalars=_SCALARS.format(
             values=", ".join(variables[name] for name in members),
             arrays=" or ".join(f"type({variables[name]}) is Array" for name in members),
@@ -135,9 +152,9 @@ def make_launch(kernel: Kernel) -> Callable[..., Any]:
         ).strip()
         if members
         else "block = b''",
-        ring=_RING if in_ring else "pass",
+        ring=_RING.strip() if in_ring else "pass",
         result="result = results.new(what)" if has_result else "pass",
-        nothing="result.slot.clear(); return result" if has_result else "return",
+        nothing="return result" if has_result else "return",
         uses="".join(
             f"(backing_{number}.history, {variables[slot.name]}.region, {slot.writes}), "
             for number, slot in numbered
@@ -162,7 +179,6 @@ def make_launch(kernel: Kernel) -> Callable[..., Any]:
         "pack": kernel.pack,
         "program": program,
         "results": kernel.results,
-        "rings": kernel.rings,
         "scheduler": kernel.scheduler,
         "tracing": tracing,
         "what": kernel.what,
@@ -205,7 +221,7 @@ def _variable(number: int, name: str) -> str:
 
 #: Names that mean something else in the function.
 _TAKEN = {
-    "Array", "MISSING", "at", "block", "bring_back", "buffer", "carried", "counts", "counts_of",
-    "device", "pack", "program", "result", "results", "ring", "rings", "scheduler", "self",
+    "Array", "MISSING", "as_usual", "at", "block", "bring_back", "buffer", "carried", "counts",
+    "counts_of", "device", "pack", "program", "result", "results", "ring", "scheduler", "self",
     "tracing", "unknown", "uses", "value", "what",
 }  # fmt: skip

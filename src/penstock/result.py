@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -65,7 +66,7 @@ class Result(Pending[Any], NDArrayOperatorsMixin):
     def __array__(
         self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
     ) -> npt.NDArray[Any]:
-        return np.asarray(self.result(), dtype)
+        return np.array(self.result(), dtype, copy=copy)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         values = [each.result() if isinstance(each, Result) else each for each in inputs]
@@ -81,14 +82,19 @@ class Result(Pending[Any], NDArrayOperatorsMixin):
         return int(self.result())
 
     def __index__(self) -> int:
-        index: int = self.result().__index__()
-        return index
+        return operator.index(self.result())
 
     def __complex__(self) -> complex:
         return complex(self.result())
+
+    def __len__(self) -> int:
+        return len(self.result())
 
     def __iter__(self) -> Any:
         return iter(self.result())
 
     def __getitem__(self, index: Any) -> Any:
         return self.result()[index]
+
+    def __format__(self, spec: str) -> str:
+        return format(self.result(), spec) if spec else str(self)

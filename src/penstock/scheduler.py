@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 _SLICE = 0.1  # seconds; waits wake this often, to hear of Ctrl-C and of a lost device
 _CLOSE_TIMEOUT = 30.0  # seconds that closing gives a kernel to end
 
+#: A view that ended: its memory, what the device had to respect of it, and what it left to do.
+_Released = tuple[Backing, Shown | None, Callable[[], None] | None]
+
 _alive: weakref.WeakSet[Scheduler] = weakref.WeakSet()
 
 
@@ -80,7 +83,7 @@ class Scheduler:
         self._view_lanes: list[HostLane] = []  # of writable views, not of copies
         self._idle_view_lanes: list[HostLane] = []
         self._held: dict[Lane, int] = {}  # writable views alive, by the thread that holds them
-        self._released: deque[tuple[Backing, Shown | None]] = deque()
+        self._released: deque[_Released] = deque()
         self._forgotten: deque[Stream] = deque()
         self._dropped_programs: deque[Any] = deque()
         self._dropped_graphs: deque[list[Any]] = deque()
@@ -348,20 +351,24 @@ class Scheduler:
         self._view_lanes.append(made)
         return made
 
-    def view_released(self, backing: Backing, shown: Shown | None) -> None:
+    def view_released(
+        self, backing: Backing, shown: Shown | None, written: Callable[[], None] | None
+    ) -> None:
         """From a finaliser: nothing shows this memory any more."""
-        if shown is not None and shown.release is not None and not self._torn_down:
-            lane, value = shown.release
-            del self._held[lane]
-            lane.owner.finish(value)  # at once: another thread's work may be waiting for it
-            self._idle_view_lanes.append(lane.owner)
-        self._released.append((backing, shown))
+        if shown is not None and written is None:
+            self._let_go_of(shown)  # at once: another thread's work may be waiting for it
+        self._released.append((backing, shown, written))
         if self.closed:
             self._tear_down()
 
     def retire_program(self, program: Any) -> None:
         """Give a program back once everything recorded so far is done."""
         self._release_later(partial(self.driver.forget, program))
+
+    def forget_rings(self, kernel: Any) -> None:
+        """A kernel is closed: no stream needs to keep its arguments any more."""
+        for stream in self._all_streams():
+            stream.rings.pop(kernel, None)
 
     def program_dropped(self, program: Any) -> None:
         """From a finaliser: a kernel is gone."""
@@ -418,11 +425,24 @@ class Scheduler:
 
     def _drain_views(self) -> None:
         while self._released:
-            backing, shown = self._released.popleft()
+            backing, shown, written = self._released.popleft()
             backing.holds -= 1
             self.exports -= 1
             if shown is not None:
                 backing.views.remove(shown)
+            if written is not None:
+                if not self.closed:
+                    written()
+                if shown is not None:
+                    self._let_go_of(shown)
+
+    def _let_go_of(self, shown: Shown) -> None:
+        """The host is done with the bytes of a writable view; device work may have them."""
+        if shown.release is not None and not self._torn_down:
+            lane, value = shown.release
+            del self._held[lane]
+            lane.owner.finish(value)
+            self._idle_view_lanes.append(lane.owner)
 
     def _let_go(self) -> None:
         """Free adopted memory, programs and streams that work in flight no longer uses."""

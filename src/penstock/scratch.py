@@ -14,10 +14,10 @@ from penstock.array import Array
 from penstock.buffer import Buffer
 from penstock.closing import Closing
 from penstock.dtypes import Shape, as_dtype, as_shape
-from penstock.errors import ArgumentError, Closed, Error, InvalidValue
+from penstock.errors import ArgumentError, Closed, Error, InvalidValue, OutOfMemory
 from penstock.hazards import Region
 from penstock.layout import Layout, contiguous_strides
-from penstock.memory import Pool
+from penstock.memory import Backing, Pool
 
 if TYPE_CHECKING:
     from penstock.scheduler import Scheduler
@@ -47,7 +47,7 @@ class Growing:
         """Have room for `nbytes`; with a stream, the content moves along on it."""
         scheduler, old = self._scheduler, self.buffer
         scheduler.drain()
-        backing = self._pool.allocate(max(nbytes, 2 * self.capacity))
+        backing = self._take(nbytes)
         try:
             if old is not None and keep_on is not None:
                 whole = Region(0, old.nbytes)
@@ -59,6 +59,14 @@ class Growing:
         self.buffer = Buffer(scheduler, backing, backing.nbytes, self._name, pinned=True)
         if old is not None:
             old.close()
+
+    def _take(self, nbytes: int) -> Backing:
+        try:
+            return self._pool.allocate(max(nbytes, 2 * self.capacity))
+        except OutOfMemory:
+            if nbytes >= 2 * self.capacity:
+                raise
+            return self._pool.allocate(nbytes)
 
     def release(self) -> None:
         old, self.buffer = self.buffer, None

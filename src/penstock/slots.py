@@ -15,18 +15,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from penstock.buffer import Buffer
 from penstock.hazards import Lane, Region, Use
-from penstock.memory import Backing
 from penstock.result import Result
 from penstock.scratch import Growing
 
 if TYPE_CHECKING:
     from penstock.scheduler import Scheduler
     from penstock.spirv import Member
-    from penstock.stream import Stream
 
 _FIRST = 16  # slots
 _LARGEST = 4 << 20  # bytes in one argument ring; a launch that needs more waits for an earlier one
@@ -34,12 +31,13 @@ _ALIGN = 64  # a cache line; and the device's own alignment, if that is more
 
 
 class ArgumentRing:
-    """Blocks of arguments of one kernel on one stream, used in turn."""
+    """Blocks of arguments of one kernel on one stream, used in turn.
 
-    def __init__(self, stream: Stream, nbytes: int, what: str) -> None:
-        scheduler = stream.scheduler
+    The stream keeps it, for as long as there is the kernel.
+    """
+
+    def __init__(self, scheduler: Scheduler, nbytes: int, what: str) -> None:
         self._scheduler = scheduler
-        self._lane = stream.lane
         self._name = f"arguments of {what}"
         self.nbytes = nbytes
         self._stride = _stride(scheduler, nbytes)
@@ -48,13 +46,16 @@ class ArgumentRing:
         self._at = 0
         self._grow()
 
-    def put(self, block: bytes) -> int:
-        """Write the next block; where it is. The place is not used again before `taken` says so."""
-        values, lane = self._values, self._lane
+    def put(self, block: bytes, lane: Lane) -> int:
+        """Write the next block, for a launch on the stream's lane; where it is.
+
+        The next call puts its block there, too, unless `taken` is called in between.
+        """
+        values = self._values
         if values[self._at] > lane.complete:
             lane.owner.poll()
             if values[self._at] > lane.complete:
-                self._make_room()
+                self._make_room(lane)
         lo = self._offset + self._at * self._stride
         hi = lo + self.nbytes
         self._bytes[lo:hi] = block
@@ -66,11 +67,11 @@ class ArgumentRing:
         self._values[self._at] = value
         self._at = (self._at + 1) % len(self._values)
 
-    def _make_room(self) -> None:
+    def _make_room(self, lane: Lane) -> None:
         if 2 * len(self._values) * self._stride <= max(_LARGEST, 2 * _FIRST * self._stride):
             self._grow()
             return
-        points = {self._lane: self._values[self._at]}
+        points = {lane: self._values[self._at]}
         self._scheduler.wait_for(points, None, f"every slot for {self._name} is in use")
 
     def _grow(self) -> None:
@@ -94,6 +95,7 @@ class ResultSlot:
     """Where one launch puts its result."""
 
     __slots__ = (
+        "_buffer",
         "_bytes",
         "_content",
         "_lane",
@@ -106,9 +108,11 @@ class ResultSlot:
         "use",
     )
 
-    def __init__(self, slots: ResultSlots, backing: Backing, use: Use, lo: int) -> None:
+    def __init__(self, slots: ResultSlots, buffer: Buffer, use: Use, lo: int) -> None:
+        backing = buffer.backing
         raw: Any = backing.chunk.bytes
         self._slots = slots
+        self._buffer = buffer  # lives as long as any slot in it
         self.home = slots.free  # where it goes when nobody wants the result any more
         self._lane: Lane | None = None
         self._value = 0  # of the last launch
@@ -116,7 +120,7 @@ class ResultSlot:
         self.handle: int = backing.memory.handle
         self.offset = backing.offset + lo
         self.use = use
-        self._bytes: npt.NDArray[np.uint8] = raw[self.offset : self.offset + slots.nbytes]
+        self._bytes = memoryview(raw)[self.offset : self.offset + slots.nbytes]
         self._content = [
             np.ndarray(m.shape, m.dtype, raw, self.offset + m.offset, m.strides)
             for m in slots.members
@@ -136,9 +140,12 @@ class ResultSlot:
         self._lane = lane
         self._value = value
 
-    def clear(self) -> None:
-        self._bytes.fill(0)
-        self._slots.scheduler.flush(self.memory, self.offset, self.offset + self._slots.nbytes)
+    def result(self, what: str) -> Result:
+        """The result of the next launch. What that does not write is 0, not what was there."""
+        slots = self._slots
+        self._bytes[:] = slots.zeros
+        slots.scheduler.flush(self.memory, self.offset, self.offset + slots.nbytes)
+        return Result(slots.scheduler, what, self)
 
     def read(self) -> Any:
         """The result of a launch that is done."""
@@ -150,27 +157,32 @@ class ResultSlot:
 
     def give_back(self) -> None:
         """Nobody wants the result any more. May be called in any thread, at any time."""
-        self.home.append(self)
+        if not self._slots.closed:
+            self.home.append(self)
 
 
 class ResultSlots:
-    """The result slots of one kernel. They live as long as the kernel or any unread result."""
+    """The result slots of one kernel. Those of unread results outlive it."""
 
     def __init__(
-        self, scheduler: Scheduler, members: tuple[Member, ...], nbytes: int, *, clear: bool,
-        what: str,
-    ) -> None:  # fmt: skip
+        self, scheduler: Scheduler, members: tuple[Member, ...], nbytes: int, what: str
+    ) -> None:
         self.scheduler = scheduler
         self.members = members
         self.nbytes = nbytes
+        self.zeros = bytes(nbytes)
         self.make = _maker(members)
         self.convert: Callable[[Any], Any] | None = None  # what the kernel wrote to what it means
         self.free: deque[ResultSlot] = deque()
         self._name = f"results of {what}"
         self._stride = _stride(scheduler, nbytes)
-        self._clear = clear  # whether the kernel reads what is there: it is then 0
         self._count = _FIRST
-        self._buffers: list[Buffer] = []
+        self.closed = False
+
+    def close(self) -> None:
+        """No slot is wanted any more, but for the results that are not read yet."""
+        self.closed = True
+        self.free.clear()
 
     def take(self) -> ResultSlot:
         """A slot that no launch in flight and no unread result uses."""
@@ -178,30 +190,26 @@ class ResultSlots:
         free = self.free
         if free and not free[-1].in_flight:
             return free.pop()
-        if not free or free[0].in_flight:  # in flight: its result was dropped unread
-            self._grow()
+        for _ in range(len(free)):
+            slot = free.popleft()
+            if not slot.in_flight:
+                return slot
+            free.append(slot)  # its result was dropped unread; on another stream one may be done
+        self._grow()
         return free.popleft()
-
-    def ready(self, slot: ResultSlot) -> None:
-        """Set a slot to 0 for the next launch, if the kernel reads what is there."""
-        if self._clear:
-            slot.clear()
 
     def new(self, what: str) -> Result:
         """A result that waits for nothing yet: dropped, it gives its slot back."""
-        slot = self.take()
-        self.ready(slot)
-        return Result(self.scheduler, what, slot)
+        return self.take().result(what)
 
     def _grow(self) -> None:
         scheduler = self.scheduler
         scheduler.drain()
         backing = scheduler.host_pool.allocate(self._count * self._stride)
         buffer = Buffer(scheduler, backing, backing.nbytes, self._name, pinned=True)
-        self._buffers.append(buffer)
         use = (backing.history, Region(0, buffer.nbytes), False)  # see `ArgumentRing.use`
         starts = range(0, self._count * self._stride, self._stride)
-        self.free.extendleft(ResultSlot(self, backing, use, lo) for lo in starts)
+        self.free.extendleft(ResultSlot(self, buffer, use, lo) for lo in starts)
         self._count *= 2
 
 

@@ -11,6 +11,7 @@ do something else.
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,9 @@ class Stream(Closing):
             self._spare: list[Recording] = list(self.queue.recordings(_RECORDINGS))
             undo.pop_all()
         self.lane = Lane(name, self)
+        #: By kernel, the ring of its large argument blocks. Here and not with the kernel, because
+        #: the ledger of a ring's memory keeps the stream.
+        self.rings: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._open: Recording | None = None
         self._sealed = False
         self._loud = False  # whether the host may look at what the recording writes

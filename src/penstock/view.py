@@ -8,6 +8,7 @@ wherever it went, the view is released and the memory may be written or reused a
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +28,10 @@ class HostView:
     does nothing then but tell the device.
     """
 
-    __slots__ = ("__array_interface__", "__weakref__", "_backing", "_owner", "_scheduler", "_shown")
+    __slots__ = (
+        "__array_interface__", "__weakref__", "_backing", "_owner", "_scheduler", "_shown",
+        "_written",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -37,9 +41,11 @@ class HostView:
         *,
         write: bool,
         respected: bool = False,
+        written: Callable[[], None] | None = None,
         owner: Any = None,
     ) -> None:
         self._owner = owner  # kept alive with the view
+        self._written = written  # to be called when what was written through it is to count
         self._scheduler = scheduler
         self._shown: Shown | None = None
         if respected:
@@ -71,4 +77,4 @@ class HostView:
         # Slots are unset if __init__ failed.
         backing = getattr(self, "_backing", None)
         if backing is not None:
-            self._scheduler.view_released(backing, self._shown)
+            self._scheduler.view_released(backing, self._shown, self._written)

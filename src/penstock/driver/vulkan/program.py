@@ -49,7 +49,7 @@ class VulkanProgram:
         self.interface = interface
         self.push_size = interface.push_size
         self.slots = len(interface.bindings)
-        self.push_descriptors = self.slots <= driver.push_descriptors
+        self.push_descriptors = 0 < self.slots <= driver.push_descriptors
         self._packer = struct.Struct(f"{3 * self.slots}Q")
         self.pack_into = self._packer.pack_into
         self.infos = bytearray(self._packer.size)
