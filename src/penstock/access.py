@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from penstock.scheduler import Scheduler
     from penstock.stream import Stream
 
-UNDER_LOCK = 256 << 10  # bytes; a larger host copy is made without holding the lock
-
 Host = npt.NDArray[Any]
 
 
@@ -63,7 +61,7 @@ def host_copy(
         if write:
             flush(scheduler, backing, array.layout)
 
-    if array.nbytes <= UNDER_LOCK:
+    if array.nbytes <= scheduler.sizes.under_lock:
         copy()
         return _nothing
     host = scheduler.take_host_lane()

@@ -29,6 +29,7 @@ from penstock.hostlane import HostLane
 from penstock.hostmemory import HostMemory
 from penstock.memory import Backing, MemoryStats, Pool
 from penstock.pump import Pump
+from penstock.sizes import Sizes
 from penstock.stream import Stream
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Scheduler:
         self.device = device
         self.driver = driver
         self.transfers = transfers
+        self.sizes = Sizes()
         self.name = driver.info.name
         self.lock: Any = threading.RLock()
         self.lost: DeviceLost | None = None
