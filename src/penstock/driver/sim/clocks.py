@@ -10,7 +10,7 @@ race is reported whether or not the chosen schedule turns it into a wrong value.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 #: The host, as an agent. Queues are agents 1, 2, …
 HOST = 0
@@ -37,6 +37,13 @@ class Doing:
     number: int
     what: str
     where: str
+
+    def without(self, lo: int, hi: int) -> list[Doing]:
+        """What is left of it outside of these bytes."""
+        if lo <= self.lo and self.hi <= hi:
+            return []
+        sides = ((self.lo, min(self.hi, lo)), (max(self.lo, hi), self.hi))
+        return [replace(self, lo=start, hi=end) for start, end in sides if start < end]
 
     def __str__(self) -> str:
         verb = "writes" if self.write else "reads"
@@ -65,8 +72,10 @@ class AccessLog:
                 itself = old.agent == new.agent and old.number == new.number
                 if old.number > known.get(old.agent, 0) and not itself:
                     raced = raced or old
-                elif new.write and new.lo <= old.lo and old.hi <= new.hi:
-                    continue  # whoever knows of the new one knows of this one
+                elif new.write and not itself:
+                    # Whoever knows of the new one knows of this one, where the two overlap.
+                    kept += old.without(new.lo, new.hi)
+                    continue
             kept.append(old)
         kept.append(new)
         self._doings = kept

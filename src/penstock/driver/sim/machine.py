@@ -173,9 +173,10 @@ class Machine:
     def host_knows(self) -> Clock:
         """What a submission made now may rely on."""
         for memory in self.memories.values():
-            for lo, hi in memory.unsaid_writes():
+            for lo, hi, only in memory.unsaid_writes():
                 self.host_number += 1
-                memory.write(HOST, self.host_number, lo, memory.host[lo:hi], on_host=True)
+                content = memory.host[lo:hi]
+                memory.write(HOST, self.host_number, lo, content, on_host=True, only=only)
         return {**self.host_ordered, HOST: self.host_number}
 
     def signal(self, timeline: SimTimeline, value: int) -> None:

@@ -17,26 +17,34 @@ from penstock.driver.sim.clocks import AccessLog, Clock
 from penstock.errors import Error
 
 Bytes = npt.NDArray[np.uint8]
+Mask = npt.NDArray[np.bool_]
+
+_PIECES = 16  # of one look at what the program wrote; more become one entry
 
 
 class _Entry:
     """A write on its way."""
 
-    __slots__ = ("agent", "content", "end", "for_host", "lo", "number", "on_device", "on_host")
+    __slots__ = (
+        "agent", "content", "end", "for_host", "lo", "number", "on_device", "on_host", "only",
+    )  # fmt: skip
 
-    def __init__(self, agent: int, number: int, lo: int, content: Bytes) -> None:
+    def __init__(self, agent: int, number: int, lo: int, content: Bytes, only: Mask | None) -> None:
         self.agent = agent
         self.number = number
         self.lo = lo
         self.end = lo + len(content)
         self.content = content
+        self.only = only  # the bytes that it writes, if not all
         self.on_host = self.on_device = False
         self.for_host = np.ones(len(content), np.bool_)  # but what the host has overwritten since
 
-    def overwritten(self, lo: int, hi: int) -> None:
+    def overwritten(self, newer: _Entry) -> None:
         """The host has written these bytes: older ones do not come after."""
-        if self.lo < hi and lo < self.end:
-            self.for_host[max(0, lo - self.lo) : max(0, hi - self.lo)] = False
+        lo, hi = max(self.lo, newer.lo), min(self.end, newer.end)
+        if lo < hi:
+            kept = False if newer.only is None else ~newer.only[lo - newer.lo : hi - newer.lo]
+            self.for_host[lo - self.lo : hi - self.lo] &= kept
 
     def there(self, device: bool) -> bool:
         return self.on_device if device else self.on_host
@@ -81,13 +89,22 @@ class SimMemory:
         # What the host's bytes were when last looked at, if the program may write them itself.
         self._last: Bytes | None = self.host.copy() if shared else None
 
-    def write(self, agent: int, number: int, lo: int, content: Bytes, *, on_host: bool) -> None:
+    def write(
+        self,
+        agent: int,
+        number: int,
+        lo: int,
+        content: Bytes,
+        *,
+        on_host: bool,
+        only: Mask | None = None,
+    ) -> None:
         """A write by a command, or by the host, which then has it in its own bytes already."""
-        entry = _Entry(agent, number, lo, content.copy())
+        entry = _Entry(agent, number, lo, content.copy(), only)
         if on_host:
             entry.on_host = True
             for older in self._entries:
-                older.overwritten(lo, entry.end)
+                older.overwritten(entry)
             if self._last is not None:
                 self._last[lo : entry.end] = entry.content
         self._entries.append(entry)
@@ -117,7 +134,8 @@ class SimMemory:
 
     def _put(self, entry: _Entry, *, device: bool) -> None:
         if device:
-            self.device[entry.lo : entry.end] = entry.content
+            only = slice(None) if entry.only is None else entry.only
+            self.device[entry.lo : entry.end][only] = entry.content[only]
             entry.on_device = True
             return
         entry.on_host = True
@@ -125,16 +143,21 @@ class SimMemory:
             if side is not None:
                 side[entry.lo : entry.end][entry.for_host] = entry.content[entry.for_host]
 
-    def unsaid_writes(self) -> list[tuple[int, int]]:
-        """Where the program wrote into its own arrays since the last look, as byte ranges."""
+    def unsaid_writes(self) -> list[tuple[int, int, Mask | None]]:
+        """Where the program wrote into its own arrays since the last look: bytes from and to,
+        and which of them, if it changed some here and some there."""
         if self._last is None or np.array_equal(self._last, self.host):
             return []
-        changed = np.flatnonzero(self._last != self.host)
+        differs = self._last != self.host
+        changed = np.flatnonzero(differs)
         self._last[changed] = self.host[changed]
         breaks = np.flatnonzero(np.diff(changed) > 1)
-        starts = changed[np.concatenate(([0], breaks + 1))]
-        ends = changed[np.concatenate((breaks, [len(changed) - 1]))] + 1
-        return list(zip(starts.tolist(), ends.tolist(), strict=True))
+        if len(breaks) > _PIECES:
+            lo, hi = int(changed[0]), int(changed[-1]) + 1
+            return [(lo, hi, differs[lo:hi])]
+        starts = changed[np.concatenate(([0], breaks + 1))].tolist()
+        ends = changed[np.concatenate((breaks, [len(changed) - 1]))].tolist()
+        return [(start, end + 1, None) for start, end in zip(starts, ends, strict=True)]
 
     @property
     def is_the_programs(self) -> bool:
