@@ -11,9 +11,12 @@ from typing import Any, TextIO
 
 from penstock.conformance.corpus import CORPUS
 from penstock.conformance.faults import faults_of
-from penstock.conformance.program import Program, generate
-from penstock.conformance.runner import Failure, Lab, shrink
+from penstock.conformance.generator import generate
+from penstock.conformance.lab import Lab
+from penstock.conformance.program import Program
+from penstock.conformance.runner import Failure
 from penstock.conformance.script import as_script
+from penstock.conformance.shrinker import shrink
 
 _SIZE = 20  # operations of a random program
 
