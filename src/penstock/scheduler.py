@@ -40,6 +40,9 @@ _CLOSE_TIMEOUT = 30.0  # seconds that closing gives a kernel to end
 
 _alive: weakref.WeakSet[Scheduler] = weakref.WeakSet()
 
+#: Of a view: its backing, what the device had to respect of it, and what is to be done at its end.
+Release = tuple[Backing, tuple[Region, bool] | None, Callable[[], None] | None]
+
 
 class Scheduler:
     """Owns the driver and everything made from it. Made and closed by its `Device`."""
@@ -69,7 +72,7 @@ class Scheduler:
         self._idle_host_lanes = list(self._host_lanes)
         self._leaving: set[Backing] = set()  # adopted, dropped, perhaps still in use
         self._dropped: deque[Backing] = deque()
-        self._released: deque[tuple[Backing, tuple[Region, bool] | None]] = deque()
+        self._released: deque[Release] = deque()
         self._forgotten: deque[Stream] = deque()
         self._dropped_programs: deque[Any] = deque()
         self._to_release: list[tuple[Callable[[], None], dict[Lane, int]]] = []
@@ -254,9 +257,9 @@ class Scheduler:
         """From a finaliser: a buffer is gone."""
         self._dropped.append(backing)
 
-    def view_released(self, backing: Backing, shown: tuple[Region, bool] | None) -> None:
+    def view_released(self, release: Release) -> None:
         """From a finaliser: nothing shows this memory any more."""
-        self._released.append((backing, shown))
+        self._released.append(release)
         if self.closed:
             self._tear_down()
 
@@ -308,11 +311,13 @@ class Scheduler:
 
     def _drain_views(self) -> None:
         while self._released:
-            backing, shown = self._released.popleft()
+            backing, shown, at_end = self._released.popleft()
             backing.holds -= 1
             self.exports -= 1
             if shown is not None:
                 backing.views.remove(shown)
+            if at_end is not None:
+                at_end()
 
     def _let_go(self) -> None:
         """Free adopted memory, programs and streams that work in flight no longer uses."""

@@ -22,6 +22,7 @@ stream order. `read_now` and `view`, which block by nature, wait for the writers
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -389,7 +390,11 @@ def view(array: Array, mode: str) -> Host:
             backing = buffer.backing
             invalidate(scheduler, backing, array.layout)
             span = Region(array.region.lo, max(array.region.hi, array.region.lo + 1))
-            shown = HostView(scheduler, backing, span, write=write, respected=True, owner=buffer)
+            # What the holder writes counts as made when the view ends: nothing looks before.
+            at_end = partial(flush, scheduler, backing, array.layout) if write else None
+            shown = HostView(
+                scheduler, backing, span, write=write, respected=True, owner=buffer, at_end=at_end
+            )
             strides = array.strides if array.size else None
             return shown.array(array.shape, array.dtype, strides)
 

@@ -7,6 +7,7 @@ wherever it went, the view is released and the memory may be written or reused a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,7 +27,10 @@ class HostView:
     does nothing then but tell the device.
     """
 
-    __slots__ = ("__array_interface__", "__weakref__", "_backing", "_owner", "_scheduler", "_shown")
+    __slots__ = (
+        "__array_interface__", "__weakref__", "_at_end", "_backing", "_owner", "_scheduler",
+        "_shown",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -37,8 +41,10 @@ class HostView:
         write: bool,
         respected: bool = False,
         owner: Any = None,
+        at_end: Callable[[], None] | None = None,
     ) -> None:
         self._owner = owner  # kept alive with the view
+        self._at_end = at_end  # called by the scheduler once nothing shows the memory any more
         self._scheduler = scheduler
         self._shown = (region, write) if respected else None
         self.__array_interface__ = {
@@ -67,4 +73,4 @@ class HostView:
         # Slots are unset if __init__ failed.
         backing = getattr(self, "_backing", None)
         if backing is not None:
-            self._scheduler.view_released(backing, self._shown)
+            self._scheduler.view_released((backing, self._shown, self._at_end))

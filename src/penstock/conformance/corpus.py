@@ -30,6 +30,7 @@ from penstock.conformance.program import (
     Record,
     Renew,
     StreamWait,
+    Touch,
     View,
     Write,
 )
@@ -49,12 +50,14 @@ def _add_x(value: int, stream: int = 0) -> Launch:
     return Launch("add", (X,), value, stream, slow=True)
 
 
-def _both(name: str, about: str, *operations: Operation, how: str = "array") -> list[Program]:
+def _both(
+    name: str, about: str, *operations: Operation, how: str = "array", small: bool = False
+) -> list[Program]:
     """The program as written, on two streams, and on one."""
     arrays = (Declared(_N, how), Declared(_N), Declared(_N, "adopted"))
-    two = Program(arrays, 3, operations, name, about)
+    two = Program(arrays, 3, operations, name, about, small)
     moved = tuple(_on_stream_0(operation) for operation in operations)
-    one = Program(arrays, 1, moved, f"{name}, one stream", about)
+    one = Program(arrays, 1, moved, f"{name}, one stream", about, small)
     return [two] if moved == operations else [two, one]
 
 
@@ -209,6 +212,11 @@ CORPUS: tuple[Program, ...] = tuple(
             _read_x(), Write(_HALF, 5, 0, 1), Launch("mix", (Y, X), 0, slow=True), Read(X, 1),
             Fill(_HALF, 3, 1), Renew(0),
             how="adopted",
+        ),
+        _both(
+            "write through a view",
+            "what is written through a view is there for the device when the view is gone",
+            _add_x(1), View(_HALF, 0, "w"), Touch(0, 5), Drop(0), _read_x(),
         ),
     )
     for program in programs
