@@ -123,10 +123,13 @@ class Buffer:
             )
         if not write or not shown:
             return
-        if self.pinned:
+        why = "it is adopted" if self.pinned else ""
+        if any(writable for _, writable in self.backing.views):
+            why = "a writable view shows another part of it"
+        if why:
             raise ViewHeld(
                 f"{what} writes bytes {region.lo}:{region.hi} of array {self.name!r}, which a live "
-                "view still shows, and its memory cannot be replaced because it is adopted; "
+                f"view still shows, and its memory cannot be replaced because {why}; "
                 "drop the view first, or take a copy with numpy()"
             )
         fresh = self.scheduler.pool.allocate(self.nbytes)

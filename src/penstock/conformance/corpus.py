@@ -218,6 +218,12 @@ CORPUS: tuple[Program, ...] = tuple(
             "what is written through a view is there for the device when the view is gone",
             _add_x(1), View(_HALF, 0, "w"), Touch(0, 5), Drop(0), _read_x(),
         ),
+        _both(
+            "write beside a writable view",
+            "a fresh backing would take an array away from the view that still writes it",
+            View(Part(0, 64, 128), 0, "w"), View(Part(0, 0, 32), 1), Fill(Part(0, 0, 32), 7, 1),
+            Touch(0, 5), Drop(0), Fill(Part(0, 0, 32), 7, 1), Drop(1),
+        ),
     )
     for program in programs
 )  # fmt: skip
