@@ -73,8 +73,7 @@ def host_copy(
         try:
             copy()
         finally:
-            host.finish(value)
-            scheduler.return_host_lane(host)
+            scheduler.host_copy_made(host, value)
 
     return copy_and_tell
 

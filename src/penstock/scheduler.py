@@ -223,7 +223,13 @@ class Scheduler:
         self._host_lanes.append(made)
         return made
 
-    def return_host_lane(self, host: HostLane) -> None:
+    def host_copy_made(self, host: HostLane, value: int) -> None:
+        """Tell of a host copy that is made, and take its lane back."""
+        try:
+            host.finish(value)
+        except DeviceLost as error:
+            self.mark_lost(error)
+            raise
         self._idle_host_lanes.append(host)
 
     def submit_dry_streams(self) -> bool:

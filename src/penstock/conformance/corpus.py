@@ -224,6 +224,12 @@ CORPUS: tuple[Program, ...] = tuple(
             View(Part(0, 64, 128), 0, "w"), View(Part(0, 0, 32), 1), Fill(Part(0, 0, 32), 7, 1),
             Touch(0, 5), Drop(0), Fill(Part(0, 0, 32), 7, 1), Drop(1),
         ),
+        _both(
+            "host copies without the lock",
+            "large direct copies are made on a host lane; a loss there is a loss of the device",
+            Write(X, 5, 0), Read(X, 1), Numpy(X), _read_x(), Write(_HALF, 9, 2, borrow=True),
+            small=True,
+        ),
     )
     for program in programs
 )  # fmt: skip
