@@ -226,9 +226,11 @@ class SimDriver:
         memory.free()
 
     def flush(self, memory: SimMemory, lo: int, hi: int) -> None:
+        self.machine.let_things_happen()
         self.machine.host_did(memory, lo, hi, write=True, where=tracing.user_line())
 
     def invalidate(self, memory: SimMemory, lo: int, hi: int) -> None:
+        self.machine.let_things_happen()
         self.machine.host_did(memory, lo, hi, write=False, where=tracing.user_line())
 
     def program(
