@@ -26,27 +26,32 @@ from penstock.conformance import (
 from penstock.conformance.faults import faults_of
 from penstock.conformance.kernels import KERNELS
 from penstock.conformance.oracle import is_valid
-from penstock.conformance.parts import WAYS
+from penstock.conformance.parts import WAYS, Part
 from penstock.conformance.program import (
     DTYPES,
     HOWS,
     Change,
     Collect,
+    Declared,
     Drop,
     EndBatch,
     EventDone,
     EventWait,
+    Fill,
     Launch,
     Misuse,
+    Numpy,
     Operation,
     Poke,
     Reopen,
     StreamWait,
+    Synchronize,
     Touch,
     View,
     parts_of,
 )
 from penstock.conformance.scripting import MISUSES
+from penstock.conformance.threads import dependencies
 from penstock.driver.sim.driver import SimRecording
 from penstock.transfer import MODES
 
@@ -95,6 +100,7 @@ def traits(program: Program) -> set[object]:
     operations = program.operations
     parts = [part for each in operations for part in parts_of(each)]
     found: set[object] = {*map(type, operations), ("small", program.small)}
+    found.add(("threads", program.threads))
     found |= {(each.dtype, each.how, bool(each.columns)) for each in program.arrays}
     found |= {("kernel", each.kernel) for each in operations if isinstance(each, Launch)}
     found |= {("misuse", each.what) for each in operations if isinstance(each, Misuse)}
@@ -152,9 +158,29 @@ def test_programs_shrink_to_what_matters(kind: type) -> None:
     waits = (StreamWait, EventWait, EventDone)
     assert len(small.operations) == (2 if kind in waits else needed.get(kind, 1))
     assert not small.small
+    assert small.threads == 1
     assert small.streams == (2 if kind is Reopen else 1)
     assert all((each.dtype, each.columns) == ("uint32", 0) for each in small.arrays)
     exec(as_script(small), {})
+
+
+def test_programs_in_threads_replay_exactly() -> None:
+    def outcome(seed: int) -> tuple[object, ...]:
+        with ps.Device(driver="sim", seed=seed) as device:
+            assert run(program, Bench(device, seed)) is None
+            driver = device.scheduler.driver
+            return driver.calls, driver.machine.chance.random()  # type: ignore[attr-defined]
+
+    program = next(p for p in map(generate, range(100)) if p.threads > 1)
+    assert outcome(5) == outcome(5)
+    assert any(outcome(5) != outcome(seed) for seed in range(6, 10))
+
+
+def test_calls_that_depend_on_each_other_keep_their_order() -> None:
+    left, right = Part(0, 0, 32), Part(0, 32, 64)
+    operations = (Fill(left, 1), Fill(right, 2, 1), Numpy(left), Fill(left, 3, 1), Synchronize())
+    program = Program((Declared(64),), 2, operations, threads=2)
+    assert dependencies(program) == [set(), set(), {0}, {1, 2}, {3}]
 
 
 def test_a_broken_runtime_is_found_by_a_small_script(monkeypatch: pytest.MonkeyPatch) -> None:

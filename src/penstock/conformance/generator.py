@@ -65,8 +65,9 @@ def generate(seed: int, size: int = 20, alignment: int = 4) -> Program:
             choose.note(operation)
         operations.append(operation)
     return Program(
-        choose.arrays, choose.streams, tuple(operations), f"seed {seed}", small=choose.small
-    )
+        choose.arrays, choose.streams, tuple(operations), f"seed {seed}",
+        small=choose.small, threads=choose.threads,
+    )  # fmt: skip
 
 
 def _declare(chance: random.Random) -> tuple[Declared, ...]:
@@ -104,6 +105,7 @@ class _Chooser:
         self.grain = 4 * alignment
         self.arrays = _declare(chance)
         self.streams = chance.choice((1, 2, 2, 3))
+        self.threads = self.streams if chance.random() < 0.3 else 1
         large = any(each.size == _LARGE for each in self.arrays)
         self.small = not large and chance.random() < 0.4
         self.slow = not large and chance.random() < 0.5

@@ -98,9 +98,11 @@ class Oracle:
         self.mapped = mapped
         self.alignment = 4 * alignment
         self.arrays: list[Host] = []
+        self._memories: list[Host] = []  # what each array is adopted from, or itself
         for number in range(len(arrays)):
             self.arrays.append(self._initial(number))
-        self.left: list[Host] = []  # what the memory of arrays holds that are gone
+            self._memories.append(self._memory(number))
+        self.left: dict[int, list[Host]] = {}  # the memory of arrays that are gone
         self.transfers: dict[int, Transfer] = {}
         self.events: dict[int, frozenset[int]] = {}  # the transfers that each covers
         self.views: dict[int, Shown] = {}
@@ -156,8 +158,9 @@ class Oracle:
                 self.batches.discard(stream)
             case Renew(array=array):
                 if self.declared[array].how == "own":
-                    self.left.append(self.arrays[array])
+                    self.left.setdefault(array, []).append(self.arrays[array])
                 self.arrays[array] = self._initial(array)
+                self._memories[array] = self._memory(array)
             case EventWait() | EventDone() | Flush() | Reopen() | Synchronize() | Misuse():
                 pass
         return None
@@ -169,8 +172,17 @@ class Oracle:
     def _initial(self, number: int) -> Host:
         declared = self.declared[number]
         if declared.how == "again":
+            before = self.declared[number - 1] if number else declared
+            if before.how not in ("adopted", "own") or before.dtype != declared.dtype:
+                _refuse("no memory to adopt again")
+            if before.columns or declared.columns or before.size < declared.size:
+                _refuse("memory of another shape")
             return self.arrays[number - 1][-declared.size :]
         return initial(number, declared)
+
+    def _memory(self, number: int) -> Host:
+        again = self.declared[number].how == "again"
+        return self._memories[number - 1] if again else self.arrays[number]
 
     def _started(self, slot: int, stream: int, value: Host | None, borrowed: bool) -> None:
         self.transfers[slot] = Transfer(value, borrowed)
@@ -268,6 +280,8 @@ class Oracle:
         match operation:
             case Launch():
                 self._check_launch(operation)
+            case Misuse(of=part):
+                self._check_exists(part)
             case Poke(to=part):
                 self._check_exists(part)
                 if self.declared[part.array].how not in IN_PLACE or self._shown_at(part):
@@ -320,15 +334,15 @@ class Oracle:
                 _refuse("a kernel whose arrays overlap")
             if not place.size or place.size != places[0].size:
                 _refuse("arrays of nothing, or of different sizes")
-            whole = self.arrays[launch.parts[number].array]
-            if (_address(place) - _address(whole)) % self.alignment:
+            memory = self._memories[launch.parts[number].array]
+            if (_address(place) - _address(memory)) % self.alignment:
                 _refuse("a slice that kernels do not take")
 
     def _check_exists(self, part: Part) -> None:
         try:
             self.at(part)
         except Raises:
-            _refuse("memory that cannot be seen so")
+            _refuse("a part that there is not")
 
     def _check_touch(self, slot: int) -> None:
         if slot not in self.views or not self.views[slot].writable:

@@ -41,8 +41,13 @@ class Part:
     way: str = ""
 
     def overlaps(self, other: Part) -> bool:
-        """Whether the two may share bytes."""
-        return self.array == other.array and self.lo < other.hi and other.lo < self.hi
+        """Whether the two share elements."""
+        everything = (0, 1 << 62, 1)
+        return (
+            self.array == other.array
+            and _meet((self.lo, self.hi, self.step), (other.lo, other.hi, other.step))
+            and _meet(self.across or everything, other.across or everything)
+        )
 
     def lengths(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """How much there is of each dimension, before it is seen in some way."""
@@ -120,6 +125,14 @@ class Part:
 
 def _rows(nbytes: int) -> int:
     return (nbytes + _PITCH - _WIDTH) // _PITCH
+
+
+def _meet(a: tuple[int, int, int], b: tuple[int, int, int]) -> bool:
+    """Whether two slices share a place."""
+    near = a[0] < b[1] and b[0] < a[1]
+    if not near or {abs(a[2]), abs(b[2])} == {1} or max(a[1], b[1]) >= 1 << 62:
+        return near
+    return not set(range(a[1])[_slice(*a)]).isdisjoint(range(b[1])[_slice(*b)])
 
 
 def _slice(lo: int, hi: int, step: int) -> slice:

@@ -231,7 +231,10 @@ Operation: TypeAlias = (
 
 @dataclass(frozen=True)
 class Program:
-    """With `small`, all thresholds of the runtime are so small that the arrays reach them."""
+    """Operations that take effect one after the other, whoever calls them.
+
+    With `small`, all thresholds of the runtime are so small that the arrays reach them.
+    """
 
     arrays: tuple[Declared, ...]
     streams: int
@@ -239,6 +242,7 @@ class Program:
     name: str = ""
     about: str = field(default="", compare=False)
     small: bool = False
+    threads: int = 1
 
 
 def parts_of(operation: Operation) -> tuple[Part, ...]:

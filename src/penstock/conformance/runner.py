@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,7 @@ from penstock.conformance.program import (
     Write,
 )
 from penstock.conformance.scripting import SMALL, closed, compiled_misuse, ordinary_memory
+from penstock.conformance.threads import dependencies, thread_of, together
 from penstock.sizes import Sizes
 
 Host = npt.NDArray[Any]
@@ -124,10 +126,11 @@ class Running:
         self.bench = bench
         self.device = bench.device
         self.oracle = Oracle(program.arrays, program.streams, mapped=bench.mapped, alignment=1)
-        self.at: int | None = None
+        self.expected = [_outcome(self.oracle, each) for each in program.operations]
+        self.at: int | None = None  # the operation that failed
         self.streams = bench.streams(program.streams)
         self.lent: dict[int, Host] = {}  # the host's side of adopted arrays
-        self.left: list[Host] = []  # of arrays that are gone
+        self.left: dict[int, list[Host]] = {}  # of arrays that are gone, by their number
         self.pending: dict[int, ps.Pending[Any]] = {}
         self.sources: dict[int, Host] = {}
         self.outs: dict[int, Host] = {}
@@ -142,22 +145,29 @@ class Running:
         self.device.scheduler.sizes = SMALL if self.program.small else Sizes()
         for number in range(len(self.program.arrays)):
             self.arrays.append(self._make(number))
-        for number, operation in enumerate(self.program.operations):
-            self.at = number
-            self._step(operation)
-        self.at = None
+        steps = [partial(self._step, number) for number in range(len(self.expected))]
+        if self.program.threads == 1:
+            for step in steps:
+                step()
+        else:
+            threads = (thread_of(self.program, number) for number in range(len(steps)))
+            after = dependencies(self.program)
+            together(self.device, list(zip(threads, steps, after, strict=True)), self.bench.seed)
         self._finish()
 
-    def _step(self, operation: Operation) -> None:
+    def _step(self, number: int) -> None:
+        operation, expected = self.program.operations[number], self.expected[number]
         try:
-            expected = self.oracle.step(operation)
-        except Raises as refused:
-            self._must_raise(operation, refused.error)
-            return
-        seen = self._do(operation)
-        if expected is not None:
-            _compare(type(operation).__name__.lower(), seen, expected)
-        self._check_events(operation)
+            if isinstance(expected, Raises):
+                self._must_raise(operation, expected.error)
+                return
+            seen = self._do(operation)
+            if expected is not None:
+                _compare(type(operation).__name__.lower(), seen, expected)
+            self._check_events(operation)
+        except BaseException:
+            self.at = number
+            raise
 
     def _must_raise(self, operation: Operation, error: type[ps.Error]) -> None:
         try:
@@ -191,8 +201,9 @@ class Running:
         self.device.synchronize(PATIENCE)
         for number, lent in self.lent.items():
             _compare(f"the memory of array {number}", lent, self.oracle.arrays[number])
-        for lent, content in zip(self.left, self.oracle.left, strict=True):
-            _compare("the memory of an array that is gone", lent, content)
+        for number, gone in self.left.items():
+            for lent, content in zip(gone, self.oracle.left[number], strict=True):
+                _compare(f"the memory of array {number} before it was renewed", lent, content)
 
     def _make(self, number: int) -> ps.Array:
         declared = self.program.arrays[number]
@@ -337,7 +348,7 @@ class Running:
         lent = self.lent.get(number)
         self.arrays[number] = self._make(number)
         if lent is not None and self.program.arrays[number].how == "own":
-            self.left.append(lent)
+            self.left.setdefault(number, []).append(lent)
 
     def _launch(self, launch: Launch) -> None:
         names = [name for name, _ in KERNELS[launch.kernel].arrays]
@@ -372,6 +383,14 @@ class Running:
                         _compare(f"out of read {covered}", self.outs[covered], value)
             case _:
                 pass
+
+
+def _outcome(oracle: Oracle, operation: Operation) -> Host | Raises | None:
+    """What an operation must show, or raise."""
+    try:
+        return oracle.step(operation)
+    except Raises as refused:
+        return refused
 
 
 def _compare(what: str, got: Host | None, expected: Host) -> None:

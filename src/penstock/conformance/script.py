@@ -42,6 +42,7 @@ from penstock.conformance.program import (
     Write,
 )
 from penstock.conformance.scripting import MISUSES
+from penstock.conformance.threads import dependencies, thread_of
 
 Host = npt.NDArray[Any]
 
@@ -51,8 +52,12 @@ def as_script(program: Program, device: str = 'driver="sim"') -> str:
     writer = _Writer(program, mapped='"unmapped"' not in device)
     body = [line for number in range(len(program.arrays)) for line in writer.made(number)]
     body.append("")
-    for operation in program.operations:
-        body += writer.operation(operation)
+    blocks = [writer.operation(operation) for operation in program.operations]
+    if program.threads == 1:
+        body += [line for block in blocks for line in block]
+    else:
+        seed = re.search(r"seed=(\d+)", device)
+        body += [*_steps(program, blocks), f"together(dev, steps, {seed[1] if seed else 0})"]
     body += ["", *writer.end()]
     opened = [f"dev = ps.Device({device})"]
     if program.small:
@@ -63,6 +68,22 @@ def as_script(program: Program, device: str = 'driver="sim"') -> str:
     opened += [f"s{number} = dev.stream()" for number in range(1, program.streams)]
     about = [f"# {line}" for line in (program.name, program.about) if line]
     return "\n".join([*about, *_imports("\n".join([*opened, *body])), "", *opened, *body, ""])
+
+
+def _steps(program: Program, blocks: list[list[str]]) -> list[str]:
+    """Operations as functions that threads call."""
+    lines: list[str] = []
+    calls = []
+    after = dependencies(program)
+    for number, block in enumerate(blocks):
+        found = (re.match(r" *(?:del )?(\w+)(?: =|$)", line) for line in block)
+        names = sorted({match[1] for match in found if match})
+        lines += [f"def step{number}():"]
+        lines += [f"    global {', '.join(names)}"] if names else []
+        lines += [*(f"    {line}" for line in block), "", ""]
+        needed = after[number] or "set()"
+        calls.append(f"    ({thread_of(program, number)}, step{number}, {needed}),")
+    return [*lines, "steps = [", *calls, "]"]
 
 
 def _imports(text: str) -> list[str]:
@@ -78,6 +99,8 @@ def _imports(text: str) -> list[str]:
     ]
     if used:
         lines.append(f"from penstock.conformance.scripting import {', '.join(used)}")
+    if "together(" in text:
+        lines.append("from penstock.conformance.threads import together")
     return lines
 
 

@@ -74,18 +74,21 @@ def _simpler(program: Program) -> Iterator[Program]:
 
 
 def _simpler_shape(program: Program) -> Iterator[Program]:
-    """Ordinary thresholds, fewer streams, fewer, smaller and plainer arrays."""
+    """One thread, ordinary thresholds, fewer streams, fewer, smaller and plainer arrays."""
     operations = program.operations
+    if program.threads > 1:
+        yield replace(program, threads=1)
     if program.small:
         yield replace(program, small=False)
-    if program.streams > 1:
-        last = program.streams - 1
-        first: Any = {"stream": 0}
+    last = program.streams - 1
+    for target in sorted({0, last - 1}) if last else ():
+        moving: Any = {"stream": target}
         moved = tuple(
-            replace(each, **first) if getattr(each, "stream", 0) == last else each
+            replace(each, **moving) if getattr(each, "stream", 0) == last else each
             for each in operations
         )
-        yield replace(program, streams=last, operations=moved)
+        threads = min(last, program.threads)
+        yield replace(program, streams=last, threads=threads, operations=moved)
     used = {part.array for each in operations for part in parts_of(each)}
     if max(used, default=-1) < len(program.arrays) - 1 and len(program.arrays) > 1:
         kept = tuple(
