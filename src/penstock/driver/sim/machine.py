@@ -72,7 +72,7 @@ class Submission:
     host_known: Clock  # what the host knew, and had done, when it submitted
     last: int = 0  # number of its last command
     ordered: Clock = field(default_factory=dict)  # what is over when it is
-    published: int = 0
+    published: Clock = field(default_factory=dict)  # what of that the host may then see
 
 
 class SimQueue:
@@ -84,7 +84,7 @@ class SimQueue:
         self.fifo = fifo  # shared with the other streams on the same hardware queue
         self.ordered: Clock = {}
         self.visible: Clock = {}
-        self.published = 0
+        self.published: Clock = {}
         self.numbers = 0
         self.barrier_at = 0
         self.incomplete: list[int] = []
@@ -96,6 +96,7 @@ class SimQueue:
     def start(self, submission: Submission) -> Iterator[Command]:
         """Work out what each command of a submission knows."""
         for timeline, value in submission.waits:
+            join(self.published, timeline.published[timeline.at(value)])
             clock = dict(timeline.ordered[timeline.at(value)])
             join(self.ordered, clock)
             copies = clock.pop(HOST, 0)
@@ -109,7 +110,7 @@ class SimQueue:
                 join(self.ordered, {self.agent: self.numbers})
                 join(self.visible, {self.agent: self.numbers})
             elif entry == "publish":
-                self.published = self.numbers
+                join(self.published, {self.agent: self.numbers})
             elif entry == "acquire":
                 join(self.visible, self.held_back)
             else:
@@ -121,7 +122,7 @@ class SimQueue:
                 yield entry
         submission.last = self.numbers
         submission.ordered = {**self.ordered, self.agent: self.numbers}
-        submission.published = self.published
+        submission.published = dict(self.published)
 
 
 class Machine:
@@ -288,7 +289,7 @@ class Machine:
         self._unsignalled.remove(submission)
         timeline, value = submission.timeline, submission.value
         timeline.ordered[value] = submission.ordered
-        timeline.published[value] = {submission.queue.agent: submission.published}
+        timeline.published[value] = submission.published
         timeline.reached = value
 
     def _log(self, memory: SimMemory, doing: Doing, ordered: Clock, visible: Clock) -> None:
