@@ -148,7 +148,7 @@ class Machine:
 
     def host_did(self, memory: SimMemory, lo: int, hi: int, *, write: bool, where: str) -> None:
         """The host has written, or is about to read, these bytes."""
-        memory.check_alive("the host")
+        self._check_alive(memory, "the host", where)
         self.host_number += 1
         doing = Doing(lo, hi, write, HOST, self.host_number, "the host", where)
         ordered = {**self.host_ordered, HOST: self.host_number}
@@ -168,7 +168,7 @@ class Machine:
         join(self.host_ordered, timeline.ordered[timeline.reached])
         join(self.host_visible, timeline.published[timeline.reached])
         for memory in self.memories.values():
-            if memory.is_the_programs:
+            if memory.is_watched:
                 memory.arrive(0, memory.nbytes, self.host_visible, device=False)
 
     def host_knows(self) -> Clock:
@@ -177,6 +177,10 @@ class Machine:
             for lo, hi, only in memory.unsaid_writes():
                 self.host_number += 1
                 content = memory.host[lo:hi]
+                end = hi if only is None else lo + int(only.argmin())  # of many pieces the first
+                doing = Doing(lo, end, True, HOST, self.host_number, "the host", "")
+                ordered = {**self.host_ordered, HOST: self.host_number}
+                self._log(memory, doing, ordered, ordered)
                 memory.write(HOST, self.host_number, lo, content, on_host=True, only=only)
         return {**self.host_ordered, HOST: self.host_number}
 
@@ -251,7 +255,7 @@ class Machine:
         self._waiting.remove(entry)
         for accesses, write in ((command.reads, False), (command.writes, True)):
             for memory, lo, hi in accesses:
-                memory.check_alive(command.what)
+                self._check_alive(memory, command.what, command.where)
                 doing = Doing(
                     lo, hi, write, queue.agent, command.number, command.what, command.where
                 )
@@ -279,7 +283,7 @@ class Machine:
         if command.outputs:
             index = self.chance.randrange(len(command.outputs))
             memory, lo, content = command.outputs.pop(index)
-            memory.check_alive(command.what)
+            self._check_alive(memory, command.what, command.where)
             memory.write(queue.agent, command.number, lo, content, on_host=False)
         if not command.outputs:
             self._running.remove(entry)
@@ -291,6 +295,11 @@ class Machine:
         timeline.ordered[value] = submission.ordered
         timeline.published[value] = submission.published
         timeline.reached = value
+
+    def _check_alive(self, memory: SimMemory, what: str, where: str) -> None:
+        if memory.freed:
+            place = f", issued at {where}" if where else ""
+            self.reports.append(f"use after free: {what} uses memory that was given back{place}")
 
     def _log(self, memory: SimMemory, doing: Doing, ordered: Clock, visible: Clock) -> None:
         raced = memory.log.add(doing, ordered, visible)

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.driver.sim.clocks import AccessLog, Clock
-from penstock.errors import Error
 
 Bytes = npt.NDArray[np.uint8]
 Mask = npt.NDArray[np.bool_]
@@ -51,10 +50,12 @@ class _Entry:
 
 
 class SimMemory:
-    """One allocation. Starts as garbage, ends as poison."""
+    """One allocation. Starts as garbage, ends as poison.
 
-    # Always reported as not coherent: then the layer above announces every host access.
-    coherent = False
+    Where memory is not coherent, the layer above announces every host access. On coherent memory,
+    and on what the program itself sees, host writes are found by looking, at every submission and
+    signal; device writes reach the host when it has seen that they are done and published.
+    """
 
     def __init__(
         self,
@@ -65,8 +66,10 @@ class SimMemory:
         imported: int | None = None,
         mapped: bool = True,
         shared: bool = False,
+        coherent: bool = False,
     ) -> None:
         self.handle = handle
+        self.coherent = coherent
         self.nbytes = nbytes
         self.cached = True
         self.freed = False
@@ -76,7 +79,7 @@ class SimMemory:
         if imported is None:
             self._owned = np.frombuffer(chance.randbytes(min(nbytes, 4096)), np.uint8)
             self.host = np.resize(self._owned, nbytes)
-            # The garbage differs, unless the program writes its side without saying what.
+            # The garbage differs, unless the host writes its side without saying what.
             self.device = self.host.copy() if shared else np.resize(self._owned[::-1], nbytes)
         else:
             area = (ctypes.c_uint8 * nbytes).from_address(imported)
@@ -86,7 +89,7 @@ class SimMemory:
         self.address: int | None = None
         if mapped:
             self.address = self.host.__array_interface__["data"][0]
-        # What the host's bytes were when last looked at, if the program may write them itself.
+        # What the host's bytes were when last looked at, if it may write them unannounced.
         self._last: Bytes | None = self.host.copy() if shared else None
 
     def write(
@@ -100,6 +103,8 @@ class SimMemory:
         only: Mask | None = None,
     ) -> None:
         """A write by a command, or by the host, which then has it in its own bytes already."""
+        if self.freed:
+            return
         entry = _Entry(agent, number, lo, content.copy(), only)
         if on_host:
             entry.on_host = True
@@ -144,7 +149,7 @@ class SimMemory:
                 side[entry.lo : entry.end][entry.for_host] = entry.content[entry.for_host]
 
     def unsaid_writes(self) -> list[tuple[int, int, Mask | None]]:
-        """Where the program wrote into its own arrays since the last look: bytes from and to,
+        """Where the host wrote unannounced since the last look: bytes from and to,
         and which of them, if it changed some here and some there."""
         if self._last is None or np.array_equal(self._last, self.host):
             return []
@@ -160,16 +165,12 @@ class SimMemory:
         return [(start, end + 1, None) for start, end in zip(starts, ends, strict=True)]
 
     @property
-    def is_the_programs(self) -> bool:
-        """Whether the program looks at this memory, and writes it, without the runtime."""
+    def is_watched(self) -> bool:
+        """Whether the host looks at this memory, and writes it, unannounced."""
         return self._last is not None
-
-    def check_alive(self, what: str) -> None:
-        if self.freed:
-            raise Error(f"simulator: {what} uses memory that was freed")
 
     def free(self) -> None:
         self.freed = True
-        if not self.imported:
+        self.device.fill(0xDB)
+        if not self.imported:  # else it is the program's, which goes on with it
             self.host.fill(0xDB)
-            self.device.fill(0xDB)
