@@ -26,7 +26,7 @@ def join(clock: Clock, other: Clock) -> None:
             clock[agent] = number
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Doing:
     """An access, as it stands in the log."""
 
@@ -64,19 +64,17 @@ class AccessLog:
 
         A write before must be visible to the new access; a read before must only be over.
         """
+        lo, hi, write = new.lo, new.hi, new.write
+        met = [d for d in self._doings if d.lo < hi and lo < d.hi and (d.write or write)]
         raced = None
-        kept = []
-        for old in self._doings:
-            if old.lo < new.hi and new.lo < old.hi and (old.write or new.write):
-                known = visible if old.write else ordered
-                itself = old.agent == new.agent and old.number == new.number
-                if old.number > known.get(old.agent, 0) and not itself:
-                    raced = raced or old
-                elif new.write and not itself:
-                    # Whoever knows of the new one knows of this one, where the two overlap.
-                    kept += old.without(new.lo, new.hi)
-                    continue
-            kept.append(old)
-        kept.append(new)
-        self._doings = kept
+        for old in met:
+            itself = old.agent == new.agent and old.number == new.number
+            known = visible if old.write else ordered
+            if old.number > known.get(old.agent, 0) and not itself:
+                raced = raced or old
+            elif write and not itself:
+                # Whoever knows of the new one knows of this one, where the two overlap.
+                self._doings.remove(old)
+                self._doings += old.without(lo, hi)
+        self._doings.append(new)
         return raced
