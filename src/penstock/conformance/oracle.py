@@ -145,7 +145,8 @@ class Oracle:
             case Touch(slot=slot, value=value):
                 shown = self.views[slot]
                 shown.value = numbers(value, shown.place)
-                shown.place[...] = shown.value
+                if self.mapped or shown.current:
+                    shown.place[...] = shown.value
             case Drop(slot=slot):
                 return self.views.pop(slot).value
             case Record(slot=slot, stream=stream):
@@ -159,6 +160,9 @@ class Oracle:
             case Renew(array=array):
                 if self.declared[array].how == "own":
                     self.left.setdefault(array, []).append(self.arrays[array])
+                if not self.mapped:  # a copy cannot be written back to an array that is gone
+                    for view in self.views.values():
+                        view.current &= view.array != array
                 self.arrays[array] = self._initial(array)
                 self._memories[array] = self._memory(array)
             case EventWait() | EventDone() | Flush() | Reopen() | Synchronize() | Misuse():

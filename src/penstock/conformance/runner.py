@@ -338,17 +338,23 @@ class Running:
     def _touch(self, slot: int, value: int) -> None:
         view = self.views[slot]
         view[...] = numbers(value, view)
-        array = self.unmapped.get(slot)
-        if array is not None and not array.closed:
-            array.write(view).wait(PATIENCE)
+        if slot in self.unmapped:
+            self.unmapped[slot].write(view).wait(PATIENCE)
 
     def _renew(self, number: int, close: bool) -> None:
+        self._forget_copies(number)
         if close:
             self.arrays[number].close()
         lent = self.lent.get(number)
         self.arrays[number] = self._make(number)
         if lent is not None and self.program.arrays[number].how == "own":
             self.left.setdefault(number, []).append(lent)
+
+    def _forget_copies(self, number: int) -> None:
+        """Where views are copies, those of an array that goes are not written back any more."""
+        for slot, array in list(self.unmapped.items()):
+            if array.buffer is self.arrays[number].buffer:
+                self.unmapped.pop(slot, None)
 
     def _launch(self, launch: Launch) -> None:
         names = [name for name, _ in KERNELS[launch.kernel].arrays]
