@@ -14,18 +14,44 @@ from penstock.__main__ import main
 from penstock.conformance import (
     CORPUS,
     Bench,
+    Failure,
     Lab,
     Program,
     as_script,
     generate,
+    lab,
     run,
-    runner,
     shrink,
 )
 from penstock.conformance.faults import faults_of
 from penstock.conformance.kernels import KERNELS
 from penstock.conformance.oracle import is_valid
-from penstock.conformance.program import Launch, Operation
+from penstock.conformance.parts import WAYS, Part
+from penstock.conformance.program import (
+    DTYPES,
+    HOWS,
+    Change,
+    Collect,
+    Declared,
+    Drop,
+    EndBatch,
+    EventDone,
+    EventWait,
+    Fill,
+    Launch,
+    Misuse,
+    Numpy,
+    Operation,
+    Poke,
+    Reopen,
+    StreamWait,
+    Synchronize,
+    Touch,
+    View,
+    parts_of,
+)
+from penstock.conformance.scripting import MISUSES
+from penstock.conformance.threads import dependencies
 from penstock.driver.sim.driver import SimRecording
 from penstock.transfer import MODES
 
@@ -34,7 +60,7 @@ from penstock.transfer import MODES
 def test_named_programs_on_the_simulator(program: Program) -> None:
     with Lab() as lab:
         for mode in MODES:
-            for seed in range(2):
+            for seed in (0, 3):  # with 3 memory is coherent
                 assert lab.run(program, mode, seed) is None
 
 
@@ -69,10 +95,28 @@ def test_programs_depend_on_the_seed_alone() -> None:
     assert len(generate(3, size=7).operations) == 7
 
 
-def test_every_operation_and_kernel_is_generated() -> None:
-    operations = [each for seed in range(200) for each in generate(seed).operations]
-    assert {type(each) for each in operations} == set(get_args(Operation))
-    assert {each.kernel for each in operations if isinstance(each, Launch)} == set(KERNELS)
+def traits(program: Program) -> set[object]:
+    """Everything of the public API that a program uses."""
+    operations = program.operations
+    parts = [part for each in operations for part in parts_of(each)]
+    found: set[object] = {*map(type, operations), ("small", program.small)}
+    found.add(("threads", program.threads))
+    found |= {(each.dtype, each.how, bool(each.columns)) for each in program.arrays}
+    found |= {("kernel", each.kernel) for each in operations if isinstance(each, Launch)}
+    found |= {("misuse", each.what) for each in operations if isinstance(each, Misuse)}
+    found |= {("view", each.mode) for each in operations if isinstance(each, View)}
+    return found | {("way", part.way) for part in parts} | {("step", part.step) for part in parts}
+
+
+def test_everything_is_generated() -> None:
+    found = set().union(*(traits(generate(seed)) for seed in range(600)))
+    assert found >= set(get_args(Operation))
+    assert found >= {("kernel", name) for name in KERNELS}
+    assert found >= {("misuse", name) for name in MISUSES}
+    assert found >= {("way", way) for way in WAYS}
+    assert {each[:2] for each in found if isinstance(each, tuple) and len(each) == 3} >= {
+        (dtype, how) for dtype in DTYPES for how in HOWS
+    }
 
 
 def test_named_programs_are_valid_and_named_once() -> None:
@@ -88,6 +132,55 @@ def test_scripts_do_what_programs_do(program: Program) -> None:
     for mode in ("auto", "unmapped"):
         scope: dict[str, object] = {}
         exec(as_script(program, f'driver="sim", transfers="{mode}"'), scope)
+
+
+def test_scripts_of_everything_run() -> None:
+    seen: set[object] = set()
+    for seed in range(300):
+        program = generate(seed)
+        if not traits(program) <= seen and all(each.size < 1000 for each in program.arrays):
+            seen |= traits(program)
+            for mode in ("auto", "unmapped"):
+                script = as_script(program, f'driver="sim", seed={seed}, transfers="{mode}"')
+                exec(compile(script, f"seed {seed}", "exec"), {})
+    assert seen >= set(get_args(Operation))
+
+
+@pytest.mark.parametrize("kind", get_args(Operation), ids=lambda kind: kind.__name__)
+def test_programs_shrink_to_what_matters(kind: type) -> None:
+    def again(program: Program, failure: Failure) -> Failure | None:
+        assert is_valid(program)
+        return failure if any(isinstance(each, kind) for each in program.operations) else None
+
+    program = next(p for p in map(generate, range(1000)) if kind in traits(p) and p.arrays[1:])
+    small, _ = shrink(program, Failure("", None, "auto", 0), again)
+    needed = {Touch: 2, Drop: 2, Change: 2, Collect: 2, Poke: 2, EndBatch: 2}
+    waits = (StreamWait, EventWait, EventDone)
+    assert len(small.operations) == (2 if kind in waits else needed.get(kind, 1))
+    assert not small.small
+    assert small.threads == 1
+    assert small.streams == (2 if kind is Reopen else 1)
+    assert all((each.dtype, each.columns) == ("uint32", 0) for each in small.arrays)
+    exec(as_script(small), {})
+
+
+def test_programs_in_threads_replay_exactly() -> None:
+    def outcome(seed: int) -> tuple[object, ...]:
+        with ps.Device(driver="sim", seed=seed) as device:
+            assert run(program, Bench(device, seed)) is None
+            driver = device.scheduler.driver
+            return driver.calls, driver.machine.chance.random()  # type: ignore[attr-defined]
+
+    program = next(p for p in map(generate, range(100)) if p.threads > 1)
+    assert outcome(5) == outcome(5)
+    assert any(outcome(5) != outcome(seed) for seed in range(6, 10))
+
+
+def test_calls_that_depend_on_each_other_keep_their_order() -> None:
+    left, right = Part(0, 0, 32), Part(0, 32, 64)
+    operations = (Fill(left, 1), Fill(right, 2, 1), Numpy(left), Fill(left, 3, 1), Synchronize())
+    program = Program((Declared(64),), 2, operations, threads=2)
+    assert dependencies(program) == [set(), set(), {0}, {1, 2}, {3}]
 
 
 def test_a_broken_runtime_is_found_by_a_small_script(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +207,7 @@ def test_a_program_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> No
         while True:
             time.sleep(0.01)
 
-    monkeypatch.setattr(runner, "_SIMULATED", 0.2)
+    monkeypatch.setattr(lab, "_SIMULATED", 0.2)
     monkeypatch.setattr(ps.Array, "numpy", hang)
     failure = Lab().run(CORPUS[0], "auto", 0)
     assert failure is not None

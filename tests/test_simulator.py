@@ -10,7 +10,10 @@ from kernels import slow_add, slow_copy
 from test_ordering import PROGRAMS, Program
 
 import penstock as ps
-from penstock.driver.sim.driver import SimRecording
+from penstock.access import host_array
+from penstock.conformance.scripting import ordinary_memory
+from penstock.driver.sim.driver import SimDriver, SimRecording
+from penstock.memory import Backing
 from penstock.transfer import MODES
 
 SEEDS = range(4)
@@ -88,6 +91,40 @@ def test_a_seed_replays_exactly() -> None:
 
     assert calls(7) == calls(7)
     assert any(calls(7) != calls(seed) for seed in range(8, 12))
+
+
+def test_with_every_fourth_seed_memory_is_coherent(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ps.Device(driver="sim", seed=3, transfers="direct") as device:
+        x = device.zeros(64, np.uint32)
+        assert x.buffer.backing.memory.coherent
+        monkeypatch.setattr(SimDriver, "flush", None)  # nobody calls them
+        monkeypatch.setattr(SimDriver, "invalidate", None)
+        for value in range(10):
+            x.write(np.full(64, value, np.uint32))
+            slow_add(x, 1)
+            assert (x.numpy() == value + 1).all()
+        assert device.messages == []
+        slow_add(x, 1)
+        device.default_stream.flush()
+        host_array(x, x.buffer.backing)[:] = 5  # too early
+        slow_add(x, 1)
+        device.synchronize()
+        assert "the host writes" in "".join(device.messages)
+
+
+def test_adopted_memory_given_back_too_early_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def reports(seed: int) -> list[str]:
+        with ps.Device(driver="sim", seed=seed) as device:
+            x, y = device.adopt(ordinary_memory((64,), np.uint32)), device.empty(64, np.uint32)
+            slow_copy(x, y)
+            x.close()
+            device.trim()
+            y.numpy()
+            return device.messages
+
+    assert not any(reports(seed) for seed in range(8))
+    monkeypatch.setattr(Backing, "idle", True)
+    assert any("use after free: a kernel" in "".join(reports(seed)) for seed in range(8))
 
 
 def test_kernels_need_a_reference() -> None:

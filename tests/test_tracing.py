@@ -133,9 +133,9 @@ def test_a_large_borrowed_write_to_a_part_is_ordered(dev: ps.Device) -> None:
 
 def case(
     *, mapped: bool = True, busy: bool = True, whole: bool = True, renamable: bool = True,
-    borrowed: bool = True, nbytes: int = 9,
+    borrowed: bool = True, large: bool = False,
 ) -> Case:  # fmt: skip
-    return Case(mapped, busy, whole, renamable, borrowed, nbytes)
+    return Case(mapped, busy, whole, renamable, borrowed, large)
 
 
 @pytest.mark.parametrize(
@@ -146,8 +146,8 @@ def case(
         (case(), "rename"),
         (case(renamable=False, borrowed=False), "staged"),
         (case(whole=False), "staged"),
-        (case(whole=False, nbytes=LARGE), "ordered"),
-        (case(whole=False, nbytes=LARGE, borrowed=False), "staged"),
+        (case(whole=False, large=True), "ordered"),
+        (case(whole=False, large=True, borrowed=False), "staged"),
     ],
 )
 def test_the_choice_of_a_path(case: Case, path: str) -> None:

@@ -85,7 +85,7 @@ def _add_check_options(command: argparse.ArgumentParser) -> None:
 
 def _check(arguments: argparse.Namespace) -> int:
     from penstock.conformance.check import check, check_faults
-    from penstock.conformance.runner import Lab
+    from penstock.conformance.lab import Lab
 
     modes = MODES if arguments.transfers == "all" else (arguments.transfers,)
     if arguments.faults:

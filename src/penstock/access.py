@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from penstock.scheduler import Scheduler
     from penstock.stream import Stream
 
-UNDER_LOCK = 256 << 10  # bytes; a larger host copy is made without holding the lock
-
 Host = npt.NDArray[Any]
 
 
@@ -71,7 +69,7 @@ def host_copy(
         if write:
             flush(scheduler, backing, array.layout)
 
-    if array.nbytes <= UNDER_LOCK:
+    if array.nbytes <= scheduler.sizes.under_lock:
         copy()
         return _nothing
     host = scheduler.take_host_lane()
@@ -83,8 +81,7 @@ def host_copy(
         try:
             copy()
         finally:
-            host.finish(value)
-            scheduler.return_host_lane(host)
+            scheduler.host_copy_made(host, value)
 
     return copy_and_tell
 

@@ -187,8 +187,10 @@ class Buffer:
                 self._wait_for_release(stream, view, region, what)
         if not write or all(view.writable for view in shown):
             return
-        if self.pinned or self.graphs:
-            why = "it is adopted" if self.pinned else "a graph uses it"
+        why = "it is adopted" if self.pinned else "a graph uses it" if self.graphs else ""
+        if any(view.writable for view in self.backing.views):
+            why = "a writable view shows another part of it"
+        if why:
             raise ViewHeld(
                 f"{what} writes bytes {region.lo}:{region.hi} of array {self.name!r}, which a live "
                 f"view still shows, and its memory cannot be replaced because {why}; "

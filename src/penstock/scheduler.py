@@ -37,6 +37,7 @@ from penstock.hostmemory import HostMemory
 from penstock.memory import Backing, MemoryStats, Pool, Shown
 from penstock.pending import Pending
 from penstock.pump import Pump
+from penstock.sizes import Sizes
 from penstock.stream import Stream
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Scheduler:
         self.device = device
         self.driver = driver
         self.transfers = transfers
+        self.sizes = Sizes()
         self.name = driver.info.name
         self.lock: Any = threading.RLock()
         self.lost: DeviceLost | None = None
@@ -306,7 +308,13 @@ class Scheduler:
         self._host_lanes.append(made)
         return made
 
-    def return_host_lane(self, host: HostLane) -> None:
+    def host_copy_made(self, host: HostLane, value: int) -> None:
+        """Tell of a host copy that is made, and take its lane back."""
+        try:
+            host.finish(value)
+        except DeviceLost as error:
+            self.mark_lost(error)
+            raise
         self._idle_host_lanes.append(host)
 
     def submit_dry_streams(self) -> bool:

@@ -30,7 +30,6 @@ import numpy.typing as npt
 
 from penstock import tracing
 from penstock.access import (
-    UNDER_LOCK,
     check_host_memory,
     check_not_recording,
     emit_copy,
@@ -67,11 +66,6 @@ if TYPE_CHECKING:
 
 MODES = ("auto", "direct", "rename", "staged", "ordered", "unmapped")
 
-_ORDERED = 1 << 20  # bytes; below, a second copy is cheaper than a thread
-_STAGING_BLOCK = 16 << 20
-_STAGING_BLOCKS = 4  # in flight for one write; a larger write waits for the first of them
-_POOLED_RESULT = 4 << 20  # bytes; larger results go to memory that is kept warm
-
 Host = npt.NDArray[Any]
 
 
@@ -86,7 +80,7 @@ class Case(NamedTuple):
     whole: bool  # the write replaces all of the buffer
     renamable: bool
     borrowed: bool
-    nbytes: int
+    large: bool  # so that a thread is cheaper than a second copy
 
 
 def choose_write(mode: str, case: Case) -> tuple[str, str]:
@@ -106,7 +100,7 @@ def choose_write(mode: str, case: Case) -> tuple[str, str]:
         return _IDLE[0], f"{_IDLE[1]}{forced}"
     if allowed["rename"]:
         return "rename", f"the whole busy buffer is replaced{forced}"
-    if case.borrowed and case.nbytes >= _ORDERED:
+    if case.borrowed and case.large:
         return "ordered", f"busy, large and borrowed{forced}"
     return "staged", f"busy{forced}"
 
@@ -144,7 +138,7 @@ def write(
                 whole=array.contiguous and array.nbytes == buffer.nbytes,
                 renamable=buffer.can_rename,
                 borrowed=borrow,
-                nbytes=array.nbytes,
+                large=array.nbytes >= scheduler.sizes.ordered,
             )
             path, why = choose_write(scheduler.transfers, case)
         if shown and path == "ordered":
@@ -165,12 +159,13 @@ def write(
 
 def _write_staged(array: Array, data: Host, stream: Stream, why: str, what: str) -> Pending[None]:
     scheduler = array.buffer.scheduler
-    parts = pieces(array, data, _STAGING_BLOCK)
+    sizes = scheduler.sizes
+    parts = pieces(array, data, sizes.staging_block)
     target = array.buffer.backing_for(stream, array.region, what, write=True, overwrite=True)
     # All blocks before the first copy: past this nothing can run out of memory half-way.
     blocks: list[Backing] = []
     try:
-        while len(blocks) < min(len(parts), _STAGING_BLOCKS):
+        while len(blocks) < min(len(parts), sizes.staging_blocks):
             blocks.append(scheduler.host_pool.allocate(max(p.nbytes for p, _ in parts)))
         value = 0
         for number, (part, content) in enumerate(parts):
@@ -236,7 +231,7 @@ def fill(array: Array, value: Any, stream: Stream | None) -> Pending[None]:
             or pending_conflicts(buffer, array.region, True)
             or views_shown(buffer, array.region)
         )
-        if is_mapped(buffer) and not busy and array.nbytes <= UNDER_LOCK:
+        if is_mapped(buffer) and not busy and array.nbytes <= scheduler.sizes.under_lock:
             host_array(array, buffer.backing)[...] = element
             flush(scheduler, buffer.backing, array.layout)
             buffer.wrote(array.region)
@@ -440,9 +435,9 @@ def view(array: Array, mode: str) -> Host:
 
 def _result(array: Array) -> Host:
     """Memory for a result: large ones from the pool, whose pages are warm the second time."""
-    if array.nbytes < _POOLED_RESULT:
-        return np.empty(array.shape, array.dtype)
     scheduler = array.buffer.scheduler
+    if array.nbytes < scheduler.sizes.pooled_result:
+        return np.empty(array.shape, array.dtype)
     scheduler.drain()
     block = scheduler.host_pool.allocate(array.nbytes)
     shown = HostView(scheduler, block, Region(0, array.nbytes), write=True)

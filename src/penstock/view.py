@@ -43,6 +43,7 @@ class HostView:
         respected: bool = False,
         written: Callable[[], None] | None = None,
         owner: Any = None,
+        at_end: Callable[[], None] | None = None,
     ) -> None:
         self._owner = owner  # kept alive with the view
         self._written = written  # to be called when what was written through it is to count

@@ -7,10 +7,13 @@ whether it keeps the contract; a failing program is shrunk and printed as a scri
 """
 
 from penstock.conformance.corpus import CORPUS
+from penstock.conformance.generator import generate
+from penstock.conformance.lab import Lab
 from penstock.conformance.oracle import Invalid, Oracle
-from penstock.conformance.program import Program, generate
-from penstock.conformance.runner import Bench, Failure, Lab, run, shrink
+from penstock.conformance.program import Program
+from penstock.conformance.runner import Bench, Failure, run
 from penstock.conformance.script import as_script
+from penstock.conformance.shrinker import shrink
 
 __all__ = [
     "CORPUS",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -11,9 +12,12 @@ from typing import Any, TextIO
 
 from penstock.conformance.corpus import CORPUS
 from penstock.conformance.faults import faults_of
-from penstock.conformance.program import Program, generate
-from penstock.conformance.runner import Failure, Lab, shrink
+from penstock.conformance.generator import generate
+from penstock.conformance.lab import Lab
+from penstock.conformance.program import Program
+from penstock.conformance.runner import Failure
 from penstock.conformance.script import as_script
+from penstock.conformance.shrinker import shrink
 
 _SIZE = 20  # operations of a random program
 
@@ -110,7 +114,8 @@ def _all(
     lab: Lab, programs: int, seed: int, modes: Sequence[str]
 ) -> Iterator[tuple[Program, str, int]]:
     """Programs with a transfer mode and a seed for the simulator."""
-    yield from ((program, mode, seed) for program in CORPUS for mode in modes)
+    for number, (program, mode) in enumerate(itertools.product(CORPUS, modes)):
+        yield program, mode, seed + number
     for number in range(seed, seed + programs):
         mode = modes[number % len(modes)]  # so that one seed alone has the same mode
         yield generate(number, _SIZE, lab.alignment(mode)), mode, number

@@ -31,6 +31,7 @@ from penstock.conformance.program import (
     Renew,
     StreamWait,
     Synchronize,
+    Touch,
     View,
     Write,
 )
@@ -51,8 +52,9 @@ def _add_x(value: int, stream: int = 0) -> Launch:
 
 
 def _both(
-    name: str, about: str, *operations: Operation, how: str = "array", borrowed: bool = False
-) -> list[Program]:
+    name: str, about: str, *operations: Operation,
+    how: str = "array", borrowed: bool = False, small: bool = False,
+) -> list[Program]:  # fmt: skip
     """The program as written, on several streams, and on one; with `borrowed`, also with every
     write borrowed, without which a transfer is never *ordered*.
 
@@ -65,9 +67,9 @@ def _both(
     programs: list[Program] = []
     for called, written in variants.items():
         moved = tuple(map(_on_stream_0, written))
-        programs.append(Program(arrays, 3, written, called, about))
+        programs.append(Program(arrays, 3, written, called, about, small))
         if moved != written:
-            programs.append(Program(arrays, 1, moved, f"{called}, one stream", about))
+            programs.append(Program(arrays, 1, moved, f"{called}, one stream", about, small))
     return programs
 
 
@@ -266,6 +268,23 @@ CORPUS: tuple[Program, ...] = tuple(
             _read_x(), Write(_HALF, 5, 0, 1), Launch("mix", (Y, X), 0, slow=True), Read(X, 1),
             Fill(_HALF, 3, 1), Renew(0),
             how="adopted",
+        ),
+        _both(
+            "write through a view",
+            "what is written through a view is there for the device when the view is gone",
+            _add_x(1), View(_HALF, 0, "w"), Touch(0, 5), Drop(0), _read_x(),
+        ),
+        _both(
+            "write beside a writable view",
+            "a fresh backing would take an array away from the view that still writes it",
+            View(Part(0, 64, 128), 0, "w"), View(Part(0, 0, 32), 1), Fill(Part(0, 0, 32), 7, 1),
+            Touch(0, 5), Drop(0), Fill(Part(0, 0, 32), 7, 1), Drop(1),
+        ),
+        _both(
+            "host copies without the lock",
+            "large direct copies are made on a host lane; a loss there is a loss of the device",
+            Write(X, 5, 0), Read(X, 1), Numpy(X), _read_x(), Write(_HALF, 9, 2, borrow=True),
+            small=True,
         ),
     )
     for program in programs

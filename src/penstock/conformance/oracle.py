@@ -1,7 +1,8 @@
 """What a program must do: its operations one after another on plain NumPy arrays.
 
 The oracle also says what a program may ask at all. An operation that users must not make, such as
-changing borrowed memory too early, is `Invalid`; generator and shrinker leave those out.
+changing borrowed memory too early, is `Invalid`; generator and shrinker leave those out. One that
+users may try, but that the contract refuses, `Raises`.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+import penstock as ps
 from penstock.conformance.kernels import KERNELS
+from penstock.conformance.parts import Part, Raises
 from penstock.conformance.program import (
+    IN_PLACE,
     BeginBatch,
     Change,
     Collect,
@@ -27,9 +31,9 @@ from penstock.conformance.program import (
     Fill,
     Flush,
     Launch,
+    Misuse,
     Numpy,
     Operation,
-    Part,
     Poke,
     Program,
     Read,
@@ -38,11 +42,13 @@ from penstock.conformance.program import (
     Reopen,
     StreamWait,
     Synchronize,
+    Touch,
     View,
     Write,
+    accesses_of,
     parts_of,
-    written_by,
 )
+from penstock.conformance.scripting import MISUSES
 
 Host = npt.NDArray[Any]
 
@@ -61,17 +67,47 @@ class Transfer:
     collected: bool = False
 
 
-class Oracle:
-    """The state of a program."""
+@dataclass
+class Shown:
+    """A held view: the bytes it shows, and what the holder must see in them."""
 
-    def __init__(self, arrays: Sequence[Declared], streams: int) -> None:
+    place: Host
+    value: Host
+    writable: bool
+    array: int
+    current: bool = True  # the array still is these bytes, and not a fresh backing
+
+
+class Oracle:
+    """The state of a program.
+
+    `mapped` tells whether views are views, and `alignment` where slices for kernels may start, in
+    words of 4 bytes; both depend on the device. `threads` is how many make the calls.
+    """
+
+    def __init__(
+        self,
+        arrays: Sequence[Declared],
+        streams: int,
+        *,
+        mapped: bool = True,
+        alignment: int = 4,
+        threads: int = 1,
+    ) -> None:
         self.declared = arrays
         self.streams = streams
-        self.arrays = [initial(number, each) for number, each in enumerate(arrays)]
+        self.mapped = mapped
+        self.threads = threads
+        self.alignment = 4 * alignment
+        self.arrays: list[Host] = []
+        self._memories: list[Host] = []  # what each array is adopted from, or itself
+        for number in range(len(arrays)):
+            self.arrays.append(self._initial(number))
+            self._memories.append(self._memory(number))
+        self.left: dict[int, list[Host]] = {}  # the memory of arrays that are gone
         self.transfers: dict[int, Transfer] = {}
         self.events: dict[int, frozenset[int]] = {}  # the transfers that each covers
-        self.views: dict[int, tuple[Part, Host]] = {}
-        self.stale: set[int] = set()  # views whose array was renewed
+        self.views: dict[int, Shown] = {}
         self.batches: set[int] = set()
         self.quiet = False  # all work is done
         self._before: list[frozenset[int]] = [frozenset()] * streams  # transfers on each stream
@@ -79,35 +115,42 @@ class Oracle:
     def step(self, operation: Operation) -> Host | None:
         """Do one operation; what the program then sees, if it sees something."""
         self._check(operation)
-        if not isinstance(operation, Poke | Numpy | View | Drop | Collect | Change):
+        self._check_errors(operation)
+        if not isinstance(operation, Poke | Numpy | View | Touch | Drop | Collect | Change):
             self.quiet = isinstance(operation, Synchronize)
+        self._make_way(operation)
         match operation:
-            case Write():
-                part = operation.to
-                self._at(part)[:] = source_of(operation)
+            case Write(to=part, value=value):
+                self.at(part)[...] = numbers(value, self.at(part))
                 self._started(operation.slot, operation.stream, None, operation.borrow)
             case Poke(to=part, value=value) | Fill(to=part, value=value):
-                self._at(part)[:] = value
+                self.at(part)[...] = fitting(value, self.at(part))
             case Read():
-                seen = self._at(operation.of).copy()
+                seen = self.at(operation.of).copy()
                 self._started(operation.slot, operation.stream, seen, False)
             case Copy(source=source, target=target):
-                self._at(target)[:] = self._at(source).copy()
+                self.at(target)[...] = self.at(source).copy()
             case Launch(kernel=kernel, parts=parts):
-                KERNELS[kernel].apply(*map(self._at, parts), np.uint32(operation.value))
+                places = (self.at(part).reshape(-1) for part in parts)
+                KERNELS[kernel].apply(*places, np.uint32(operation.value))
             case Collect(slot=slot):
                 self.transfers[slot].collected = True
                 return self.transfers[slot].value
             case Change(slot=slot):
                 self.transfers[slot].changed = True
             case Numpy(of=part):
-                return self._at(part).copy()
-            case View(of=part, slot=slot):
-                self.views[slot] = (part, self._at(part).copy())
-                return self.views[slot][1]
+                return self.at(part).copy()
+            case View(of=part, slot=slot, mode=mode):
+                place = self.at(part)
+                self.views[slot] = Shown(place, place.copy(), mode != "r", part.array)
+                return self.views[slot].value
+            case Touch(slot=slot, value=value):
+                shown = self.views[slot]
+                shown.value = numbers(value, shown.place)
+                if self.mapped or shown.current:
+                    shown.place[...] = shown.value
             case Drop(slot=slot):
-                self.stale.discard(slot)
-                return self.views.pop(slot)[1]
+                return self.views.pop(slot).value
             case Record(slot=slot, stream=stream):
                 self.events[slot] = self._before[stream]
             case StreamWait(slot=slot, stream=stream):
@@ -117,39 +160,154 @@ class Oracle:
             case EndBatch(stream=stream):
                 self.batches.discard(stream)
             case Renew(array=array):
-                self.stale |= {s for s, (part, _) in self.views.items() if part.array == array}
-                self.arrays[array] = initial(array, self.declared[array])
-            case EventWait() | EventDone() | Flush() | Reopen() | Synchronize():
+                if self.declared[array].how == "own":
+                    self.left.setdefault(array, []).append(self.arrays[array])
+                if not self.mapped:  # a copy cannot be written back to an array that is gone
+                    for view in self.views.values():
+                        view.current &= view.array != array
+                self.arrays[array] = self._initial(array)
+                self._memories[array] = self._memory(array)
+            case EventWait() | EventDone() | Flush() | Reopen() | Synchronize() | Misuse():
                 pass
         return None
 
-    def _at(self, part: Part) -> Host:
-        return self.arrays[part.array][part.index]
+    def at(self, part: Part) -> Host:
+        """The bytes of a part, as the oracle has them."""
+        return part.on_host(self.arrays[part.array])
+
+    def _initial(self, number: int) -> Host:
+        declared = self.declared[number]
+        if declared.how == "again":
+            before = self.declared[number - 1] if number else declared
+            if before.how not in ("adopted", "own") or before.dtype != declared.dtype:
+                _refuse("no memory to adopt again")
+            if before.columns or declared.columns or before.size < declared.size:
+                _refuse("memory of another shape")
+            return self.arrays[number - 1][-declared.size :]
+        return initial(number, declared)
+
+    def _memory(self, number: int) -> Host:
+        again = self.declared[number].how == "again"
+        return self._memories[number - 1] if again else self.arrays[number]
 
     def _started(self, slot: int, stream: int, value: Host | None, borrowed: bool) -> None:
         self.transfers[slot] = Transfer(value, borrowed)
         self._before[stream] |= {slot}
 
+    # What must raise.
+
+    def _check_errors(self, operation: Operation) -> None:
+        """In the order in which a call looks at its arguments."""
+        for part in parts_of(operation):
+            self.at(part)
+        match operation:
+            case Misuse(what=what):
+                raise Raises(MISUSES[what][0])
+            case View(of=part, mode=mode) if self.mapped:
+                self._check_view(part, mode)
+            case Copy(source=source, target=target):
+                if self.at(source).dtype != self.at(target).dtype:
+                    raise Raises(ps.DtypeMismatch)
+                if self.at(source).shape != self.at(target).shape:
+                    raise Raises(ps.ShapeMismatch)
+            case _:
+                pass
+        accesses = accesses_of(operation)
+        if not isinstance(operation, Launch):
+            for part, write in accesses:
+                self._check_read_only(part, write)
+        for part, write in accesses:
+            if isinstance(operation, Launch):
+                place = self.at(part)
+                if place.dtype != np.uint32:
+                    raise Raises(ps.DtypeMismatch)
+                if not place.flags.c_contiguous:
+                    raise Raises(ps.ShapeMismatch)
+                self._check_read_only(part, write)
+            on_device = isinstance(operation, Launch | Copy)
+            if on_device and self.threads > 1 and any(v.writable for v in self._shown_at(part)):
+                _refuse("raises in the thread that holds the view, waits in the others")
+            self._check_held(part, write)
+
+    def _check_view(self, part: Part, mode: str) -> None:
+        if mode != "r":
+            self._check_read_only(part, True)
+            if self._shown_at(part):
+                raise Raises(ps.ViewHeld)
+        if any(stride < 0 for stride in self.at(part).strides):
+            raise Raises(ps.Unsupported)
+
+    def _check_read_only(self, part: Part, write: bool) -> None:
+        if write and self.declared[part.array].how == "file":
+            raise Raises(ps.ReadOnly)
+
+    def _check_held(self, part: Part, write: bool) -> None:
+        """Rule 6: what a view shows goes to a fresh backing if it can, and is else refused."""
+        shown = self._shown_at(part)
+        if any(view.writable for view in shown):
+            raise Raises(ps.ViewHeld)
+        if not write or not shown:
+            return
+        if self.declared[part.array].how in IN_PLACE or any(
+            view.writable for view in self._current_views(part.array)
+        ):
+            raise Raises(ps.ViewHeld)
+
+    def _shown_at(self, part: Part) -> list[Shown]:
+        """The views that share bytes with a part."""
+        found = []
+        place = self.at(part)
+        for view in self.views.values() if self.mapped else ():
+            if view.current and np.may_share_memory(view.place, place):
+                if not np.shares_memory(view.place, place):
+                    _refuse("bytes between those of a view: it may or may not keep them, too")
+                found.append(view)
+        return found
+
+    def _current_views(self, array: int) -> list[Shown]:
+        return [
+            view
+            for view in self.views.values()
+            if view.current and np.may_share_memory(view.place, self.arrays[array])
+        ]
+
+    def _make_way(self, operation: Operation) -> None:
+        """An array that is written where a view shows it leaves its old bytes to the views."""
+        for part, write in accesses_of(operation):
+            if write and self._shown_at(part):
+                for view in self._current_views(part.array):
+                    view.current = False
+
+    # What a program must not ask.
+
     def _check(self, operation: Operation) -> None:
         for part in parts_of(operation):
-            if not 0 <= part.lo < part.hi <= self.declared[part.array].size:
+            if not _fits(part, self.declared[part.array]):
                 _refuse("a slice outside its array")
         if getattr(operation, "stream", 0) >= self.streams:
             _refuse("no such stream")
-        sizes = {part.size for part in parts_of(operation)}
-        if len(sizes) > 1:
-            _refuse("slices of different sizes")
-        for written in written_by(operation):
-            if self._is_shown(written):
-                _refuse("a held view of adopted memory keeps it from being written")
         match operation:
             case Launch():
                 self._check_launch(operation)
+            case Misuse(of=part):
+                self._check_exists(part)
             case Poke(to=part):
-                if self.declared[part.array].how != "adopted" or self._is_shown(part):
+                self._check_exists(part)
+                if self.declared[part.array].how not in IN_PLACE or self._shown_at(part):
                     _refuse("not the program's own memory")
                 if not self.quiet:
                     _refuse("the device may still use the memory")
+            case Read(of=part):
+                if any(view.writable for view in self._shown_at(part)):
+                    _refuse("whether an asynchronous read gets by a writable view is chance")
+            case View(of=part):
+                place = self.at(part)
+                if not place.size:
+                    _refuse("a view of nothing")
+                if any(s < 0 and n == 1 for s, n in zip(place.strides, place.shape, strict=True)):
+                    _refuse("one element, reversed")
+            case Touch(slot=slot):
+                self._check_touch(slot)
             case Change(slot=slot):
                 write = self.transfers.get(slot)
                 if write is None or write.value is not None or write.changed:
@@ -178,38 +336,71 @@ class Oracle:
                 pass
 
     def _check_launch(self, launch: Launch) -> None:
-        for written in written_by(launch):
-            if sum(part.overlaps(written) for part in launch.parts) > 1:
+        places = [self.at(part) for part in launch.parts]
+        for number, (place, (_, write)) in enumerate(zip(places, accesses_of(launch), strict=True)):
+            others = (other for n, other in enumerate(places) if n != number)
+            if write and any(np.may_share_memory(place, other) for other in others):
                 _refuse("a kernel whose arrays overlap")
-        if any(part.step != 1 or part.lo % 4 for part in launch.parts):
-            _refuse("a slice that kernels do not take")
+            if not place.size or place.size != places[0].size:
+                _refuse("arrays of nothing, or of different sizes")
+            memory = self._memories[launch.parts[number].array]
+            if (_address(place) - _address(memory)) % self.alignment:
+                _refuse("a slice that kernels do not take")
 
-    def _is_shown(self, written: Part) -> bool:
-        """Whether a view keeps adopted memory, which cannot be replaced, from being written."""
-        return self.declared[written.array].how == "adopted" and any(
-            part.overlaps(written)
-            for slot, (part, _) in self.views.items()
-            if slot not in self.stale
-        )
+    def _check_exists(self, part: Part) -> None:
+        try:
+            self.at(part)
+        except Raises:
+            _refuse("a part that there is not")
+
+    def _check_touch(self, slot: int) -> None:
+        if slot not in self.views or not self.views[slot].writable:
+            _refuse("no such view")
+        place = self.views[slot].place
+        others = [view for number, view in self.views.items() if number != slot and view.current]
+        if self.mapped and any(np.may_share_memory(view.place, place) for view in others):
+            _refuse("another view shows the bytes, too")
+
+
+def _fits(part: Part, declared: Declared) -> bool:
+    inside = 0 <= part.lo <= part.hi <= declared.shape[0]
+    if part.across is None:
+        return inside
+    lo, hi, _ = part.across
+    return inside and bool(declared.columns) and 0 <= lo <= hi <= declared.columns
+
+
+def _address(place: Host) -> int:
+    address: int = place.__array_interface__["data"][0]
+    return address
 
 
 def initial(number: int, declared: Declared) -> Host:
     """What an array holds at first."""
-    if declared.how == "zeros":
-        return np.zeros(declared.size, np.uint32)
-    return np.arange(declared.size, dtype=np.uint32) + np.uint32(100_000 * (number + 1))
+    zeros = np.zeros(declared.shape, declared.dtype)
+    return zeros if declared.how == "zeros" else numbers(100_000 * (number + 1), zeros)
 
 
-def source_of(write: Write) -> Host:
-    """What a write puts into its array."""
-    return np.arange(write.value, write.value + write.to.size, dtype=np.uint32)
+def numbers(first: int, like: Host | ps.Array) -> Host:
+    """first, first + 1, ... of the same shape and dtype."""
+    return np.arange(first, first + like.size).astype(like.dtype).reshape(like.shape)
 
 
-def is_valid(program: Program) -> bool:
-    oracle = Oracle(program.arrays, program.streams)
+def fitting(value: int, like: Host | ps.Array) -> int:
+    """A value that fits the dtype."""
+    return value % 101 if like.itemsize == 1 else value
+
+
+def is_valid(program: Program, alignment: int = 4) -> bool:
     try:
+        oracle = Oracle(
+            program.arrays, program.streams, alignment=alignment, threads=program.threads
+        )
         for operation in program.operations:
-            oracle.step(operation)
+            try:
+                oracle.step(operation)
+            except Raises:
+                continue
     except Invalid:
         return False
     return True

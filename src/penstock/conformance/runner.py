@@ -1,32 +1,25 @@
-"""Runs programs on a device, compares with the oracle, and makes failing programs small.
-
-Nothing here waits for ever: waits have a time limit, and because some calls have none, a program
-runs in a thread that is given up after a while.
-"""
+"""Runs programs on a device through the public API, and compares with the oracle."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import threading
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+import tempfile
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 import penstock as ps
-from penstock.closing import Closing
 from penstock.conformance.kernels import KERNELS, SLOW, Kernels
-from penstock.conformance.oracle import Oracle, initial, is_valid, source_of
+from penstock.conformance.oracle import Oracle, fitting, initial, numbers
+from penstock.conformance.parts import Part, Raises
 from penstock.conformance.program import (
     BeginBatch,
     Change,
     Collect,
     Copy,
-    Declared,
     Drop,
     EndBatch,
     EventDone,
@@ -34,9 +27,9 @@ from penstock.conformance.program import (
     Fill,
     Flush,
     Launch,
+    Misuse,
     Numpy,
     Operation,
-    Part,
     Poke,
     Program,
     Read,
@@ -45,19 +38,17 @@ from penstock.conformance.program import (
     Reopen,
     StreamWait,
     Synchronize,
+    Touch,
     View,
     Write,
-    parts_of,
-    with_parts,
 )
+from penstock.conformance.scripting import SMALL, closed, compiled_misuse, ordinary_memory
+from penstock.conformance.threads import dependencies, thread_of, together
+from penstock.sizes import Sizes
 
 Host = npt.NDArray[Any]
 
-_PATIENCE = 20.0  # seconds until a wait counts as hanging
-_SIMULATED = 5.0  # seconds for a program on the simulator, which takes milliseconds
-_HANGS = "the program hangs"
-_SHRINKING = 30.0  # seconds at most
-_SCHEDULES = 12  # seeds of the simulator to try on a smaller program
+PATIENCE = 20.0  # seconds until a wait counts as hanging
 
 
 @dataclass(frozen=True)
@@ -98,75 +89,10 @@ class Bench:
     def transfers(self) -> str:
         return self.device.scheduler.transfers
 
-
-class Lab(Closing):
-    """Opens devices for programs: a fresh one each time on the simulator, else one per mode."""
-
-    def __init__(
-        self, driver: str = "sim", device: str | None = None, *, validate: bool = False
-    ) -> None:
-        self.driver = driver
-        self.device = device
-        self.validate = validate
-        self._benches: dict[str, Bench] = {}
-
-    def run(self, program: Program, transfers: str, seed: int) -> Failure | None:
-        """Run a program in a transfer mode; the seed is the simulator's."""
-        if self.driver == "sim":
-            device = ps.Device(driver="sim", seed=seed, transfers=transfers)
-            failure = _run_with_limit(program, Bench(device, seed), _SIMULATED)
-            if failure is not None and failure.what == _HANGS:
-                return failure
-            try:
-                device.close()
-            except ps.Error as error:
-                return failure or Failure(f"close: {error}", None, transfers, seed)
-            return failure
-        failure = _run_with_limit(program, self._bench(transfers), 2 * _PATIENCE)
-        if failure is not None:
-            self._benches.pop(transfers)  # it may hang or be lost: left to the garbage collector
-        return replace(failure, seed=seed) if failure else None
-
-    def run_any(self, program: Program, failed: Failure) -> Failure | None:
-        """Run a program as it failed before; on the simulator under some more schedules too."""
-        aligned = self.alignment(failed.transfers)
-        launches = (each for each in program.operations if isinstance(each, Launch))
-        if any(part.lo % aligned for launch in launches for part in launch.parts):
-            return None  # refused by this device, which is another failure
-        seeds = range(failed.seed, failed.seed + (_SCHEDULES if self.driver == "sim" else 1))
-        runs = (self.run(program, failed.transfers, seed) for seed in seeds)
-        return next((failure for failure in runs if failure is not None), None)
-
-    def device_arguments(self, failure: Failure) -> str:
-        """The arguments of `ps.Device` that open such a device."""
-        if self.driver == "sim":
-            return f'driver="sim", seed={failure.seed}, transfers="{failure.transfers}"'
-        which = "" if self.device is None else f'"{self.device}", '
-        validate = ", validate=True" if self.validate else ""
-        return f'{which}transfers="{failure.transfers}"{validate}'
-
-    def name_of(self, transfers: str) -> str:
-        return "simulator" if self.driver == "sim" else self._bench(transfers).device.name
-
-    def alignment(self, transfers: str) -> int:
-        """Elements; kernels take slices that start at multiples of it."""
-        if self.driver == "sim":
-            return 4
-        nbytes: Any = self._bench(transfers).device.info.limits["binding_alignment"]
-        return max(4, int(nbytes) // 4)
-
-    def close(self) -> None:
-        for bench in self._benches.values():
-            bench.device.close()
-        self._benches.clear()
-
-    def _bench(self, transfers: str) -> Bench:
-        if transfers not in self._benches:
-            device = ps.Device(
-                self.device, driver=self.driver, transfers=transfers, validate=self.validate
-            )
-            self._benches[transfers] = Bench(device)
-        return self._benches[transfers]
+    @property
+    def mapped(self) -> bool:
+        """Whether there are views."""
+        return self.transfers != "unmapped" and self.device.info.uma
 
 
 def run(program: Program, bench: Bench) -> Failure | None:
@@ -188,28 +114,6 @@ def run(program: Program, bench: Bench) -> Failure | None:
     return Failure(what or messages[0], running.at, bench.transfers, bench.seed, messages)
 
 
-def _run_with_limit(program: Program, bench: Bench, seconds: float) -> Failure | None:
-    """Run in a thread that is told to end if it takes too long, and is not waited for."""
-    outcome: list[Failure | None] = []
-
-    def work() -> None:
-        with contextlib.suppress(_Ended):
-            outcome.append(run(program, bench))
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if outcome:
-        return outcome[0]
-    ident = ctypes.c_ulong(thread.ident or 0)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(_Ended))
-    return Failure(_HANGS, None, bench.transfers, bench.seed)
-
-
-class _Ended(BaseException):
-    """Raised in a thread that has run for too long."""
-
-
 class Wrong(Exception):
     """The device showed something else than the oracle."""
 
@@ -221,30 +125,58 @@ class Running:
         self.program = program
         self.bench = bench
         self.device = bench.device
-        self.oracle = Oracle(program.arrays, program.streams)
-        self.at: int | None = None
+        self.oracle = Oracle(program.arrays, program.streams, mapped=bench.mapped, alignment=1)
+        self.expected = [_outcome(self.oracle, each) for each in program.operations]
+        self.at: int | None = None  # the operation that failed
         self.streams = bench.streams(program.streams)
         self.lent: dict[int, Host] = {}  # the host's side of adopted arrays
+        self.left: dict[int, list[Host]] = {}  # of arrays that are gone, by their number
         self.pending: dict[int, ps.Pending[Any]] = {}
         self.sources: dict[int, Host] = {}
         self.outs: dict[int, Host] = {}
         self.results: dict[int, Host] = {}
         self.events: dict[int, ps.Event] = {}
         self.views: dict[int, Host] = {}
+        self.unmapped: dict[int, ps.Array] = {}  # the arrays of views that are copies
         self.batches: dict[int, contextlib.ExitStack] = {}
         self.arrays: list[ps.Array] = []
 
     def all(self) -> None:
-        self.arrays += map(self._make, range(len(self.program.arrays)))
-        for number, operation in enumerate(self.program.operations):
-            self.at = number
+        self.device.scheduler.sizes = SMALL if self.program.small else Sizes()
+        for number in range(len(self.program.arrays)):
+            self.arrays.append(self._make(number))
+        steps = [partial(self._step, number) for number in range(len(self.expected))]
+        if self.program.threads == 1:
+            for step in steps:
+                step()
+        else:
+            threads = (thread_of(self.program, number) for number in range(len(steps)))
+            after = dependencies(self.program)
+            together(self.device, list(zip(threads, steps, after, strict=True)), self.bench.seed)
+        self._finish()
+
+    def _step(self, number: int) -> None:
+        operation, expected = self.program.operations[number], self.expected[number]
+        try:
+            if isinstance(expected, Raises):
+                self._must_raise(operation, expected.error)
+                return
             seen = self._do(operation)
-            expected = self.oracle.step(operation)
             if expected is not None:
                 _compare(type(operation).__name__.lower(), seen, expected)
             self._check_events(operation)
-        self.at = None
-        self._finish()
+        except BaseException:
+            self.at = number
+            raise
+
+    def _must_raise(self, operation: Operation, error: type[ps.Error]) -> None:
+        try:
+            self._do(operation)
+        except error as raised:
+            if type(raised) is not error:
+                raise
+        else:
+            raise Wrong(f"{type(operation).__name__.lower()} must raise {error.__name__}")
 
     def end_batches(self) -> None:
         for batch in self.batches.values():
@@ -262,29 +194,51 @@ class Running:
                 self._collect(slot)
             if transfer.value is not None:
                 _compare(f"the value of read {slot}", self.results[slot], transfer.value)
-        for slot, (_, expected) in self.oracle.views.items():
-            _compare(f"held view {slot}", self.views[slot], expected)
+        for slot, shown in self.oracle.views.items():
+            _compare(f"held view {slot}", self.views[slot], shown.value)
         for event in self.events.values():
-            event.wait(_PATIENCE)
-        self.device.synchronize(_PATIENCE)
+            event.wait(PATIENCE)
+        self.device.synchronize(PATIENCE)
         for number, lent in self.lent.items():
             _compare(f"the memory of array {number}", lent, self.oracle.arrays[number])
+        for number, gone in self.left.items():
+            for lent, content in zip(gone, self.oracle.left[number], strict=True):
+                _compare(f"the memory of array {number} before it was renewed", lent, content)
 
     def _make(self, number: int) -> ps.Array:
         declared = self.program.arrays[number]
-        if declared.how == "zeros":
-            return self.device.zeros(declared.size, np.uint32)
         content = initial(number, declared)
-        if declared.how == "array":
-            return self.device.array(content)
-        self.lent[number] = self.device.host_empty(declared.size, np.uint32)
-        self.lent[number][:] = content
-        return self.device.adopt(self.lent[number])
+        match declared.how:
+            case "zeros":
+                return self.device.zeros(declared.shape, declared.dtype)
+            case "array":
+                return self.device.array(content)
+            case "file":
+                return self._make_file(content)
+            case "again":
+                return self._adopt(number, self.lent[number - 1][-declared.size :])
+            case "own" if self.device.info.can_import:
+                lent = ordinary_memory(declared.shape, declared.dtype)
+                lent[...] = content
+                with contextlib.suppress(ps.CannotAdopt):
+                    return self._adopt(number, lent)
+        lent = self.device.host_empty(declared.shape, declared.dtype)
+        lent[...] = content
+        return self._adopt(number, lent)
+
+    def _adopt(self, number: int, lent: Host) -> ps.Array:
+        adopted = self.device.adopt(lent)
+        self.lent[number] = lent
+        return adopted
+
+    def _make_file(self, content: Host) -> ps.Array:
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(bytes(256) + content.tobytes())
+            file.flush()
+            return self.device.from_file(file.name, content.dtype, content.shape, 256)
 
     def _part(self, part: Part) -> ps.Array:
-        array = self.arrays[part.array]
-        whole = (part.lo, part.hi, part.step) == (0, array.size, 1)
-        return array if whole else array[part.index]
+        return part.on_device(self.arrays[part.array])
 
     def _do(self, operation: Operation) -> Host | None:
         """Do one operation; what it shows."""
@@ -292,36 +246,40 @@ class Running:
             case Write():
                 self._write(operation)
             case Change(slot=slot):
-                self.sources[slot][:] = 99
+                self.sources[slot][...] = 99
             case Read(of=part, slot=slot, stream=stream):
-                out = np.zeros(part.size, np.uint32) if operation.out else None
+                array = self._part(part)
+                out = np.zeros(array.shape, array.dtype) if operation.out else None
+                self.pending[slot] = array.read(self.streams[stream], out)
                 if out is not None:
                     self.outs[slot] = out
-                self.pending[slot] = self._part(part).read(self.streams[stream], out)
             case Collect(slot=slot):
                 return self._collect(slot)
             case Numpy(of=part):
                 return self._part(part).numpy()
-            case View(of=part, slot=slot):
-                try:
-                    self.views[slot] = self._part(part).view()
-                except ps.Unsupported:  # memory that is not mapped
-                    self.views[slot] = self._part(part).numpy()
-                return self.views[slot].copy()
+            case View():
+                return self._view(operation)
+            case Touch(slot=slot, value=value):
+                self._touch(slot, value)
             case Drop(slot=slot):
+                self.unmapped.pop(slot, None)
                 return self.views.pop(slot).copy()
             case Fill(to=part, value=value, stream=stream):
-                self._part(part).fill(value, self.streams[stream])
+                array = self._part(part)
+                array.fill(fitting(value, array), self.streams[stream])
             case Copy(source=source, target=target, stream=stream):
                 self._part(target).copy_from(self._part(source), self.streams[stream])
             case Poke(to=part, value=value):
-                self.lent[part.array][part.index] = value
+                place = part.on_host(self.lent[part.array])
+                place[...] = fitting(value, place)
             case Launch():
                 self._launch(operation)
-            case Renew(array=array):
-                if operation.close:
-                    self.arrays[array].close()
-                self.arrays[array] = self._make(array)
+            case Renew(array=number):
+                self._renew(number, operation.close)
+            case Misuse(what=what, of=part, stream=stream):
+                names = {"np": np, "dev": self.device, "closed": closed}
+                names |= {"kernels": self.bench.kernels, "s": self.streams[stream]}
+                eval(compiled_misuse(what), {**names, "x": self._part(part)})
             case _:
                 self._order(operation)
         return None
@@ -334,7 +292,7 @@ class Running:
             case StreamWait(slot=slot, stream=stream):
                 self.streams[stream].wait(self.events[slot])
             case EventWait(slot=slot):
-                self.events[slot].wait(_PATIENCE)
+                self.events[slot].wait(PATIENCE)
             case Flush(stream=stream):
                 self.streams[stream].flush()
             case Reopen(stream=stream):
@@ -345,33 +303,71 @@ class Running:
             case EndBatch(stream=stream):
                 self.batches.pop(stream).close()
             case Synchronize():
-                self.device.synchronize(_PATIENCE)
+                self.device.synchronize(PATIENCE)
                 if not all(stream.record().done for stream in self.streams):
                     raise Wrong("an event recorded on an idle stream is not done")
             case _:
                 pass
 
     def _write(self, write: Write) -> None:
-        source = source_of(write)
-        if write.pinned:
-            source = self.device.host_empty(write.to.size, np.uint32)
-            source[:] = source_of(write)
-        stream = self.streams[write.stream]
+        array = self._part(write.to)
+        source = self._source(write, array)
+        self.pending[write.slot] = array.write(source, self.streams[write.stream], write.borrow)
         self.sources[write.slot] = source
-        self.pending[write.slot] = self._part(write.to).write(source, stream, write.borrow)
+
+    def _source(self, write: Write, array: ps.Array) -> Host:
+        content = numbers(write.value, array)
+        shape = (*array.shape, 2) if write.spread else array.shape
+        source = np.zeros(shape, array.dtype)
+        if write.pinned:
+            source = self.device.host_empty(shape, array.dtype)
+        if write.spread:
+            source = source[..., 0]
+        source[...] = content
+        return source
+
+    def _view(self, view: View) -> Host:
+        array = self._part(view.of)
+        if self.bench.mapped:
+            self.views[view.slot] = array.view(view.mode)
+        else:
+            self.views[view.slot] = array.numpy()
+            self.unmapped[view.slot] = array
+        return self.views[view.slot].copy()
+
+    def _touch(self, slot: int, value: int) -> None:
+        view = self.views[slot]
+        view[...] = numbers(value, view)
+        if slot in self.unmapped:
+            self.unmapped[slot].write(view).wait(PATIENCE)
+
+    def _renew(self, number: int, close: bool) -> None:
+        self._forget_copies(number)
+        if close:
+            self.arrays[number].close()
+        lent = self.lent.get(number)
+        self.arrays[number] = self._make(number)
+        if lent is not None and self.program.arrays[number].how == "own":
+            self.left.setdefault(number, []).append(lent)
+
+    def _forget_copies(self, number: int) -> None:
+        """Where views are copies, those of an array that goes are not written back any more."""
+        for slot, array in list(self.unmapped.items()):
+            if array.buffer is self.arrays[number].buffer:
+                self.unmapped.pop(slot, None)
 
     def _launch(self, launch: Launch) -> None:
         names = [name for name, _ in KERNELS[launch.kernel].arrays]
         parts = zip(names, map(self._part, launch.parts), strict=True)
         arguments: dict[str, Any] = dict(parts)
-        size = launch.parts[0].size
+        size = arguments[names[0]].size
         self.bench.kernels[launch.kernel](
             **arguments, n=size, spin=SLOW if launch.slow else 0, a=launch.value,
             threads=size, stream=self.streams[launch.stream],
         )  # fmt: skip
 
     def _collect(self, slot: int) -> Host | None:
-        result = self.pending[slot].result(_PATIENCE)
+        result = self.pending[slot].result(PATIENCE)
         if result is not None:
             self.results[slot] = result
             return self.results[slot].copy()
@@ -395,136 +391,32 @@ class Running:
                 pass
 
 
+def _outcome(oracle: Oracle, operation: Operation) -> Host | Raises | None:
+    """What an operation must show, or raise."""
+    try:
+        return oracle.step(operation)
+    except Raises as refused:
+        return refused
+
+
 def _compare(what: str, got: Host | None, expected: Host) -> None:
-    if got is None or not np.array_equal(got, expected):
+    if got is None or got.shape != expected.shape or got.tobytes() != expected.tobytes():
         raise Wrong(f"{what}: {describe_difference(got, expected)}")
 
 
 def describe_difference(got: Host | None, expected: Host) -> str:
     """Where two arrays differ first, and in how many elements."""
     if got is None or got.shape != expected.shape:
-        return f"expected {expected.shape} elements, got {None if got is None else got.shape}"
-    wrong = np.flatnonzero(got != expected)
+        return f"expected shape {expected.shape}, got {None if got is None else got.shape}"
+    bits = [
+        np.ascontiguousarray(each).reshape(-1).view(np.uint8).reshape(each.size, -1)
+        for each in (got, expected)
+    ]
+    wrong = np.flatnonzero((bits[0] != bits[1]).any(axis=1))
     first = int(wrong[0])
+    place = tuple(map(int, np.unravel_index(first, expected.shape)))
+    at = place[0] if len(place) == 1 else place
     return (
-        f"{len(wrong)} of {len(expected)} elements are wrong, the first at {first}: "
-        f"expected {expected[first]}, got {got[first]}"
+        f"{len(wrong)} of {expected.size} elements are wrong, the first at {at}: "
+        f"expected {expected[place]}, got {got[place]}"
     )
-
-
-# Shrinking.
-
-
-def shrink(
-    program: Program, failure: Failure, again: Callable[[Program, Failure], Failure | None]
-) -> tuple[Program, Failure]:
-    """A small program that still fails, and how; `again` runs a program as the last one failed.
-
-    Tries one simplification after the other, in a fixed order, and starts over from each that
-    still fails, until none does.
-    """
-    deadline = time.monotonic() + _SHRINKING
-    tried: set[Program] = set()
-    better = True
-    while better:
-        better = False
-        for candidate in _simpler(program):
-            if candidate in tried or not is_valid(candidate):
-                continue
-            if time.monotonic() > deadline:
-                return program, failure
-            tried.add(candidate)
-            found = again(candidate, failure)
-            if found is not None:
-                program, failure, better = candidate, found, True
-                break
-    return program, failure
-
-
-def _simpler(program: Program) -> Iterator[Program]:
-    """Programs that are a little simpler, the boldest first."""
-    operations = program.operations
-    size = len(operations) // 2
-    while size:
-        for start in range(0, len(operations), size):
-            yield replace(program, operations=operations[:start] + operations[start + size :])
-        size //= 2
-    # A pair such as begin and end of a batch, or a view and its drop, only goes together.
-    slots = {getattr(operation, "slot", None) for operation in operations} - {None}
-    for slot in sorted(slots, key=repr):
-        kept = tuple(each for each in operations if getattr(each, "slot", None) != slot)
-        yield replace(program, operations=kept)
-    without = (each for each in operations if not isinstance(each, BeginBatch | EndBatch))
-    yield replace(program, operations=tuple(without))
-    yield from _simpler_shape(program)
-    for number, operation in enumerate(operations):
-        for other in _simpler_operation(operation):
-            yield replace(
-                program, operations=(*operations[:number], other, *operations[number + 1 :])
-            )
-
-
-def _simpler_shape(program: Program) -> Iterator[Program]:
-    """Fewer streams, smaller and plainer arrays."""
-    operations = program.operations
-    if program.streams > 1:
-        last = program.streams - 1
-        first: Any = {"stream": 0}
-        moved = tuple(
-            replace(each, **first) if getattr(each, "stream", 0) == last else each
-            for each in operations
-        )
-        yield replace(program, streams=last, operations=moved)
-    used = {part.array for each in operations for part in parts_of(each)}
-    if max(used, default=-1) < len(program.arrays) - 1 and len(program.arrays) > 1:
-        kept = tuple(
-            each for each in operations if getattr(each, "array", 0) < len(program.arrays) - 1
-        )
-        yield replace(program, arrays=program.arrays[:-1], operations=kept)
-    for number, declared in enumerate(program.arrays):
-        if declared.how != "zeros":
-            yield _with_array(program, number, declared.size, "zeros")
-        start = min((p.lo for o in operations for p in parts_of(o) if p.array == number), default=0)
-        if start >= 4:
-            yield _moved_down(program, number, start // 4 * 4)
-        if declared.size > 4:
-            yield _with_array(program, number, max(4, declared.size // 8 * 4), declared.how)
-
-
-def _with_array(program: Program, number: int, size: int, how: str) -> Program:
-    """The program with an array made otherwise; slices are cut to its size."""
-    arrays = list(program.arrays)
-    arrays[number] = Declared(size, how)
-
-    def cut(part: Part) -> Part:
-        return replace(part, hi=min(part.hi, size)) if part.array == number else part
-
-    operations = tuple(with_parts(operation, cut) for operation in program.operations)
-    return replace(program, arrays=tuple(arrays), operations=operations)
-
-
-def _moved_down(program: Program, number: int, count: int) -> Program:
-    """The program with all slices of an array so many elements further down."""
-
-    def down(part: Part) -> Part:
-        moved = replace(part, lo=part.lo - count, hi=part.hi - count)
-        return moved if part.array == number else part
-
-    operations = tuple(with_parts(operation, down) for operation in program.operations)
-    return replace(program, operations=operations)
-
-
-def _simpler_operation(operation: Operation) -> Iterator[Operation]:
-    """The operation with less: shorter slices, no options."""
-    size = max((part.size for part in parts_of(operation)), default=0)
-    half = max(4, size // 8 * 4) if isinstance(operation, Launch) else size // 2
-    if 0 < half < size:
-        yield with_parts(operation, lambda p: replace(p, hi=p.lo + half * p.step))
-        yield with_parts(operation, lambda p: replace(p, lo=p.lo + (size - half) * p.step))
-    if any(part.step > 1 for part in parts_of(operation)):
-        yield with_parts(operation, lambda p: replace(p, hi=p.lo + p.size, step=1))
-    for option in ("slow", "borrow", "pinned", "out", "close", "stream"):
-        value: Any = getattr(operation, option, False)
-        if value:
-            plain: Any = {option: type(value)()}
-            yield replace(operation, **plain)

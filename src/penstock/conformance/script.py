@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import zlib
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.conformance.kernels import KERNELS, SLOW
-from penstock.conformance.oracle import Oracle, initial
+from penstock.conformance.oracle import Oracle, fitting, initial, numbers
+from penstock.conformance.parts import Part, Raises
 from penstock.conformance.program import (
+    IN_PLACE,
     BeginBatch,
     Change,
     Collect,
@@ -21,9 +26,9 @@ from penstock.conformance.program import (
     Fill,
     Flush,
     Launch,
+    Misuse,
     Numpy,
     Operation,
-    Part,
     Poke,
     Program,
     Read,
@@ -32,9 +37,12 @@ from penstock.conformance.program import (
     Reopen,
     StreamWait,
     Synchronize,
+    Touch,
     View,
     Write,
 )
+from penstock.conformance.scripting import MISUSES
+from penstock.conformance.threads import dependencies, thread_of
 
 Host = npt.NDArray[Any]
 
@@ -42,22 +50,58 @@ Host = npt.NDArray[Any]
 def as_script(program: Program, device: str = 'driver="sim"') -> str:
     """The program as Python text; `device` are the arguments of `ps.Device`."""
     writer = _Writer(program, mapped='"unmapped"' not in device)
-    lines = [f"# {line}" for line in (program.name, program.about) if line]
+    body = [line for number in range(len(program.arrays)) for line in writer.made(number)]
+    body.append("")
+    blocks = [writer.operation(operation) for operation in program.operations]
+    if program.threads == 1:
+        body += [line for block in blocks for line in block]
+    else:
+        seed = re.search(r"seed=(\d+)", device)
+        body += [*_steps(program, blocks), f"together(dev, steps, {seed[1] if seed else 0})"]
+    body += ["", *writer.end()]
+    opened = [f"dev = ps.Device({device})"]
+    if program.small:
+        opened.append("dev.scheduler.sizes = SMALL")
+    if "kernels[" in "".join(body):
+        opened.append("kernels = Kernels(dev)")
+    opened.append("s0 = dev.default_stream")
+    opened += [f"s{number} = dev.stream()" for number in range(1, program.streams)]
+    about = [f"# {line}" for line in (program.name, program.about) if line]
+    return "\n".join([*about, *_imports("\n".join([*opened, *body])), "", *opened, *body, ""])
+
+
+def _steps(program: Program, blocks: list[list[str]]) -> list[str]:
+    """Operations as functions that threads call."""
+    lines: list[str] = []
+    calls = []
+    after = dependencies(program)
+    for number, block in enumerate(blocks):
+        found = (re.match(r" *(?:del )?(\w+)(?: =|$)", line) for line in block)
+        names = sorted({match[1] for match in found if match})
+        lines += [f"def step{number}():"]
+        lines += [f"    global {', '.join(names)}"] if names else []
+        lines += [*(f"    {line}" for line in block), "", ""]
+        needed = after[number] or "set()"
+        calls.append(f"    ({thread_of(program, number)}, step{number}, {needed}),")
+    return [*lines, "steps = [", *calls, "]"]
+
+
+def _imports(text: str) -> list[str]:
+    modules = [f"import {name}" for name in ("tempfile", "zlib") if f"{name}." in text]
+    lines = [*modules, ""] if modules else []
     lines += ["import numpy as np", "", "import penstock as ps"]
-    if any(isinstance(each, Launch) for each in program.operations):
+    if "Kernels" in text:
         lines.append("from penstock.conformance.kernels import Kernels")
-    lines += ["", f"dev = ps.Device({device})"]
-    if any(isinstance(each, Launch) for each in program.operations):
-        lines.append("kernels = Kernels(dev)")
-    lines.append("s0 = dev.default_stream")
-    lines += [f"s{number} = dev.stream()" for number in range(1, program.streams)]
-    for number in range(len(program.arrays)):
-        lines += writer.made(number)
-    lines.append("")
-    for operation in program.operations:
-        lines += writer.operation(operation)
-    lines += ["", *writer.end(), ""]
-    return "\n".join(lines)
+    used = [
+        name
+        for name in ("SMALL", "closed", "ordinary_memory", "raises")
+        if re.search(rf"\b{name}\b", text)
+    ]
+    if used:
+        lines.append(f"from penstock.conformance.scripting import {', '.join(used)}")
+    if "together(" in text:
+        lines.append("from penstock.conformance.threads import together")
+    return lines
 
 
 class _Writer:
@@ -66,24 +110,46 @@ class _Writer:
     def __init__(self, program: Program, *, mapped: bool) -> None:
         self.program = program
         self.mapped = mapped
-        self.oracle = Oracle(program.arrays, program.streams)
+        self.oracle = Oracle(program.arrays, program.streams, mapped=mapped, alignment=1)
+        self.viewed: dict[int, Part] = {}
 
     def made(self, number: int) -> list[str]:
         declared = self.program.arrays[number]
-        if declared.how == "zeros":
-            return [f"a{number} = dev.zeros({declared.size}, np.uint32)"]
+        a, host = f"a{number}", f"host{number}"
+        kind = f"{declared.shape}, np.{declared.dtype}"
         content = _values(initial(number, declared))
-        if declared.how == "array":
-            return [f"a{number} = dev.array({content})"]
+        match declared.how:
+            case "zeros":
+                return [f"{a} = dev.zeros({_shape(declared.shape)}, np.{declared.dtype})"]
+            case "array":
+                return [f"{a} = dev.array({content})"]
+            case "file":
+                return [
+                    "with tempfile.NamedTemporaryFile() as file:",
+                    f"    file.write(bytes(256) + {content}.tobytes())",
+                    "    file.flush()",
+                    f"    {a} = dev.from_file(file.name, np.{declared.dtype}, "
+                    f"{_shape(declared.shape)}, 256)",
+                ]
+            case "again":
+                return [
+                    f"{host} = host{number - 1}[-{declared.size}:]",
+                    f"{a} = dev.adopt({host})",
+                ]
+        made = "ordinary_memory" if declared.how == "own" else "dev.host_empty"
         return [
-            f"host{number} = dev.host_empty({declared.size}, np.uint32)",
-            f"host{number}[:] = {content}",
-            f"a{number} = dev.adopt(host{number})",
+            f"{host} = {made}({kind})",
+            f"{host}[...] = {content}",
+            f"{a} = dev.adopt({host})",
         ]
 
     def operation(self, operation: Operation) -> list[str]:
         lines = self._lines(operation)
-        expected = self.oracle.step(operation)
+        try:
+            expected = self.oracle.step(operation)
+        except Raises as refused:
+            *before, last = lines[:1] if isinstance(operation, View) else lines
+            return [*before, f"with raises(ps.{refused.error.__name__}):", f"    {last}"]
         if expected is None:
             return lines
         *before, shown = lines
@@ -99,10 +165,10 @@ class _Writer:
                 lines.append(_equal(result, transfer.value))
             elif not transfer.collected:
                 lines.append(result)
-        lines += [_equal(f"view{slot}", value) for slot, (_, value) in self.oracle.views.items()]
+        lines += [_equal(f"view{slot}", shown.value) for slot, shown in self.oracle.views.items()]
         lines += ["dev.synchronize(20)"]
         for number, declared in enumerate(self.program.arrays):
-            if declared.how == "adopted":
+            if declared.how in IN_PLACE:
                 lines.append(_equal(f"host{number}", self.oracle.arrays[number]))
         return [*lines, 'assert not dev.messages, "\\n".join(dev.messages)']
 
@@ -112,25 +178,33 @@ class _Writer:
             case Write():
                 return self._write(operation)
             case Change(slot=slot):
-                return [f"source{slot}[:] = 99"]
+                return [f"source{slot}[...] = 99"]
             case Read(of=part, slot=slot, stream=stream):
-                out = f", out=np.zeros({part.size}, np.uint32)" if operation.out else ""
-                return [f"pending{slot} = {self._part(part)}.read(s{stream}{out})"]
+                return [f"pending{slot} = {self._part(part)}.read(s{stream}{self._out(operation)})"]
             case Collect(slot=slot):
                 return [f"pending{slot}.result(20)"]
             case Numpy(of=part):
                 return [f"{self._part(part)}.numpy()"]
-            case View(of=part, slot=slot):
-                look = "view" if self.mapped else "numpy"
-                return [f"view{slot} = {self._part(part)}.{look}()", f"view{slot}"]
+            case View(of=part, slot=slot, mode=mode):
+                self.viewed[slot] = part
+                look = f'view("{mode}")' if self.mapped else "numpy()"
+                return [f"view{slot} = {self._part(part)}.{look}", f"view{slot}"]
+            case Touch(slot=slot, value=value):
+                touch = (
+                    f"view{slot}[...] = {_values(numbers(value, self.oracle.views[slot].place))}"
+                )
+                if self.mapped or not self._is_current(slot):
+                    return [touch]
+                return [touch, f"{self._part(self.viewed[slot])}.write(view{slot}).wait(20)"]
             case Drop(slot=slot):
                 return [f"view{slot}"]
             case Fill(to=part, value=value, stream=stream):
+                value = fitting(value, self._like(part))
                 return [f"{self._part(part)}.fill({value}, s{stream})"]
             case Copy(source=source, target=target, stream=stream):
                 return [f"{self._part(target)}.copy_from({self._part(source)}, s{stream})"]
             case Poke(to=part, value=value):
-                return [f"host{part.array}[{_index(part)}] = {value}"]
+                return self._poke(part, value)
             case Launch():
                 return [self._launch(operation)]
             case Renew(array=array, close=close):
@@ -154,20 +228,55 @@ class _Writer:
             case Synchronize():
                 streams = [f"assert s{n}.record().done" for n in range(self.program.streams)]
                 return ["dev.synchronize(20)", *streams]
+            case Misuse(what=what, of=part, stream=stream):
+                return [MISUSES[what][1].format(x=self._part(part), s=f"s{stream}")]
 
     def _covered(self, slot: int, unless: str) -> list[str]:
         return [f"assert {unless}pending{n}.done" for n in sorted(self.oracle.events[slot])]
 
     def _part(self, part: Part) -> str:
-        whole = (part.lo, part.hi, part.step) == (0, self.program.arrays[part.array].size, 1)
-        return f"a{part.array}" if whole else f"a{part.array}[{_index(part)}]"
+        return part.text(f"a{part.array}", self.program.arrays[part.array].shape[0])
+
+    def _like(self, part: Part) -> Host:
+        """Something of the part's shape and dtype; anything if there is no such part."""
+        try:
+            return self.oracle.at(part)
+        except Raises:
+            return np.zeros(4, np.uint32)
+
+    def _is_current(self, slot: int) -> bool:
+        """Whether the array that was viewed is still there."""
+        array = self.oracle.arrays[self.viewed[slot].array]
+        return np.may_share_memory(array, self.oracle.views[slot].place)
+
+    def _out(self, read: Read) -> str:
+        like = self._like(read.of)
+        return f", out=np.zeros({_shape(like.shape)}, np.{like.dtype})" if read.out else ""
+
+    def _poke(self, part: Part, value: int) -> list[str]:
+        """The host's own memory has no `reinterpret`; a part of it is found as bytes."""
+        place = self._like(part)
+        text = replace(part, way="").text(f"host{part.array}", -1)
+        match part.way:
+            case "" | "transposed" | "flat":
+                return [f"{text}[...] = {fitting(value, place)}"]
+            case "rows":
+                rows = f"np.lib.stride_tricks.as_strided({text}.reshape(-1).view(np.uint8), "
+                return [f"{rows}{place.shape}, {place.strides})[...] = {fitting(value, place)}"]
+        return [f"{text}.view(np.{place.dtype})[...] = {fitting(value, place)}"]
 
     def _write(self, write: Write) -> list[str]:
-        source, size = f"source{write.slot}", write.to.size
-        content = f"np.arange({write.value}, {write.value + size}, dtype=np.uint32)"
+        source, like = f"source{write.slot}", self._like(write.to)
+        content = _values(numbers(write.value, like))
+        shape = (*like.shape, 2) if write.spread else like.shape
+        made = "dev.host_empty" if write.pinned else "np.empty"
         lines = [f"{source} = {content}"]
-        if write.pinned:
-            lines = [f"{source} = dev.host_empty({size}, np.uint32)", f"{source}[:] = {content}"]
+        if write.pinned or write.spread:
+            chosen = "[..., 0]" if write.spread else ""
+            lines = [
+                f"{source} = {made}({_shape(shape)}, np.{like.dtype}){chosen}",
+                f"{source}[...] = {content}",
+            ]
         borrow = ", borrow=True" if write.borrow else ""
         call = f"{self._part(write.to)}.write({source}, s{write.stream}{borrow})"
         return [*lines, f"pending{write.slot} = {call}"]
@@ -175,25 +284,36 @@ class _Writer:
     def _launch(self, launch: Launch) -> str:
         names = [name for name, _ in KERNELS[launch.kernel].arrays]
         given = [f"{n}={self._part(p)}" for n, p in zip(names, launch.parts, strict=True)]
-        size = launch.parts[0].size
+        size = self._like(launch.parts[0]).size
         spin = SLOW if launch.slow else 0
         given += [f"a={launch.value}", f"n={size}", f"spin={spin}", f"threads={size}"]
         return f'kernels["{launch.kernel}"]({", ".join(given)}, stream=s{launch.stream})'
 
 
-def _index(part: Part) -> str:
-    return f"{part.lo}:{part.hi}" + (f":{part.step}" if part.step > 1 else "")
+def _shape(shape: tuple[int, ...]) -> str:
+    return str(shape[0] if len(shape) == 1 else shape)
 
 
 def _equal(shown: str, expected: Host) -> str:
-    return f"assert np.array_equal({shown}, {_values(expected)})"
+    text = _values(expected)
+    if len(text) > 10_000:
+        return f"assert zlib.crc32({shown}.tobytes()) == {zlib.crc32(expected.tobytes())}"
+    nan = ", equal_nan=True" if expected.dtype.kind in "fc" and np.isnan(expected).any() else ""
+    return f"assert np.array_equal({shown}, {text}{nan})"
 
 
 def _values(content: Host) -> str:
     """An array as short text."""
-    first, size = int(content[0]), len(content)
+    shape, dtype = _shape(content.shape), f"np.{content.dtype}"
+    if not content.size:
+        return f"np.zeros({shape}, {dtype})"
+    if content.dtype.kind in "fc" and not np.array_equal(content, np.round(content.real)):
+        bits = np.ascontiguousarray(content).reshape(-1).view(np.uint8).tolist()
+        return f"np.array({bits}, np.uint8).view({dtype}).reshape({shape})"
+    first = int(content.flat[0].real)
     if (content == first).all():
-        return f"np.full({size}, {first}, np.uint32)"
-    if np.array_equal(content, np.arange(first, first + size)):
-        return f"np.arange({first}, {first + size}, dtype=np.uint32)"
-    return str(content.tolist())
+        return f"np.full({shape}, {first}, {dtype})"
+    if np.array_equal(content.reshape(-1), np.arange(first, first + content.size)):
+        run = f"np.arange({first}, {first + content.size}, dtype={dtype})"
+        return run if content.ndim == 1 else f"{run}.reshape({shape})"
+    return f"np.array({content.tolist()}, {dtype})"

@@ -11,7 +11,8 @@ may overlap, finish out of order and see stale memory unless ordered by one of t
 `barrier()`    everything earlier on this queue is complete, and its writes are visible to
                everything later on this queue
 `publish()`    writes by everything earlier on this queue become visible to the host, once the host
-               has seen the timeline value that the recording's submission signals
+               has seen the timeline value that the recording's submission signals, or one signalled
+               by a submission that waited for it
 `acquire()`    host writes made before a timeline value that the submission waited for become
                visible to everything later on this queue
 submit waits   the submission starts after the timeline values are reached; device writes made

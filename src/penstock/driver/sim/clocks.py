@@ -10,7 +10,7 @@ race is reported whether or not the chosen schedule turns it into a wrong value.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 #: The host, as an agent. Queues are agents 1, 2, …
 HOST = 0
@@ -26,7 +26,7 @@ def join(clock: Clock, other: Clock) -> None:
             clock[agent] = number
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Doing:
     """An access, as it stands in the log."""
 
@@ -37,6 +37,13 @@ class Doing:
     number: int
     what: str
     where: str
+
+    def without(self, lo: int, hi: int) -> list[Doing]:
+        """What is left of it outside of these bytes."""
+        if lo <= self.lo and self.hi <= hi:
+            return []
+        sides = ((self.lo, min(self.hi, lo)), (max(self.lo, hi), self.hi))
+        return [replace(self, lo=start, hi=end) for start, end in sides if start < end]
 
     def __str__(self) -> str:
         verb = "writes" if self.write else "reads"
@@ -57,17 +64,17 @@ class AccessLog:
 
         A write before must be visible to the new access; a read before must only be over.
         """
+        lo, hi, write = new.lo, new.hi, new.write
+        met = [d for d in self._doings if d.lo < hi and lo < d.hi and (d.write or write)]
         raced = None
-        kept = []
-        for old in self._doings:
-            if old.lo < new.hi and new.lo < old.hi and (old.write or new.write):
-                known = visible if old.write else ordered
-                itself = old.agent == new.agent and old.number == new.number
-                if old.number > known.get(old.agent, 0) and not itself:
-                    raced = raced or old
-                elif new.write and new.lo <= old.lo and old.hi <= new.hi:
-                    continue  # whoever knows of the new one knows of this one
-            kept.append(old)
-        kept.append(new)
-        self._doings = kept
+        for old in met:
+            itself = old.agent == new.agent and old.number == new.number
+            known = visible if old.write else ordered
+            if old.number > known.get(old.agent, 0) and not itself:
+                raced = raced or old
+            elif write and not itself:
+                # Whoever knows of the new one knows of this one, where the two overlap.
+                self._doings.remove(old)
+                self._doings += old.without(lo, hi)
+        self._doings.append(new)
         return raced

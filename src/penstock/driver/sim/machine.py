@@ -72,7 +72,7 @@ class Submission:
     host_known: Clock  # what the host knew, and had done, when it submitted
     last: int = 0  # number of its last command
     ordered: Clock = field(default_factory=dict)  # what is over when it is
-    published: int = 0
+    published: Clock = field(default_factory=dict)  # what of that the host may then see
 
 
 class SimQueue:
@@ -84,7 +84,7 @@ class SimQueue:
         self.fifo = fifo  # shared with the other streams on the same hardware queue
         self.ordered: Clock = {}
         self.visible: Clock = {}
-        self.published = 0
+        self.published: Clock = {}
         self.numbers = 0
         self.barrier_at = 0
         self.incomplete: list[int] = []
@@ -96,6 +96,7 @@ class SimQueue:
     def start(self, submission: Submission) -> Iterator[Command]:
         """Work out what each command of a submission knows."""
         for timeline, value in submission.waits:
+            join(self.published, timeline.published[timeline.at(value)])
             clock = dict(timeline.ordered[timeline.at(value)])
             join(self.ordered, clock)
             copies = clock.pop(HOST, 0)
@@ -109,7 +110,7 @@ class SimQueue:
                 join(self.ordered, {self.agent: self.numbers})
                 join(self.visible, {self.agent: self.numbers})
             elif entry == "publish":
-                self.published = self.numbers
+                join(self.published, {self.agent: self.numbers})
             elif entry == "acquire":
                 join(self.visible, self.held_back)
             else:
@@ -121,7 +122,7 @@ class SimQueue:
                 yield entry
         submission.last = self.numbers
         submission.ordered = {**self.ordered, self.agent: self.numbers}
-        submission.published = self.published
+        submission.published = dict(self.published)
 
 
 class Machine:
@@ -147,7 +148,7 @@ class Machine:
 
     def host_did(self, memory: SimMemory, lo: int, hi: int, *, write: bool, where: str) -> None:
         """The host has written, or is about to read, these bytes."""
-        memory.check_alive("the host")
+        self._check_alive(memory, "the host", where)
         self.host_number += 1
         doing = Doing(lo, hi, write, HOST, self.host_number, "the host", where)
         ordered = {**self.host_ordered, HOST: self.host_number}
@@ -167,15 +168,20 @@ class Machine:
         join(self.host_ordered, timeline.ordered[timeline.reached])
         join(self.host_visible, timeline.published[timeline.reached])
         for memory in self.memories.values():
-            if memory.is_the_programs:
+            if memory.is_watched:
                 memory.arrive(0, memory.nbytes, self.host_visible, device=False)
 
     def host_knows(self) -> Clock:
         """What a submission made now may rely on."""
         for memory in self.memories.values():
-            for lo, hi in memory.unsaid_writes():
+            for lo, hi, only in memory.unsaid_writes():
                 self.host_number += 1
-                memory.write(HOST, self.host_number, lo, memory.host[lo:hi], on_host=True)
+                content = memory.host[lo:hi]
+                end = hi if only is None else lo + int(only.argmin())  # of many pieces the first
+                doing = Doing(lo, end, True, HOST, self.host_number, "the host", "")
+                ordered = {**self.host_ordered, HOST: self.host_number}
+                self._log(memory, doing, ordered, ordered)
+                memory.write(HOST, self.host_number, lo, content, on_host=True, only=only)
         return {**self.host_ordered, HOST: self.host_number}
 
     def signal(self, timeline: SimTimeline, value: int) -> None:
@@ -249,7 +255,7 @@ class Machine:
         self._waiting.remove(entry)
         for accesses, write in ((command.reads, False), (command.writes, True)):
             for memory, lo, hi in accesses:
-                memory.check_alive(command.what)
+                self._check_alive(memory, command.what, command.where)
                 doing = Doing(
                     lo, hi, write, queue.agent, command.number, command.what, command.where
                 )
@@ -277,7 +283,7 @@ class Machine:
         if command.outputs:
             index = self.chance.randrange(len(command.outputs))
             memory, lo, content = command.outputs.pop(index)
-            memory.check_alive(command.what)
+            self._check_alive(memory, command.what, command.where)
             memory.write(queue.agent, command.number, lo, content, on_host=False)
         if not command.outputs:
             self._running.remove(entry)
@@ -287,8 +293,13 @@ class Machine:
         self._unsignalled.remove(submission)
         timeline, value = submission.timeline, submission.value
         timeline.ordered[value] = submission.ordered
-        timeline.published[value] = {submission.queue.agent: submission.published}
+        timeline.published[value] = submission.published
         timeline.reached = value
+
+    def _check_alive(self, memory: SimMemory, what: str, where: str) -> None:
+        if memory.freed:
+            place = f", issued at {where}" if where else ""
+            self.reports.append(f"use after free: {what} uses memory that was given back{place}")
 
     def _log(self, memory: SimMemory, doing: Doing, ordered: Clock, visible: Clock) -> None:
         raced = memory.log.add(doing, ordered, visible)

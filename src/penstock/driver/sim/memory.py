@@ -14,39 +14,48 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.driver.sim.clocks import AccessLog, Clock
-from penstock.errors import Error
 
 Bytes = npt.NDArray[np.uint8]
+Mask = npt.NDArray[np.bool_]
+
+_PIECES = 16  # of one look at what the program wrote; more become one entry
 
 
 class _Entry:
     """A write on its way."""
 
-    __slots__ = ("agent", "content", "end", "for_host", "lo", "number", "on_device", "on_host")
+    __slots__ = (
+        "agent", "content", "end", "for_host", "lo", "number", "on_device", "on_host", "only",
+    )  # fmt: skip
 
-    def __init__(self, agent: int, number: int, lo: int, content: Bytes) -> None:
+    def __init__(self, agent: int, number: int, lo: int, content: Bytes, only: Mask | None) -> None:
         self.agent = agent
         self.number = number
         self.lo = lo
         self.end = lo + len(content)
         self.content = content
+        self.only = only  # the bytes that it writes, if not all
         self.on_host = self.on_device = False
         self.for_host = np.ones(len(content), np.bool_)  # but what the host has overwritten since
 
-    def overwritten(self, lo: int, hi: int) -> None:
+    def overwritten(self, newer: _Entry) -> None:
         """The host has written these bytes: older ones do not come after."""
-        if self.lo < hi and lo < self.end:
-            self.for_host[max(0, lo - self.lo) : max(0, hi - self.lo)] = False
+        lo, hi = max(self.lo, newer.lo), min(self.end, newer.end)
+        if lo < hi:
+            kept = False if newer.only is None else ~newer.only[lo - newer.lo : hi - newer.lo]
+            self.for_host[lo - self.lo : hi - self.lo] &= kept
 
     def there(self, device: bool) -> bool:
         return self.on_device if device else self.on_host
 
 
 class SimMemory:
-    """One allocation. Starts as garbage, ends as poison."""
+    """One allocation. Starts as garbage, ends as poison.
 
-    # Always reported as not coherent: then the layer above announces every host access.
-    coherent = False
+    Where memory is not coherent, the layer above announces every host access. On coherent memory,
+    and on what the program itself sees, host writes are found by looking, at every submission and
+    signal; device writes reach the host when it has seen that they are done and published.
+    """
 
     def __init__(
         self,
@@ -57,8 +66,10 @@ class SimMemory:
         imported: int | None = None,
         mapped: bool = True,
         shared: bool = False,
+        coherent: bool = False,
     ) -> None:
         self.handle = handle
+        self.coherent = coherent
         self.nbytes = nbytes
         self.cached = True
         self.freed = False
@@ -68,7 +79,7 @@ class SimMemory:
         if imported is None:
             self._owned = np.frombuffer(chance.randbytes(min(nbytes, 4096)), np.uint8)
             self.host = np.resize(self._owned, nbytes)
-            # The garbage differs, unless the program writes its side without saying what.
+            # The garbage differs, unless the host writes its side without saying what.
             self.device = self.host.copy() if shared else np.resize(self._owned[::-1], nbytes)
         else:
             area = (ctypes.c_uint8 * nbytes).from_address(imported)
@@ -78,16 +89,27 @@ class SimMemory:
         self.address: int | None = None
         if mapped:
             self.address = self.host.__array_interface__["data"][0]
-        # What the host's bytes were when last looked at, if the program may write them itself.
+        # What the host's bytes were when last looked at, if it may write them unannounced.
         self._last: Bytes | None = self.host.copy() if shared else None
 
-    def write(self, agent: int, number: int, lo: int, content: Bytes, *, on_host: bool) -> None:
+    def write(
+        self,
+        agent: int,
+        number: int,
+        lo: int,
+        content: Bytes,
+        *,
+        on_host: bool,
+        only: Mask | None = None,
+    ) -> None:
         """A write by a command, or by the host, which then has it in its own bytes already."""
-        entry = _Entry(agent, number, lo, content.copy())
+        if self.freed:
+            return
+        entry = _Entry(agent, number, lo, content.copy(), only)
         if on_host:
             entry.on_host = True
             for older in self._entries:
-                older.overwritten(lo, entry.end)
+                older.overwritten(entry)
             if self._last is not None:
                 self._last[lo : entry.end] = entry.content
         self._entries.append(entry)
@@ -117,7 +139,8 @@ class SimMemory:
 
     def _put(self, entry: _Entry, *, device: bool) -> None:
         if device:
-            self.device[entry.lo : entry.end] = entry.content
+            only = slice(None) if entry.only is None else entry.only
+            self.device[entry.lo : entry.end][only] = entry.content[only]
             entry.on_device = True
             return
         entry.on_host = True
@@ -125,28 +148,34 @@ class SimMemory:
             if side is not None:
                 side[entry.lo : entry.end][entry.for_host] = entry.content[entry.for_host]
 
-    def unsaid_writes(self) -> list[tuple[int, int]]:
-        """Where the program wrote into its own arrays since the last look, as byte ranges."""
-        if self._last is None or np.array_equal(self._last, self.host):
+    def unsaid_writes(self) -> list[tuple[int, int, Mask | None]]:
+        """Where the host wrote unannounced since the last look: bytes from and to,
+        and which of them, if it changed some here and some there."""
+        if self._last is None or np.array_equal(_words(self._last), _words(self.host)):
             return []
-        changed = np.flatnonzero(self._last != self.host)
+        differs = self._last != self.host
+        changed = np.flatnonzero(differs)
         self._last[changed] = self.host[changed]
         breaks = np.flatnonzero(np.diff(changed) > 1)
-        starts = changed[np.concatenate(([0], breaks + 1))]
-        ends = changed[np.concatenate((breaks, [len(changed) - 1]))] + 1
-        return list(zip(starts.tolist(), ends.tolist(), strict=True))
+        if len(breaks) > _PIECES:
+            lo, hi = int(changed[0]), int(changed[-1]) + 1
+            return [(lo, hi, differs[lo:hi])]
+        starts = changed[np.concatenate(([0], breaks + 1))].tolist()
+        ends = changed[np.concatenate((breaks, [len(changed) - 1]))].tolist()
+        return [(start, end + 1, None) for start, end in zip(starts, ends, strict=True)]
 
     @property
-    def is_the_programs(self) -> bool:
-        """Whether the program looks at this memory, and writes it, without the runtime."""
+    def is_watched(self) -> bool:
+        """Whether the host looks at this memory, and writes it, unannounced."""
         return self._last is not None
-
-    def check_alive(self, what: str) -> None:
-        if self.freed:
-            raise Error(f"simulator: {what} uses memory that was freed")
 
     def free(self) -> None:
         self.freed = True
-        if not self.imported:
+        self.device.fill(0xDB)
+        if not self.imported:  # else it is the program's, which goes on with it
             self.host.fill(0xDB)
-            self.device.fill(0xDB)
+
+
+def _words(content: Bytes) -> npt.NDArray[np.uint64]:
+    """The same bytes, quicker to compare; allocations are whole words."""
+    return content.view(np.uint64)

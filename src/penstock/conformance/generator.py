@@ -1,0 +1,284 @@
+"""Random programs: few arrays and overlapping slices, so that conflicts are likely."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+from penstock.conformance.kernels import KERNELS
+from penstock.conformance.oracle import Invalid, Oracle
+from penstock.conformance.parts import Part, Raises
+from penstock.conformance.program import (
+    DTYPES,
+    BeginBatch,
+    Change,
+    Collect,
+    Copy,
+    Declared,
+    Drop,
+    EndBatch,
+    EventDone,
+    EventWait,
+    Fill,
+    Flush,
+    Launch,
+    Misuse,
+    Numpy,
+    Operation,
+    Poke,
+    Program,
+    Read,
+    Record,
+    Renew,
+    Reopen,
+    StreamWait,
+    Synchronize,
+    Touch,
+    View,
+    Write,
+)
+from penstock.conformance.scripting import MISUSES
+
+_ERRORS = 0.3  # of the operations that turn out to raise, so many are kept
+_LARGE = 300_000  # elements: more than a megabyte
+
+
+def generate(seed: int, size: int = 20, alignment: int = 4) -> Program:
+    """A random program of `size` operations; slices for kernels start at so many words."""
+    chance = random.Random(seed)
+    choose = _Chooser(chance, alignment)
+    oracle = Oracle(choose.arrays, choose.streams, alignment=alignment, threads=choose.threads)
+    operations: list[Operation] = []
+    while len(operations) < size:
+        operation = choose.operation()
+        try:
+            oracle.step(operation)
+        except Invalid:
+            continue
+        except Raises:
+            if not isinstance(operation, Misuse) and chance.random() > _ERRORS:
+                continue
+            choose.note(None)
+        else:
+            choose.note(operation)
+        operations.append(operation)
+    return Program(
+        choose.arrays, choose.streams, tuple(operations), f"seed {seed}",
+        small=choose.small, threads=choose.threads,
+    )  # fmt: skip
+
+
+def _declare(chance: random.Random) -> tuple[Declared, ...]:
+    """Half of the programs have plain arrays only; for the others anything goes."""
+    count = chance.choice((1, 2, 2, 3))
+    if chance.random() < 0.5:
+        hows = ("zeros", "array", "array", "adopted")
+        sizes = (16, 32, 64, 256)
+        return tuple(Declared(chance.choice(sizes), chance.choice(hows)) for _ in range(count))
+    common = chance.choice(DTYPES)
+    arrays = [_declare_any(chance, common) for _ in range(count)]
+    if arrays[0].how in ("adopted", "own") and chance.random() < 0.5:
+        first = replace(arrays[0], size=128, columns=0)
+        arrays[:2] = [first, replace(first, size=64, how="again")]
+    if chance.random() < 0.015:
+        arrays[0] = Declared(_LARGE, arrays[0].how)
+        arrays = [each for each in arrays if each.how != "again"]
+    return tuple(arrays)
+
+
+def _declare_any(chance: random.Random, common: str) -> Declared:
+    how = chance.choice(("zeros", "array", "array", "adopted", "own", "own", "file"))
+    dtype = chance.choice((common, common, "uint32", *DTYPES))
+    if chance.random() < 0.5:
+        return Declared(chance.choice((16, 32, 64)), how, dtype)
+    columns = chance.choice((3, 4, 8, 16))
+    return Declared(columns * chance.choice((4, 8)), how, dtype, columns)
+
+
+class _Chooser:
+    """Picks operations; many are not possible at the moment, which is for the oracle to say."""
+
+    def __init__(self, chance: random.Random, alignment: int) -> None:
+        self.chance = chance
+        self.grain = 4 * alignment
+        self.arrays = _declare(chance)
+        self.streams = chance.choice((1, 2, 2, 3))
+        self.threads = self.streams if chance.random() < 0.3 else 1
+        large = any(each.size == _LARGE for each in self.arrays)
+        self.small = not large and chance.random() < 0.4
+        self.slow = not large and chance.random() < 0.5
+        self.slots: dict[str, list[int]] = {"transfer": [], "event": [], "view": []}
+        self.count = 0
+        self.last: Operation | None = None
+
+    def note(self, operation: Operation | None) -> None:
+        """Remember what later operations may refer to; nothing if it raised."""
+        self.count += 1
+        self.last = operation
+        kinds = {Write: "transfer", Read: "transfer", Record: "event", View: "view"}
+        kind = kinds.get(type(operation))
+        if kind is not None:
+            self.slots[kind].append(self.count - 1)
+
+    def operation(self) -> Operation:
+        return self._follow_up() or self.chance.choices(*_WEIGHED)[0](self)
+
+    def _follow_up(self) -> Operation | None:
+        """What makes the last operation count, and would hardly come next by chance."""
+        match self.last:
+            case StreamWait(stream=stream) if self.chance.random() < 0.4:
+                return Record(self.count, stream)
+            case Record(slot=slot) if self.chance.random() < 0.4:
+                return self.chance.choice((EventWait, EventDone))(slot)
+            case Synchronize() if self.chance.random() < 0.7:
+                return Poke(self.part(), self.value)
+            case Write(slot=slot, borrow=False) if self.chance.random() < 0.4:
+                return Change(slot)
+            case View(slot=slot, mode=mode) if mode != "r" and self.chance.random() < 0.7:
+                return Touch(slot, self.value)
+            case View(of=part) if self.chance.random() < 0.3:
+                return Fill(part, self.value, self.stream)
+            case Touch(slot=slot) if self.chance.random() < 0.6:
+                return Drop(slot)
+            case _:
+                return None
+
+    @property
+    def value(self) -> int:
+        return 1000 * (self.count + 1)
+
+    @property
+    def stream(self) -> int:
+        return self.chance.randrange(self.streams)
+
+    def slot(self, kind: str) -> int:
+        """One of the last few of a kind; a number that fits none if there is none."""
+        return self.chance.choice(self.slots[kind][-4:] or [-1])
+
+    # Slices.
+
+    def part(self) -> Part:
+        """Any part of any array."""
+        chance = self.chance
+        array = chance.randrange(len(self.arrays))
+        declared = self.arrays[array]
+        length = declared.shape[0]
+        if chance.random() < 0.4:
+            found = Part(array, 0, length)
+        else:
+            found = Part(array, *self._cut(length))
+            if declared.columns and chance.random() < 0.5:
+                found = replace(found, across=self._cut(declared.columns))
+        if declared.columns or declared.dtype != "uint32":
+            way = chance.choice(("", "", "", "", "transposed", "flat", "bytes", "rows"))
+            found = replace(found, way=way)
+        return found
+
+    def _cut(self, length: int) -> tuple[int, int, int]:
+        """A slice of so many."""
+        lo, hi = sorted(self.chance.sample(range(length + 1), 2))
+        if self.chance.random() < 0.02:
+            return lo, lo, 1
+        if length >= _LARGE:
+            return lo, hi, 1  # the simulator is slow with a hundred thousand pieces
+        return lo, hi, self.chance.choice((1, 1, 1, 1, 1, 2, 3, -1, -2))
+
+    def part_like(self, other: Part) -> Part:
+        """A part that may have the same shape as the other."""
+        chance = self.chance
+        array = chance.randrange(len(self.arrays))
+        declared, model = self.arrays[array], self.arrays[other.array]
+        if (declared.dtype, bool(declared.columns)) != (model.dtype, bool(model.columns)):
+            return replace(other, way="")
+        sizes = list(other.lengths(model.shape))
+        turned = bool(declared.columns) and chance.random() < 0.3
+        if turned != (other.way == "transposed"):
+            sizes.reverse()
+        los = [
+            chance.randrange(max(1, whole - size + 1))
+            for size, whole in zip(sizes, declared.shape, strict=True)
+        ]
+        across = None
+        if declared.columns and sizes[1] < declared.columns:
+            across = (los[1], los[1] + sizes[1], 1)
+        way = "transposed" if turned else ""
+        return Part(array, los[0], los[0] + sizes[0], 1, across, way)
+
+    def kernel_part(self, nbytes: int | None = None) -> Part:
+        """A part that kernels take, of so many bytes."""
+        chance = self.chance
+        array = chance.randrange(len(self.arrays))
+        declared = self.arrays[array]
+        length = declared.shape[0]
+        unit = declared.nbytes // length
+        step = self.grain // math.gcd(unit, self.grain)
+        way = "" if declared.dtype == "uint32" else "words"
+        if nbytes is not None:
+            count = nbytes // unit
+            lo = chance.randrange(max(1, length - count + 1)) // step * step
+            return Part(array, lo, lo + count, way=way)
+        if length < step or chance.random() < 0.4:
+            return Part(array, 0, length, way=way)
+        lo, hi = sorted(chance.sample(range(length // step + 1), 2))
+        return Part(array, lo * step, hi * step, way=way)
+
+    # Operations.
+
+    def write(self) -> Operation:
+        borrow, pinned = self.chance.random() < 0.4, self.chance.random() < 0.3
+        spread = self.chance.random() < 0.1
+        return Write(self.part(), self.value, self.count, self.stream, borrow, pinned, spread)
+
+    def read(self) -> Operation:
+        return Read(self.part(), self.count, self.stream, self.chance.random() < 0.3)
+
+    def copy(self) -> Operation:
+        target = self.part()
+        return Copy(self.part_like(target), target, self.stream)
+
+    def fill(self) -> Operation:
+        return Fill(self.part(), self.value if self.chance.random() < 0.8 else 0, self.stream)
+
+    def view(self) -> Operation:
+        return View(self.part(), self.count, self.chance.choice(("r", "r", "w", "rw")))
+
+    def launch(self) -> Operation:
+        kernel = self.chance.choice(list(KERNELS))
+        first = self.kernel_part()
+        declared = self.arrays[first.array]
+        nbytes = (first.hi - first.lo) * declared.nbytes // declared.shape[0]
+        rest = (self.kernel_part(nbytes) for _ in KERNELS[kernel].arrays[1:])
+        slow = self.slow and self.chance.random() < 0.4
+        return Launch(kernel, (first, *rest), self.value, self.stream, slow)
+
+    def misuse(self) -> Operation:
+        return Misuse(self.chance.choice(list(MISUSES)), self.part(), self.stream)
+
+
+_WEIGHTS: dict[Callable[[_Chooser], Operation], float] = {
+    _Chooser.launch: 7,
+    _Chooser.write: 5,
+    _Chooser.read: 3,
+    _Chooser.copy: 3,
+    _Chooser.fill: 2,
+    _Chooser.view: 2,
+    _Chooser.misuse: 0.7,
+    lambda c: Numpy(c.part()): 1,
+    lambda c: Change(c.slot("transfer")): 1,
+    lambda c: Collect(c.slot("transfer")): 2,
+    lambda c: Touch(c.slot("view"), c.value): 0.5,
+    lambda c: Drop(c.slot("view")): 1.5,
+    lambda c: Record(c.count, c.stream): 1.5,
+    lambda c: StreamWait(c.slot("event"), c.stream): 1,
+    lambda c: EventWait(c.slot("event")): 0.7,
+    lambda c: EventDone(c.slot("event")): 0.7,
+    lambda c: Flush(c.stream): 1,
+    lambda c: Reopen(c.stream): 1,
+    lambda c: BeginBatch(c.stream): 0.6,
+    lambda c: EndBatch(c.stream): 0.8,
+    lambda c: Renew(c.chance.randrange(len(c.arrays)), c.chance.random() < 0.5): 0.7,
+    lambda c: Synchronize(): 0.6,
+}
+_WEIGHED = (list(_WEIGHTS), list(_WEIGHTS.values()))

@@ -1,0 +1,93 @@
+"""What programs and their scripts use besides the public API."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import mmap
+from collections.abc import Iterator
+from types import CodeType
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+import penstock as ps
+from penstock.closing import Closing
+from penstock.sizes import Sizes
+
+#: Thresholds so small that the arrays of programs reach all of them.
+SMALL = Sizes(under_lock=48, ordered=96, staging_block=64, staging_blocks=2, pooled_result=128)
+
+#: Calls that must raise, by name: the error, and the call on a part x and a stream s.
+MISUSES: dict[str, tuple[type[ps.Error], str]] = {
+    "source of another shape": (
+        ps.ShapeMismatch, "{x}.write(np.zeros((7, 7, 7), {x}.dtype), {s})"
+    ),
+    "source of another dtype": (ps.DtypeMismatch, "{x}.write(np.zeros({x}.shape, 'f2'), {s})"),
+    "out of another shape": (ps.ShapeMismatch, "{x}.read({s}, np.zeros((7, 7, 7), {x}.dtype))"),
+    "out of another dtype": (ps.DtypeMismatch, "{x}.read({s}, np.zeros({x}.shape, 'f2'))"),
+    "read-only out": (
+        ps.ReadOnly, "{x}.read({s}, np.broadcast_to(np.zeros((), {x}.dtype), {x}.shape))"
+    ),
+    "copy of another shape": (
+        ps.ShapeMismatch, "{x}.copy_from(dev.zeros((7, 7, 7), {x}.dtype), {s})"
+    ),
+    "copy of another dtype": (ps.DtypeMismatch, "{x}.copy_from(dev.zeros({x}.shape, 'f2'), {s})"),
+    "copy of host memory": (ps.ArgumentError, "{x}.copy_from(np.zeros(4), {s})"),
+    "fill with text": (ps.DtypeMismatch, "{x}.fill('one', {s})"),
+    "fill with several": (ps.ShapeMismatch, "{x}.fill([1, 2], {s})"),
+    "index outside": (ps.BadIndex, "{x}[{x}.shape[0]]"),
+    "too many indices": (ps.BadIndex, "{x}[0:1, 0:1, 0:1]"),
+    "reshape to another size": (ps.ShapeMismatch, "{x}.reshape(7, 7, 7)"),
+    "unknown view mode": (ps.InvalidValue, "{x}.view('x')"),
+    "closed array": (ps.Closed, "closed(dev.zeros({x}.shape)).fill(1, {s})"),
+    "closed stream": (ps.Closed, "{x}.fill(1, closed(dev.stream()))"),
+    "read on a closed stream": (ps.Closed, "{x}.read(closed(dev.stream()))"),
+    "no stream": (ps.ArgumentError, "{x}.fill(1, 'stream')"),
+    "no event": (ps.ArgumentError, "{s}.wait(None)"),
+    "adopt a reversed array": (ps.CannotAdopt, "dev.adopt(np.zeros(8)[::-1])"),
+    "no such file": (ps.CannotRead, "dev.from_file('no such file', 'u4', 1)"),
+    "launch without arguments": (
+        ps.ArgumentError, "kernels['add'](x=dev.zeros(4, 'u4'), threads=4, stream={s})"
+    ),
+    "number that does not fit": (
+        ps.InvalidValue,
+        "kernels['add'](x=dev.zeros(4, 'u4'), a=-1, n=4, spin=0, threads=4, stream={s})",
+    ),
+    "launch on a closed stream": (
+        ps.Closed,
+        "kernels['add'](x=dev.zeros(4, 'u4'), a=1, n=4, spin=0, threads=4, "
+        "stream=closed(dev.stream()))",
+    ),
+    "more memory than there is": (ps.OutOfMemory, "dev.empty(1 << 50)"),
+}  # fmt: skip
+
+C = TypeVar("C", bound=Closing)
+
+
+@functools.cache
+def compiled_misuse(name: str) -> CodeType:
+    return compile(MISUSES[name][1].format(x="x", s="s"), f"<{name}>", "eval")
+
+
+@contextlib.contextmanager
+def raises(error: type[ps.Error]) -> Iterator[None]:
+    """The block must raise this error."""
+    try:
+        yield
+    except error:
+        return
+    raise AssertionError(f"must raise {error.__name__}")
+
+
+def closed(thing: C) -> C:
+    thing.close()
+    return thing
+
+
+def ordinary_memory(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """An array in the middle of pages of its own that no device knows of."""
+    nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    pages = np.frombuffer(mmap.mmap(-1, nbytes + 512), np.uint8)
+    return pages[256 : 256 + nbytes].view(dtype).reshape(shape)
