@@ -103,6 +103,14 @@ class Raw:
         pointer = self._array("VkDescriptorBufferInfo", infos)
         return self._keep(ffi.cast("void *", pointer)) if self._template else self._set(pointer)
 
+    def constants(self) -> C:
+        """The push constants of every launch, as bytes that can be changed between launches."""
+        return ffi.buffer(self._constants)
+
+    def prepared(self, names: Sequence[str]) -> dict[str, C]:
+        """What launches hand to Vulkan, by the names it has here: for callers in C."""
+        return {name: getattr(self, f"_{name}") for name in names}
+
     def close(self) -> None:
         """Release everything. Arrays from `host` must not be used any more."""
         lib.vkDeviceWaitIdle(self._device)

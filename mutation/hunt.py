@@ -2,59 +2,27 @@
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 import json
+import os
 import sys
-from collections.abc import Iterator, Sequence
-from types import CodeType, ModuleType
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
-from mutation.mutants import MUTANTS, Mutant
+from mutation.loading import load
 
+if TYPE_CHECKING:
+    from penstock.conformance import Lab, Program
 
-class _Loader(importlib.machinery.SourceFileLoader):
-    """Loads a module from changed source, and never from a cache."""
-
-    def __init__(self, mutant: Mutant, fullname: str, path: str) -> None:
-        super().__init__(fullname, path)
-        self._mutant = mutant
-
-    def get_code(self, fullname: str) -> CodeType:
-        path = self.get_filename(fullname)
-        source = self.get_data(path).decode()
-        if source.count(self._mutant.old) != 1:
-            raise ImportError(f"mutant {self._mutant.name!r} does not fit {path} any more")
-        changed = source.replace(self._mutant.old, self._mutant.new)
-        code: CodeType = self.source_to_code(changed.encode(), path)
-        return code
-
-
-class _Finder:
-    """Puts the loader before the ordinary one for one module."""
-
-    def __init__(self, mutant: Mutant) -> None:
-        self._mutant = mutant
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != f"penstock.{self._mutant.module}":
-            return None
-        found = importlib.machinery.PathFinder.find_spec(fullname, path)
-        assert found is not None
-        assert found.origin is not None
-        loader = _Loader(self._mutant, fullname, found.origin)
-        return importlib.util.spec_from_file_location(fullname, found.origin, loader=loader)
+_AGAIN = 40  # random programs for each device and mode; what runs in order shows little more
 
 
 def hunt(programs: int) -> dict[str, Any]:
-    """The first program that fails, made small."""
+    """The first program that fails on the simulator, made small."""
     from penstock.conformance import CORPUS, Lab, generate, shrink
     from penstock.conformance.script import as_script
     from penstock.transfer import MODES
 
-    def candidates() -> Iterator[tuple[Any, str, int]]:
+    def candidates() -> Iterator[tuple[Program, str, int]]:
         for seed in range(6):
             for program in CORPUS:
                 for mode in MODES:
@@ -78,7 +46,40 @@ def hunt(programs: int) -> dict[str, Any]:
     return {"caught": False, "tried": tried}
 
 
+def hunt_on_devices(programs: int) -> dict[str, Any]:
+    """The first program that fails on a Vulkan device of this machine, as it is."""
+    import penstock as ps
+    from penstock.conformance import CORPUS, Lab, generate, runner
+
+    runner._PATIENCE = 3.0
+
+    def candidates() -> Iterator[tuple[Lab, str, Program]]:
+        for info in ps.devices():
+            # Under validation a thread that waits and one that signals stall each other.
+            for modes, validate in ((("auto", "staged", "unmapped"), True), (("ordered",), False)):
+                lab = Lab("vulkan", info.name, validate=validate)
+                yield from ((lab, mode, program) for mode in modes for program in CORPUS)
+                for seed in range(min(programs, _AGAIN)):
+                    for mode in modes:
+                        yield lab, mode, generate(seed, alignment=lab.alignment(mode))
+
+    for tried, (lab, mode, program) in enumerate(candidates(), 1):
+        failure = lab.run(program, mode, 0)
+        if failure is not None:
+            return {
+                "caught": True,
+                "tried": tried,
+                "by": program.name,
+                "operations": len(program.operations),
+                "mode": mode,
+                "device": lab.device,
+                "why": failure.what,
+            }
+    return {"caught": False, "tried": tried}
+
+
 if __name__ == "__main__":
-    chosen = next(mutant for mutant in MUTANTS if mutant.name == sys.argv[1])
-    sys.meta_path.insert(0, _Finder(chosen))  # type: ignore[arg-type]
-    print(json.dumps(hunt(int(sys.argv[2]))))
+    mutant = load(sys.argv[1])
+    search = hunt if mutant.driver == "sim" else hunt_on_devices
+    print(json.dumps(search(int(sys.argv[2]))), flush=True)
+    os._exit(0)  # threads that hang must not keep the process

@@ -6,18 +6,28 @@ so that a mutant cannot silently miss when the code changes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
 class Mutant:
+    """A safeguard taken out; `also` names others that go with it, where one stands in for all."""
+
     name: str
     module: str
     old: str
     new: str
+    also: tuple[Mutant, ...] = ()
+    driver: str = "sim"
+
+    @property
+    def changes(self) -> list[tuple[str, str, str]]:
+        """Module, old text and new text of every change."""
+        own = [(self.module, self.old, self.new)]
+        return own + [change for other in self.also for change in other.changes]
 
 
-MUTANTS = [
+_SINGLE = [
     # Barriers and visibility.
     Mutant("no barrier between commands", "stream", "            recording.barrier()\n", ""),
     Mutant(
@@ -138,6 +148,20 @@ MUTANTS = [
         "copier",
         "            scheduler.await_points(after)\n",
         "",
+        also=(
+            Mutant(
+                "nor does an inline driver mind",
+                "copier",
+                "        if self._next is None or not all(\n",
+                "        if self._next is None or False and not all(\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "predecessors of an ordered copy are not submitted",
+        "transfer",
+        "        lane.owner.ensure_submitted(value)\n",
+        "        pass\n",
     ),
     Mutant(
         "an ordered copy is not written down",
@@ -173,19 +197,177 @@ MUTANTS = [
     Mutant(
         "a snapshot is not taken",
         "transfer",
-        "    if not case.busy:\n        return \"direct\"",
-        "    if True:\n        return \"direct\"",
+        "    if not case.busy:\n        return _IDLE",
+        "    if True:\n        return _IDLE",
     ),
     Mutant(
         "a held view is written under its holder",
         "buffer",
-        "        if not write or not shown:\n            return\n",
+        "        if not write or all(view.writable for view in shown):\n            return\n",
         "        return\n",
     ),
     Mutant(
         "a rename loses what is not overwritten",
         "buffer",
-        "        if not overwrite or region.pitch",
-        "        if False and region.pitch",
+        '        if self.role != "output" and not (overwrite and whole):\n',
+        "        if False:\n",
+    ),
+    Mutant(
+        "reads share the memory of their results",
+        "transfer",
+        "    block = scheduler.host_pool.allocate(array.nbytes)\n    packed =",
+        "    block = vars(scheduler).setdefault(\"_shared\", None) or "
+        "scheduler.host_pool.allocate(array.nbytes)\n"
+        "    block.holds += scheduler._shared is None\n"
+        "    scheduler._shared = block\n    packed =",
+        also=(
+            Mutant(
+                "which is not given back",
+                "transfer",
+                "write=True)\n    finally:\n        scheduler.host_pool.retire(block)\n",
+                "write=True)\n    finally:\n        pass\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "a strided write counts as one block",
+        "access",
+        "        width, starts = row_offsets(layout)\n",
+        "        width, starts = row_offsets(layout)\n"
+        "        starts, width = starts[:1], int(starts[-1] - starts[0]) + width\n",
+    ),
+    # The host, and what only looks as if it had waited.
+    Mutant(
+        "the host takes a barrier for a wait",
+        "hazards",
+        "        if access.value > lane.complete and access.value > waits.get(lane, 0):\n",
+        "        if access.value > max(lane.complete, waits.get(lane, 0)) and "
+        "access.epoch >= lane.epoch:\n",
+    ),
+    Mutant(
+        "a recording with a barrier is not published to the host",
+        "stream",
+        "            recording.publish()\n",
+        "            if \"barrier\" not in recording.commands:\n"
+        "                recording.publish()\n",
+    ),
+    # Waits for more than was asked.
+    Mutant(
+        "the host waits for the newest work of a lane",
+        "scheduler",
+        "        left = {lane: value for lane, value in points.items() if value > lane.complete}\n",
+        "        left = {lane: lane.recorded for lane in points}\n",
+    ),
+    Mutant(
+        "a stream waits for the newest work of another",
+        "stream",
+        "self._waits[other] = max(value, self._waits.get(other, 0))",
+        "self._waits[other] = other.recorded",
+    ),
+    Mutant(
+        "an ordered copy waits for the newest work of a lane",
+        "copier",
+        "            scheduler.await_points(after)\n",
+        "            scheduler.await_points({lane: lane.submitted for lane in after})\n",
+        also=(
+            Mutant(
+                "and so does an inline driver",
+                "copier",
+                "            value <= (lane.complete if",
+                "            lane.submitted <= (lane.complete if",
+            ),
+        ),
+    ),
+    Mutant(
+        "a host copy waits for the newest copy of a lane",
+        "hostlane",
+        "            return self._aborted or self.lane.complete >= value\n",
+        "            return self._aborted or self.lane.complete >= self.lane.submitted\n",
+    ),
+    # Copies put off, as others do it, and copies dropped.
+    Mutant(
+        "an event drops what is recorded",
+        "stream",
+        "            self.flush()\n            return Event(",
+        "            self._open = None\n            return Event(",
+    ),
+    Mutant(
+        "an event drops host copies",
+        "stream",
+        "            return Event(self.scheduler, self.points(), self.name)\n",
+        "            points = self.points()\n"
+        "            self.copier._next = None\n"
+        "            while not self.copier._tasks.empty():\n"
+        "                self.copier._tasks.get()\n"
+        "            return Event(self.scheduler, points, self.name)\n",
+    ),
+    Mutant(
+        "every write counts as borrowed", "transfer", "borrowed=borrow,", "borrowed=True,"
+    ),
+    Mutant(
+        "a write is made after the call",
+        "transfer",
+        "        buffer.wrote(array.region)\n        finish = host_copy(",
+        "        return _write_ordered(array, data, on, {}, why, what)\n"
+        "        finish = host_copy(",
+    ),
+    Mutant(
+        "a snapshot is taken after the call",
+        "transfer",
+        "            np.copyto(snapshot, content)\n"
+        "            flush(scheduler, block, packed_layout(part.layout))\n",
+        "            taken = stream.copier.add({}, lambda: (np.copyto(snapshot, content), "
+        "flush(scheduler, block, packed_layout(part.layout))))\n"
+        "            block.history.note("
+        "Region(0, part.nbytes), True, stream.copier.lane, taken, what)\n",
+    ),
+    Mutant(
+        "a read is made after the call",
+        "transfer",
+        "        finish = _read_direct(array, result, \"nothing pending writes the bytes\")\n"
+        "    finish()\n"
+        "    return Pending(scheduler, {}, what, value=result)\n",
+        "        read = on.copier.add({}, lambda: _read_direct(array, result, what)())\n"
+        "    return Pending(scheduler, {on.copier.lane: read}, what, value=result)\n",
     ),
 ]  # fmt: skip
+
+
+def _single(name: str) -> Mutant:
+    return next(mutant for mutant in _SINGLE if mutant.name == name)
+
+
+def _together(name: str, first: Mutant, *others: str) -> Mutant:
+    """Several safeguards at once, each of which would do without the others."""
+    return replace(first, name=name, also=(*first.also, *map(_single, others)))
+
+
+#: Allowed as such: whoever borrows has to wait until it is done.
+_BORROWED_PUT_OFF = Mutant(
+    "a borrowed write is made after the call",
+    "transfer",
+    "        buffer.wrote(array.region)\n        finish = host_copy(",
+    "        if borrow:\n"
+    "            return _write_ordered(array, data, on, {}, why, what)\n"
+    "        finish = host_copy(",
+)
+
+MUTANTS = [
+    *_SINGLE,
+    _together(
+        "a write is made after the call, and an event forgets it",
+        _single("a write is made after the call"),
+        "an event forgets host copies",
+    ),
+    _together(
+        "a borrowed write is made after the call, and not written down",
+        _BORROWED_PUT_OFF,
+        "an ordered copy is not written down",
+    ),
+    _together(
+        "a borrowed write is made after the call, not written down, and a rename keeps the backing",
+        _BORROWED_PUT_OFF,
+        "an ordered copy is not written down",
+        "a rename keeps the busy backing",
+    ),
+]

@@ -3,6 +3,7 @@
 from penstock.array import Array
 from penstock.device import Device, devices
 from penstock.driver.protocol import DeviceInfo
+from penstock.elementwise import Elementwise
 from penstock.errors import *  # noqa: F403
 from penstock.errors import __all__ as _errors
 from penstock.event import Event
@@ -21,6 +22,7 @@ __all__ = [
     "Array",
     "Device",
     "DeviceInfo",
+    "Elementwise",
     "Event",
     "Graph",
     "Kernel",

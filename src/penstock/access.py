@@ -113,12 +113,23 @@ def wait_for_conflicts(array: Array, *, write: bool, what: str) -> None:
         buffer.check()
         if not array.size:
             return
+        history = buffer.backing.history
         found: list[Access] = []
-        buffer.backing.history.collect(region, write, found)
-        if not found or not (points := needs_of_host(found)):
+        history.collect(region, write, found)
+        points = needs_of_host(found) if found else {}
+        quiet = history.quiet
+        if not points and not quiet:
             return
-        reason = f"{what} what is in flight: {_latest(found)!r}" if tracing.active else what
+        reason = what
+        if points and tracing.active:
+            reason = f"{what} what is in flight: {_latest(found)!r}"
+        if quiet:
+            # What the host has no business in is not made visible to it; its first look is an end
+            # to that. Until then nobody else may think that it is.
+            points |= scheduler.publish_everything()
     scheduler.wait_for(points, None, reason, buffer=buffer.name, lo=region.lo, hi=region.hi)
+    if quiet:
+        history.quiet = False
 
 
 def _latest(found: list[Access]) -> Access:
@@ -128,7 +139,7 @@ def _latest(found: list[Access]) -> Access:
 def views_shown(buffer: Buffer, region: Region) -> bool:
     """Whether a live read-only view shows any of these bytes; raises for a writable one."""
     shown = buffer.views_of(region)
-    if any(writable for _, writable in shown):
+    if any(view.writable for view in shown):
         raise ViewHeld(
             f"a live writable view shows bytes {region.lo}:{region.hi} of array {buffer.name!r}; "
             "drop it (del it and all its slices) before writing them otherwise"
@@ -164,14 +175,18 @@ def is_readable(buffer: Buffer) -> bool:
 
 def host_array(array: Array, backing: Backing) -> Host:
     """The array's bytes as the host sees them in `backing`. Untracked: never leaves transfers."""
+    if array.seen_by_host is not None and array.seen_by_host[0] is backing:
+        return array.seen_by_host[1]
     layout = array.layout
-    return np.ndarray(
+    made: Host = np.ndarray(
         layout.shape,
         array.dtype,
         buffer=backing.chunk.bytes,
         offset=backing.offset + layout.offset,
         strides=layout.strides,
     )
+    array.seen_by_host = (backing, made)
+    return made
 
 
 def flush(scheduler: Scheduler, backing: Backing, layout: Layout) -> None:

@@ -6,6 +6,7 @@ memory share one backing and so one page of the ledger (see `penstock.hostmemory
 
 from __future__ import annotations
 
+import math
 import mmap
 import operator
 from pathlib import Path
@@ -78,7 +79,7 @@ def in_place(device: Device, source: Host, alignment: int) -> Array | None:
 
 def host_empty(device: Device, shape: tuple[int, ...], dtype: Dtype) -> Host:
     """A NumPy array in memory that the device can use too; see `Device.host_empty`."""
-    nbytes = max(1, dtype.itemsize * int(np.prod(shape, dtype=object)))
+    nbytes = max(1, dtype.itemsize * math.prod(shape))
     scheduler = device.scheduler
     with scheduler.lock:
         scheduler.check()
@@ -94,7 +95,7 @@ def from_file(
     device: Device, path: Path, dtype: Dtype, shape: tuple[int, ...], offset: int, name: str
 ) -> Array:
     """A part of a file as an array; see `Device.from_file`."""
-    nbytes = dtype.itemsize * int(np.prod(shape, dtype=object))
+    nbytes = dtype.itemsize * math.prod(shape)
     try:
         offset = operator.index(offset)
     except TypeError as error:
@@ -122,8 +123,29 @@ def from_file(
         if tracing.active:
             tracing.emit("fallback", f"{path.name} is copied: {error}", path="copy")
     copied = device.array(part, name=name or path.name)
-    copied.buffer.writable = False
+    copied.buffer.make_read_only()
     return copied
+
+
+def from_dlpack(device: Device, source: Any, name: str) -> Array:
+    """What another library has, in place if it can be; see `Device.from_dlpack`."""
+    if isinstance(source, Array) and source.device is device:
+        return source
+    if not hasattr(source, "__dlpack__"):
+        raise ArgumentError(f"{type(source).__name__} does not speak DLPack; use dev.array")
+    try:
+        host = np.from_dlpack(source)
+    except (BufferError, RuntimeError, TypeError) as error:
+        raise ArgumentError(
+            f"{type(source).__name__} cannot be shared with the host through DLPack ({error}); "
+            "move it to the CPU first"
+        ) from error
+    try:
+        return adopt(device, host, name)
+    except CannotAdopt as error:
+        if tracing.active:
+            tracing.emit("fallback", f"{type(source).__name__} is copied: {error}", path="copy")
+    return device.array(host, name=name)
 
 
 def _span(source: Host) -> int:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from penstock.spirv import Binding, Member
 
 if TYPE_CHECKING:
+    from penstock.array import Array
     from penstock.driver.protocol import DeviceInfo
 
 
@@ -22,7 +23,9 @@ class Slot:
     `wants` stands for all that an array must be; slots that want the same have the same.
     """
 
-    __slots__ = ("access", "alignment", "dtype", "max_size", "min_size", "name", "wants", "writes")
+    __slots__ = (
+        "access", "alignment", "dtype", "max_size", "min_size", "name", "spare", "wants", "writes",
+    )  # fmt: skip
 
     def __init__(self, binding: Binding, info: DeviceInfo) -> None:
         self.name = binding.name
@@ -30,6 +33,7 @@ class Slot:
         self.writes = binding.access != "r"
         self.dtype = binding.dtype
         self.min_size = binding.min_size
+        self.spare: list[Array] = []  # temporaries for NumPy arguments; see `penstock.carrying`
         uniform = binding.kind == "uniform"
         self.max_size: Any = info.limits["uniform_range" if uniform else "binding_range"]
         self.alignment: Any = info.limits["uniform_alignment" if uniform else "binding_alignment"]

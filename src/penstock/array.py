@@ -13,16 +13,30 @@ from penstock import transfer
 from penstock.buffer import Buffer
 from penstock.closing import Closing
 from penstock.dtypes import Dtype, Shape, as_dtype, as_shape
-from penstock.errors import ArgumentError, DtypeMismatch, InvalidValue, ShapeMismatch
-from penstock.layout import Index, Layout, contiguous_strides, index_layout, region_of, rows_of
+from penstock.errors import (
+    ArgumentError,
+    DtypeMismatch,
+    InvalidValue,
+    RoleViolation,
+    ShapeMismatch,
+    Unsupported,
+)
+from penstock.hazards import Region
+from penstock.layout import Index, Layout, contiguous_strides, index_layout, region_of
 from penstock.pending import Pending
+from penstock.roles import AppendHistory, Role
 from penstock.sources import as_array
 
 if TYPE_CHECKING:
     from penstock.device import Device
+    from penstock.memory import Backing
+    from penstock.result import Result
     from penstock.stream import Stream
 
 Host: TypeAlias = "npt.NDArray[Any]"
+
+_DLPACK_CPU = (1, 0)
+_WRITABLE = 1  # PyBUF_WRITABLE
 
 
 class Array(Closing):
@@ -34,19 +48,20 @@ class Array(Closing):
 
     __slots__ = (
         "__weakref__", "accepted", "buffer", "contiguous", "dtype", "layout", "nbytes", "region",
-        "shape", "size",
+        "seen_by_host", "shape", "size",
     )  # fmt: skip
 
     def __init__(self, buffer: Buffer, layout: Layout, dtype: Dtype) -> None:
         self.accepted: Collection[object] = ()  # what kernels want and this array is known to be
+        self.seen_by_host: tuple[Backing, Host] | None = None  # kept by `access.host_array`
         self.buffer = buffer
         self.layout = layout
         self.dtype = dtype
         self.shape = layout.shape
         self.size = math.prod(layout.shape)
         self.nbytes = self.size * dtype.itemsize
-        self.region = region_of(layout)  #: the bytes of the buffer that this array covers
-        self.contiguous = not self.size or not rows_of(layout)[1]
+        #: The bytes of the buffer that this array covers, and whether they are one block.
+        self.region, self.contiguous = region_of(layout)
 
     @property
     def device(self) -> Device:
@@ -177,24 +192,30 @@ class Array(Closing):
         """
         return transfer.write(self, source, stream, borrow)
 
-    def read(self, stream: Stream | None = None, out: Host | None = None) -> Pending[Host]:
+    def read(
+        self, stream: Stream | None = None, out: Host | None = None, *, force: bool = False
+    ) -> Pending[Host]:
         """The content at this point of the stream, on its way to the host. Never blocks.
 
-        The result is a NumPy array of its own, or `out`.
+        The result is a NumPy array of its own, or `out`. `force` reads scratch, too.
         """
+        self._check_read("read()", force)
         return transfer.read(self, stream, out)
 
-    def numpy(self) -> Host:
+    def numpy(self, *, force: bool = False) -> Host:
         """The content as a NumPy array of its own; waits for the work that writes it."""
+        self._check_read("numpy()", force)
         return transfer.read_now(self)
 
-    def view(self, mode: Literal["r", "w", "rw"] = "r") -> Host:
+    def view(self, mode: Literal["r", "w", "rw"] = "r", *, force: bool = False) -> Host:
         """A NumPy array over the device's own bytes: no copy, after exactly the waits it needs.
 
         A held view is stable: the device does not write what a view shows (it gets a fresh
         backing, or the call raises `ViewHeld`), and does not touch what a writable view shows.
         Drop the array and its slices to end the view.
         """
+        if mode != "w":
+            self._check_read("view()", force)
         return transfer.view(self, mode)
 
     def copy_from(self, source: Array, stream: Stream | None = None) -> Pending[None]:
@@ -226,6 +247,150 @@ class Array(Closing):
             part.write(source)
         else:
             part.fill(value)
+
+    # Roles.
+
+    @property
+    def role(self) -> Role:
+        """The contract that the whole buffer is under: see `penstock.roles`."""
+        return self.buffer.role
+
+    def seal(self) -> Array:
+        """Make the buffer a weight: from now on nothing may write it. The array itself."""
+        with self.buffer.scheduler.lock:
+            self.buffer.check()
+            self.buffer.seal()
+        return self
+
+    @property
+    def length(self) -> int:
+        """How much of an append-only array is written: whole rows, from the first on."""
+        history = self._appended()
+        first = history.written[0] if history.written else Region(0, 0)
+        if first.lo > self.region.lo:
+            return 0
+        for count, stride in zip(self.shape, self.strides, strict=True):
+            if history.pitch and count * stride == history.pitch:  # appended as a[:, length]
+                return first.width // stride if first.pitch else count
+        return min(len(self), max(0, first.hi - self.region.lo) // max(1, self.strides[0]))
+
+    def reset(self) -> None:
+        """Let an append-only array be written from its start again; waits for nothing."""
+        with self.buffer.scheduler.lock:
+            self.buffer.check()
+            self._appended().written.clear()
+
+    def _appended(self) -> AppendHistory:
+        history = self.buffer.backing.history
+        if not isinstance(history, AppendHistory):
+            raise RoleViolation(f"array {self.name!r} has the role {self.role!r}, not 'append'")
+        return history
+
+    def _check_read(self, what: str, force: bool) -> None:
+        if not force:
+            self.buffer.check_host_read(self.region, what)
+
+    # Other libraries.
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """The bytes themselves for another library, as if by `view()`; with `copy`, a copy.
+
+        A library that cannot be told that memory is read-only gets a writable view, and the device
+        keeps away from the bytes until it lets go of them.
+        """
+        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
+            raise BufferError(f"array {self.name!r} can be exported for the CPU only")
+        if copy:
+            return self.numpy().__dlpack__(max_version=max_version)
+        shown = self.view("r" if max_version is not None else "rw")
+        return shown.__dlpack__(max_version=max_version)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _DLPACK_CPU
+
+    def __buffer__(self, flags: int) -> memoryview:
+        """What `memoryview(x)` shows, from Python 3.12 on; a view like any other."""
+        return self.view("rw" if flags & _WRITABLE else "r").data
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles as its content, which unpickles as a NumPy array: a device does not travel."""
+        return _as_it_is, (self.numpy(),)
+
+    def __copy__(self) -> Array:
+        return self.copy()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Array:
+        return self.copy()
+
+    def __str__(self) -> str:
+        """The values, as NumPy prints them; of scratch, which has none, what it is."""
+        return repr(self) if self.role == "scratch" or self.closed else str(self.numpy())
+
+    # Reductions: of all elements, with NumPy's dtypes and rules. The value is on its way, and
+    # nothing waits before it is used. The arguments of NumPy's that are refused are there for
+    # np.sum(x) and its like, which pass them.
+
+    def sum(
+        self, axis: None = None, dtype: None = None, out: None = None, *,
+        stream: Stream | None = None,
+    ) -> Result:  # fmt: skip
+        """The sum of all elements; of integers in 64 bits, of float16 in float32."""
+        return self._reduce("sum", stream, axis=axis, dtype=dtype, out=out)
+
+    def mean(
+        self, axis: None = None, dtype: None = None, out: None = None, *,
+        stream: Stream | None = None,
+    ) -> Result:  # fmt: skip
+        """The mean of all elements; of integers as float64."""
+        return self._reduce("mean", stream, axis=axis, dtype=dtype, out=out)
+
+    def min(self, axis: None = None, out: None = None, *, stream: Stream | None = None) -> Result:
+        """The smallest element, or NaN if there is one."""
+        return self._reduce("min", stream, axis=axis, out=out)
+
+    def max(self, axis: None = None, out: None = None, *, stream: Stream | None = None) -> Result:
+        """The largest element, or NaN if there is one."""
+        return self._reduce("max", stream, axis=axis, out=out)
+
+    def argmin(
+        self, axis: None = None, out: None = None, *, stream: Stream | None = None
+    ) -> Result:
+        """The index of the first smallest element, or of the first NaN, in the flat array."""
+        return self._reduce("argmin", stream, axis=axis, out=out)
+
+    def argmax(
+        self, axis: None = None, out: None = None, *, stream: Stream | None = None
+    ) -> Result:
+        """The index of the first largest element, or of the first NaN, in the flat array."""
+        return self._reduce("argmax", stream, axis=axis, out=out)
+
+    def any(self, axis: None = None, out: None = None, *, stream: Stream | None = None) -> Result:
+        """Whether any element is true."""
+        return self._reduce("any", stream, axis=axis, out=out)
+
+    def all(self, axis: None = None, out: None = None, *, stream: Stream | None = None) -> Result:
+        """Whether all elements are true."""
+        return self._reduce("all", stream, axis=axis, out=out)
+
+    def dot(self, y: Array, *, stream: Stream | None = None) -> Result:
+        """The inner product with another array of one dimension and the same dtype."""
+        return self.device.reductions.dot(self, y, stream)
+
+    def _reduce(self, operation: str, stream: Stream | None, **refused: Any) -> Result:
+        for name, value in refused.items():
+            if value is not None:
+                raise Unsupported(
+                    f"{operation} with {name}={value!r}: a device reduces whole arrays; use "
+                    f"x.numpy().{operation}({name}=…), or a kernel"
+                )
+        return self.device.reductions.reduce(operation, self, stream=stream)
 
     # Values at once.
 
@@ -286,3 +451,7 @@ class Array(Closing):
             raise ShapeMismatch(
                 f"{what} needs a contiguous array; take a contiguous copy with copy() first"
             )
+
+
+def _as_it_is(content: Host) -> Host:
+    return content

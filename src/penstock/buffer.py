@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
 from penstock import tracing
-from penstock.errors import Closed, ReadOnly, ViewHeld
+from penstock.errors import Closed, ReadOnly, RoleViolation, ViewHeld
 from penstock.hazards import Region
-from penstock.memory import Backing
+from penstock.memory import Backing, Shown
+from penstock.roles import AppendHistory, Role
 
 if TYPE_CHECKING:
     from penstock.device import Device
@@ -28,8 +30,8 @@ class Buffer:
     """
 
     __slots__ = (
-        "__weakref__", "_old", "backing", "closed", "graphs", "name", "nbytes", "pinned",
-        "scheduler", "writable",
+        "__weakref__", "_old", "backing", "closed", "graphs", "guarded", "name", "nbytes", "pinned",
+        "role", "scheduler", "sealed", "writable",
     )  # fmt: skip
 
     def __init__(
@@ -49,6 +51,9 @@ class Buffer:
         self.pinned = pinned
         self.writable = writable
         self.closed = False
+        self.role: Role = "generic"
+        self.sealed = False  # a weight that nothing may write any more
+        self.guarded = not writable  # whether a write by the device needs a closer look
         self.graphs = 0  # encoded graphs that know its backing's address
         self._old: list[Backing] = []
 
@@ -83,18 +88,32 @@ class Buffer:
     def rename(self, reason: str, fresh: Backing | None = None) -> None:
         """Switch to a fresh backing: the given one, or one of undefined content."""
         old = self.backing
-        self.backing = fresh or self.scheduler.pool.allocate(self.nbytes)
+        self.backing = fresh or self.new_backing()
+        new_page = self.backing.history
+        if isinstance(new_page, AppendHistory) and isinstance(old.history, AppendHistory):
+            new_page.written = list(old.history.written)
         self._old.append(old)
         self.scheduler.retire(old)
         if tracing.active:
             tracing.emit("rename", reason, buffer=self.name, lo=0, hi=self.nbytes, path="rename")
 
-    def views_of(self, region: Region) -> list[tuple[Region, bool]]:
-        """The live host views that show any of these bytes, and whether each may write."""
+    def new_backing(self) -> Backing:
+        """Fresh memory for this buffer, on a ledger page that knows what it has to know."""
+        scheduler = self.scheduler
+        pool = scheduler.host_pool if self.role == "output" else scheduler.pool
+        fresh = pool.allocate(self.nbytes)
+        history = self.backing.history
+        if isinstance(history, AppendHistory):
+            fresh.history = AppendHistory(fresh.history)
+        fresh.history.quiet = history.quiet
+        return fresh
+
+    def views_of(self, region: Region) -> list[Shown]:
+        """The live host views that show any of these bytes."""
         if not self.backing.views:
             return []
         self.scheduler.drain()
-        return [view for view in self.backing.views if view[0].overlaps(region)]
+        return [view for view in self.backing.views if view.region.overlaps(region)]
 
     def backing_for(
         self, stream: Stream, region: Region, what: str, *, write: bool, overwrite: bool = False
@@ -107,23 +126,66 @@ class Buffer:
             self._make_way(stream, region, what, write=write, overwrite=overwrite)
         return self.backing
 
-    def check_writable(self, what: str) -> None:
+    def take_role(self, role: Role) -> None:
+        """Be under a contract from now on; see `penstock.roles`."""
+        self.role = role
+        history = self.backing.history
+        if role == "append":
+            history = self.backing.history = AppendHistory(history)
+        history.quiet = role in ("append", "scratch")
+        self.guarded = self.guarded or role == "append"
+
+    def make_read_only(self) -> None:
+        self.writable = False
+        self.guarded = True
+
+    def seal(self) -> None:
+        """Become a weight: nothing may write it any more."""
+        self.role = "weight"
+        self.sealed = self.guarded = True
+
+    def check_write(self, region: Region, what: str, *, by_host: bool = False) -> None:
+        """Raise unless the memory and the role allow to write these bytes."""
         if not self.writable:
             raise ReadOnly(
                 f"{what} writes array {self.name!r}, whose memory is read-only "
                 "(a file, or a read-only NumPy array); use dev.array to get a writable copy"
             )
+        if self.sealed:
+            self._violated(what, "writes", region, "a sealed weight is never written")
+        if by_host and self.role == "output":
+            self._violated(what, "writes", region, "an output is written by the device only")
+        history = self.backing.history
+        if isinstance(history, AppendHistory) and (earlier := history.overlap(region)) is not None:
+            rule = f"bytes {earlier.lo}:{earlier.hi} are written already; reset() starts anew"
+            self._violated(what, "writes", region, rule)
+
+    def wrote(self, region: Region) -> None:
+        """The host wrote these bytes itself; what the device writes, the ledger knows."""
+        history = self.backing.history
+        if isinstance(history, AppendHistory):
+            history.mark(region)
+
+    def check_host_read(self, region: Region, what: str) -> None:
+        """Raise unless the role allows the host to look at these bytes."""
+        if self.role == "scratch":
+            rule = "its content means nothing between steps; force=True reads it nevertheless"
+            self._violated(what, "reads", region, rule)
+
+    def _violated(self, what: str, verb: str, region: Region, rule: str) -> NoReturn:
+        raise RoleViolation(
+            f"{what} {verb} bytes {region.lo}:{region.hi} of array {self.name!r}, which has the "
+            f"role {self.role!r}: {rule}"
+        )
 
     def _make_way(
         self, stream: Stream, region: Region, what: str, *, write: bool, overwrite: bool
     ) -> None:
         shown = self.views_of(region)
-        if any(writable for _, writable in shown):
-            raise ViewHeld(
-                f"{what} uses bytes {region.lo}:{region.hi} of array {self.name!r}, which a live "
-                "writable view still shows; drop the view (del it and all its slices) first"
-            )
-        if not write or not shown:
+        for view in shown:
+            if view.release is not None:
+                self._wait_for_release(stream, view, region, what)
+        if not write or all(view.writable for view in shown):
             return
         if self.pinned or self.graphs:
             why = "it is adopted" if self.pinned else "a graph uses it"
@@ -132,8 +194,9 @@ class Buffer:
                 f"view still shows, and its memory cannot be replaced because {why}; "
                 "drop the view first, or take a copy with numpy()"
             )
-        fresh = self.scheduler.pool.allocate(self.nbytes)
-        if not overwrite or region.pitch or region.hi - region.lo < self.nbytes:
+        fresh = self.new_backing()
+        whole = not region.pitch and region.hi - region.lo == self.nbytes
+        if self.role != "output" and not (overwrite and whole):
             # Before the switch: if this fails, the buffer is what it was.
             try:
                 self._copy_all(stream, fresh)
@@ -141,6 +204,19 @@ class Buffer:
                 self.scheduler.retire(fresh)
                 raise
         self.rename(f"{what} writes what a view still shows", fresh)
+
+    def _wait_for_release(self, stream: Stream, view: Shown, region: Region, what: str) -> None:
+        """Let the stream wait, on the device, for another thread to let go of a writable view."""
+        assert view.release is not None
+        if view.thread == threading.get_ident():
+            raise ViewHeld(
+                f"{what} uses bytes {region.lo}:{region.hi} of array {self.name!r}, which a live "
+                "writable view of this thread's still shows; drop the view (del it and all its "
+                "slices) first"
+            )
+        lane, value = view.release
+        if stream.lane.seen.get(lane.number, 0) < value:
+            stream.wait_for_lanes({lane: value})
 
     def _copy_all(self, stream: Stream, fresh: Backing) -> None:
         whole = Region(0, self.nbytes)

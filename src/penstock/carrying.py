@@ -1,20 +1,24 @@
 """NumPy arrays as arguments of a kernel: carried to the device, and back if it writes them.
 
-Each gets a temporary array from the pool, so that from the second call on nothing is allocated.
-Memory that the device can use in place (adopted, or from `host_empty`) is used in place. Whatever
-the kernel writes is back in the caller's array when the call returns; that takes one wait, after
-everything is queued.
+Each gets a temporary array, which its slot keeps for the next call, so that from the second call on
+nothing is allocated. Memory that the device can use in place (adopted, or from `host_empty`) is
+used in place. Whatever the kernel writes is back in the caller's array when the call returns; that
+takes one wait, after everything is queued.
+
+A temporary is known to one call at a time. So the host fills it without asking the ledger, once no
+launch in flight uses it, and empties it when the launch is done.
 """
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock import adoption, transfer
-from penstock.access import is_readable
+from penstock import adoption, tracing, transfer
+from penstock.access import emit_copy, flush, host_array, invalidate, is_mapped, is_readable
 from penstock.arguments import Slot, same_bytes
 from penstock.array import Array
 from penstock.dtypes import as_dtype
@@ -28,14 +32,21 @@ _WORK = 10_000  # steps to find out whether two arrays share memory
 
 Host = npt.NDArray[Any]
 
+_SPARE = 8  # temporaries that a slot keeps
+
 
 class Carried(NamedTuple):
     """A NumPy array and the array that stands for it on the device."""
 
     host: Host
     array: Array
-    back: bool  # the kernel writes it
+    slot: Slot
     in_place: bool  # they are the same memory
+
+    @property
+    def back(self) -> bool:
+        """Whether the kernel writes it."""
+        return self.slot.writes
 
 
 def bring_in(
@@ -53,35 +64,78 @@ def bring_in(
         if any(each.back and _share_memory(each.host, host) for each in carried):
             raise ArgumentError(f"{label}: two arguments that the kernel writes share memory")
     array = adoption.in_place(device, host, slot.alignment)
-    in_place = array is not None
-    if array is None:
-        array = device.empty(host.shape, dtype, name=f"{slot.name} of {kernel}")
+    if array is not None:
+        carried.append(Carried(host, array, slot, in_place=True))
+        return array
+    array = _temporary(device, slot, host.shape, dtype, f"{slot.name} of {kernel}")
+    carried.append(Carried(host, array, slot, in_place=False))
+    if not is_mapped(array.buffer):
         array.write(host, stream)
-    carried.append(Carried(host, array, slot.writes, in_place))
+        return array
+    backing = array.buffer.backing
+    start = time.perf_counter()
+    np.copyto(host_array(array, backing), host)
+    flush(device.scheduler, backing, array.layout)
+    if tracing.active:
+        emit_copy(array, "direct", "a NumPy argument", start=start, seconds=_since(start))
     return array
 
 
 def bring_back(carried: list[Carried], stream: Stream, value: int) -> None:
     """Wait for the launch if the caller's memory has to do with it, and fill what it wrote."""
-    if not any(each.back or each.in_place for each in carried):
-        return
     scheduler = stream.scheduler
-    copied = [each for each in carried if each.back and not each.in_place]
-    # Where the host cannot read the memory itself, the device copies before the one wait.
-    arriving = {
-        number: transfer.read(each.array, stream, None)
-        for number, each in enumerate(copied)
-        if not is_readable(each.array.buffer)
-    }
-    points = {stream.lane: value}
-    for pending in arriving.values():
-        points.update(pending._points)
-    scheduler.wait_for(points, None, "a kernel writes a NumPy array")
-    for number, each in enumerate(copied):
-        if number in arriving:
-            np.copyto(each.host, arriving[number].result())
-        else:
-            transfer.read(each.array, stream, each.host)
+    if any(each.back or each.in_place for each in carried):
+        copied = [each for each in carried if each.back and not each.in_place]
+        # Where the host cannot read the memory itself, the device copies before the one wait.
+        arriving = {
+            number: transfer.read(each.array, stream, None)
+            for number, each in enumerate(copied)
+            if not is_readable(each.array.buffer)
+        }
+        points = {stream.lane: value}
+        for pending in arriving.values():
+            points.update(pending._points)
+        scheduler.wait_for(points, None, "a kernel writes a NumPy array")
+        for number, each in enumerate(copied):
+            if number in arriving:
+                np.copyto(each.host, arriving[number].result())
+            else:
+                _empty(each)
+    with scheduler.lock:
+        for each in carried:
+            if not each.in_place and len(each.slot.spare) < _SPARE:
+                each.slot.spare.append(each.array)
+
+
+def _temporary(
+    device: Device, slot: Slot, shape: tuple[int, ...], dtype: np.dtype[Any], name: str
+) -> Array:
+    """An array that no call and no launch in flight uses."""
+    with device.scheduler.lock:
+        for number, array in enumerate(slot.spare):
+            if array.shape == shape and array.dtype == dtype:
+                history = array.buffer.backing.history
+                for lane in history.pending():
+                    lane.owner.poll()
+                if not history.pending():
+                    return slot.spare.pop(number)
+        if len(slot.spare) == _SPARE:
+            slot.spare.pop(0)
+    return device.empty(shape, dtype, name=name)
+
+
+def _empty(each: Carried) -> None:
+    array = each.array
+    backing = array.buffer.backing
+    start = time.perf_counter()
+    invalidate(array.buffer.scheduler, backing, array.layout)
+    np.copyto(each.host, host_array(array, backing))
+    if tracing.active:
+        emit_copy(array, "direct", "a NumPy argument", start=start, seconds=_since(start))
+
+
+def _since(start: float) -> float:
+    return time.perf_counter() - start
 
 
 def _share_memory(a: Host, b: Host) -> bool:

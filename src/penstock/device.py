@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -17,12 +18,15 @@ from penstock.buffer import Buffer
 from penstock.closing import Closing
 from penstock.driver.protocol import DeviceInfo, Driver, Reference
 from penstock.dtypes import Shape, as_dtype, as_shape
+from penstock.elementwise import Elementwise
 from penstock.errors import ArgumentError, InvalidValue, NoDevice, Timeout
 from penstock.graph import Graph
 from penstock.hazards import Lane
 from penstock.kernel import Kernel
 from penstock.layout import Layout, contiguous_strides
 from penstock.memory import MemoryStats
+from penstock.reductions import Reductions
+from penstock.roles import Role, as_role
 from penstock.scheduler import Scheduler
 from penstock.scratch import Scratch
 from penstock.sources import as_array
@@ -82,29 +86,38 @@ class Device(Closing):
             opened.close()
             raise
         self.default_stream = self.stream(name="default stream")
+        self.reductions = Reductions(self)
 
     # Arrays.
 
-    def empty(self, shape: Shape, dtype: npt.DTypeLike = np.float32, *, name: str = "") -> Array:
-        """An array of undefined content."""
-        dims, kind = as_shape(shape), as_dtype(dtype)
-        nbytes = kind.itemsize * int(np.prod(dims, dtype=object))
-        layout = Layout(0, dims, contiguous_strides(dims, kind.itemsize), kind.itemsize)
-        scheduler = self.scheduler
-        with scheduler.lock:
-            scheduler.check()
-            scheduler.drain()
-            backing = scheduler.pool.allocate(nbytes)
-            buffer = Buffer(scheduler, backing, nbytes, name or scheduler.new_name())
-        return Array(buffer, layout, kind)
+    def empty(
+        self,
+        shape: Shape,
+        dtype: npt.DTypeLike = np.float32,
+        *,
+        name: str = "",
+        role: Role = "generic",
+    ) -> Array:
+        """An array of undefined content. `role` is a contract on its use: see `penstock.roles`."""
+        made = self._new(shape, dtype, name, role)
+        made.buffer.take_role(role)
+        return made
 
     def array(
-        self, source: npt.ArrayLike, dtype: npt.DTypeLike | None = None, *, name: str = ""
+        self,
+        source: npt.ArrayLike,
+        dtype: npt.DTypeLike | None = None,
+        *,
+        name: str = "",
+        role: Role = "generic",
     ) -> Array:
-        """A new array with a copy of `source`."""
+        """A new array with a copy of `source`. With `role="weight"` it is sealed at once."""
         data = as_array(source, None if dtype is None else as_dtype(dtype))
-        made = self.empty(data.shape, data.dtype, name=name)
+        made = self._new(data.shape, data.dtype, name, role)
         made.write(data)
+        made.buffer.take_role(role)
+        if role == "weight":
+            made.seal()
         return made
 
     def asarray(self, source: Array | npt.ArrayLike) -> Array:
@@ -112,18 +125,39 @@ class Device(Closing):
         return source if isinstance(source, Array) and source.device is self else self.array(source)
 
     def full(
-        self, shape: Shape, value: Any, dtype: npt.DTypeLike | None = None, *, name: str = ""
+        self,
+        shape: Shape,
+        value: Any,
+        dtype: npt.DTypeLike | None = None,
+        *,
+        name: str = "",
+        role: Role = "generic",
     ) -> Array:
         """An array filled with one value."""
-        made = self.empty(shape, np.asarray(value).dtype if dtype is None else dtype, name=name)
+        made = self._new(shape, np.asarray(value).dtype if dtype is None else dtype, name, role)
         made.fill(value)
+        made.buffer.take_role(role)
         return made
 
-    def zeros(self, shape: Shape, dtype: npt.DTypeLike = np.float32, *, name: str = "") -> Array:
-        return self.full(shape, 0, dtype, name=name)
+    def zeros(
+        self,
+        shape: Shape,
+        dtype: npt.DTypeLike = np.float32,
+        *,
+        name: str = "",
+        role: Role = "generic",
+    ) -> Array:
+        return self.full(shape, 0, dtype, name=name, role=role)
 
-    def ones(self, shape: Shape, dtype: npt.DTypeLike = np.float32, *, name: str = "") -> Array:
-        return self.full(shape, 1, dtype, name=name)
+    def ones(
+        self,
+        shape: Shape,
+        dtype: npt.DTypeLike = np.float32,
+        *,
+        name: str = "",
+        role: Role = "generic",
+    ) -> Array:
+        return self.full(shape, 1, dtype, name=name, role=role)
 
     def empty_like(
         self, x: Array | npt.NDArray[Any], dtype: npt.DTypeLike | None = None, *, name: str = ""
@@ -143,6 +177,20 @@ class Device(Closing):
     def full_like(self, x: Array | npt.NDArray[Any], value: Any, *, name: str = "") -> Array:
         return self.full(x.shape, value, x.dtype, name=name)
 
+    def _new(self, shape: Shape, dtype: npt.DTypeLike, name: str, role: Role) -> Array:
+        """An array in the memory that suits its role, which it does not have yet."""
+        dims, kind = as_shape(shape), as_dtype(dtype)
+        nbytes = kind.itemsize * math.prod(dims)
+        layout = Layout(0, dims, contiguous_strides(dims, kind.itemsize), kind.itemsize)
+        scheduler = self.scheduler
+        with scheduler.lock:
+            scheduler.check()
+            scheduler.drain()
+            pool = scheduler.host_pool if as_role(role) == "output" else scheduler.pool
+            backing = pool.allocate(nbytes)
+            buffer = Buffer(scheduler, backing, nbytes, name or scheduler.new_name())
+        return Array(buffer, layout, kind)
+
     def adopt(self, source: npt.NDArray[Any], *, name: str = "") -> Array:
         """An array that *is* the caller's memory: no copy, now or later.
 
@@ -155,6 +203,14 @@ class Device(Closing):
     def host_empty(self, shape: Shape, dtype: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
         """A NumPy array of undefined content that this device can always adopt."""
         return adoption.host_empty(self, as_shape(shape), as_dtype(dtype))
+
+    def from_dlpack(self, source: Any, *, name: str = "") -> Array:
+        """An array of another library's (a PyTorch tensor, …) as one of this device.
+
+        Its memory is used in place where the device can, as by `adopt`; else it is copied once,
+        and the receipt says so.
+        """
+        return adoption.from_dlpack(self, source, name)
 
     def from_file(
         self,
@@ -196,6 +252,26 @@ class Device(Closing):
             defines=defines or {},
             constants=constants or {},
             reference=reference,
+        )
+
+    def elementwise(
+        self,
+        operation: str,
+        parameters: str,
+        *,
+        name: str = "",
+        preamble: str = "",
+        reference: Reference | None = None,
+    ) -> Elementwise:
+        """A kernel from what it does to element `i` of `n`, called without `threads=`.
+
+        `saxpy = dev.elementwise("y[i] = a * x[i] + y[i]", "in float32 x, inout float32 y, float32
+        a")`, then `saxpy(x, y, 2.0)`. `preamble` is GLSL that comes before it, such as functions.
+        `reference` is for the simulator: a Python function of the same parameters, which changes
+        the arrays, flat, in place.
+        """
+        return Elementwise(
+            self, operation, parameters, name=name, preamble=preamble, reference=reference
         )
 
     def scratch(self, stream: Stream | None = None, *, name: str = "scratch") -> Scratch:

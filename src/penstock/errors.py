@@ -25,6 +25,7 @@ __all__ = [
     "NotWhileRecording",
     "OutOfMemory",
     "ReadOnly",
+    "RoleViolation",
     "ShapeMismatch",
     "Timeout",
     "Unsupported",
@@ -66,6 +67,10 @@ class CannotAdopt(Error, ValueError):
 
 class CannotRead(Error, OSError):
     """A file that is missing or cannot be read."""
+
+
+class RoleViolation(Error, ValueError):
+    """An access that the role of an array does not allow."""
 
 
 class ViewHeld(Error, BufferError):

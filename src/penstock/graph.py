@@ -312,14 +312,18 @@ class Graph(Closing):
             on = self._check(stream)
             variant = self._variant(self._values(changed))
             for buffer, region, write in variant.touched:
-                if buffer.closed or buffer.backing.views:
+                if buffer.closed or buffer.sealed or buffer.backing.views:
                     buffer.check()
+                    if write and buffer.sealed:
+                        buffer.check_write(region, "a graph")
                     buffer.backing_for(on, region, "a graph", write=write)
             results = variant.new_results()
             on.begin(variant.uses).execute(variant.commands)
             if tracing.active:
                 what = f"{len(self._nodes)} commands with {variant.barriers} barriers between them"
                 tracing.emit("replay", what)
+            if results:
+                on.expect_result()
             value = on.note(variant.uses, "a graph")
             variant.replayed(on.lane, value)
         for result in results:
@@ -516,7 +520,7 @@ class _Encoder:
                 break
         array.buffer.check()
         if write:
-            array.buffer.check_writable("a graph")
+            array.buffer.check_write(array.region, "a graph")
         return array
 
     def room(self, like: Array) -> Array:

@@ -124,9 +124,10 @@ class Access:
 class History:
     """The accesses to one piece of memory that may still matter."""
 
-    __slots__ = ("reads", "writes")
+    __slots__ = ("quiet", "reads", "writes")
 
     def __init__(self) -> None:
+        self.quiet = False  # whether the host has no business in what the device writes here
         self.reads: list[Access] = []
         self.writes: list[Access] = []
 

@@ -155,6 +155,8 @@ class Kernel(Closing):
         with self.scheduler.lock:
             if not self._closed:
                 self._closed = True
+                for slot in self.slots:
+                    slot.spare.clear()
                 self.scheduler.retire_program(self.program)
                 self.scheduler.forget_rings(self)
                 if self.results is not None:
@@ -300,8 +302,11 @@ class Kernel(Closing):
     def backings(self, arrays: tuple[Array, ...], stream: Stream) -> list[Backing]:
         """The memory to use for each array, where that takes a closer look."""
         for slot, array in zip(self.slots, arrays, strict=True):
-            array.buffer.check()
-            array.buffer.backing_for(stream, array.region, self.what, write=slot.writes)
+            buffer = array.buffer
+            buffer.check()
+            if slot.writes and buffer.guarded:
+                buffer.check_write(array.region, self.what)
+            buffer.backing_for(stream, array.region, self.what, write=slot.writes)
         # Only now: making way for a view of one array may have moved another of the same buffer.
         return [array.buffer.backing for array in arrays]
 
@@ -321,7 +326,10 @@ class Kernel(Closing):
         if self.scheduler.closed or self.scheduler.lost is not None or self._closed:
             self._explain_closed()
         for slot in self.slots:
-            self.check_array(slot, given[slot.name], given)
+            array = given[slot.name]
+            self.check_array(slot, array, given)
+            if slot.writes and array.buffer.guarded:
+                array.buffer.check_write(array.region, self.what)
         return Launch(self, tuple(given[slot.name] for slot in self.slots), block, counts)
 
     def bindings(
@@ -371,6 +379,8 @@ class Kernel(Closing):
             on.begin(uses).dispatch_indirect(self.program, flat, block, counts.memory, lo)
             if tracing.active:
                 tracing.emit("launch", f"{self.name} in groups of {groups.name!r}")
+            if result is not None:
+                on.expect_result()
             value = on.note(uses, self.what)
             if ring is not None:
                 ring.taken(value)
@@ -457,8 +467,6 @@ class Kernel(Closing):
                 f"multiples of {slot.alignment}. Slice at such multiples, or pass "
                 f"{slot.name}=x.copy()"
             )
-        if slot.writes:
-            array.buffer.check_writable(self.what)
         array.accepted = {*array.accepted, slot.wants}
 
     def _explain_scalars(self, given: Mapping[str, Any]) -> None:

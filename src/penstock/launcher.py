@@ -73,7 +73,7 @@ _ARRAY = """
             self.check_array(slot_{1}, {0}, {given})
         buffer = {0}.buffer
         backing_{1} = buffer.backing
-        if buffer.closed or backing_{1}.views:
+        if buffer.closed or backing_{1}.views{guarded}:
             as_usual = False
 """
 
@@ -132,7 +132,13 @@ def make_launch(kernel: Kernel) -> Callable[..., Any]:
         indirect=f"return self._launch_indirect({given}, stream, threads, groups, {carried})",
         arrays=_BACKINGS.format(
             arrays="".join(
-                _ARRAY.format(variables[s.name], number, given=given) for number, s in numbered
+                _ARRAY.format(
+                    variables[slot.name],
+                    number,
+                    given=given,
+                    guarded=" or buffer.guarded" if slot.writes else "",
+                )
+                for number, slot in numbered
             ).strip(),
             backings=", ".join(f"backing_{number}" for number, _ in numbered),
             variables=", ".join(variables[slot.name] for slot in slots),
@@ -156,7 +162,8 @@ def make_launch(kernel: Kernel) -> Callable[..., Any]:
         + ("ring.use, " if in_ring else "")
         + ("result.slot.use, " if has_result else ""),
         flat=_flat(kernel, variables),
-        note="value = stream.note(uses, what)"
+        note=("stream.expect_result(); " if has_result else "")
+        + "value = stream.note(uses, what)"
         + ("; ring.taken(value)" if in_ring else "")
         + ("; result.launched(stream.lane, value)" if has_result else ""),
         end=("if carried: bring_back(carried, stream, value)" if slots else "pass")

@@ -114,14 +114,19 @@ def row_offsets(layout: Layout) -> tuple[int, npt.NDArray[np.int64]]:
     return width, offsets
 
 
-def region_of(layout: Layout) -> Region:
-    """The bytes a layout touches; exact for a block and for pitched rows, else their span."""
+def region_of(layout: Layout) -> tuple[Region, bool]:
+    """The bytes a layout touches, and whether they are one block in C order.
+
+    The bytes are exact for a block and for pitched rows, else their span.
+    """
     if not math.prod(layout.shape):
-        return Region(layout.offset, layout.offset)
+        return Region(layout.offset, layout.offset), True
     width, shape, strides = rows_of(layout)
+    if not shape:
+        return Region(layout.offset, layout.offset + width), True
     steps = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
     lo = layout.offset + sum(min(0, step) for step in steps)
     hi = layout.offset + sum(max(0, step) for step in steps) + width
     if len(shape) == 1 and abs(strides[0]) > width:
-        return Region(lo, hi, width, abs(strides[0]))
-    return Region(lo, hi)
+        return Region(lo, hi, width, abs(strides[0])), False
+    return Region(lo, hi), False

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.driver.protocol import Driver, Memory
 from penstock.errors import OutOfMemory
-from penstock.hazards import History, Region
+from penstock.hazards import History, Lane, Region
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,6 +57,19 @@ class Chunk:
         self.live = 0
 
 
+class Shown(NamedTuple):
+    """Bytes of a backing that a live NumPy array shows."""
+
+    region: Region
+    #: For a writable view: the thread that holds it, and the point at which it lets go.
+    thread: int = 0
+    release: tuple[Lane, int] | None = None
+
+    @property
+    def writable(self) -> bool:
+        return self.release is not None
+
+
 class Backing:
     """A piece of device memory with its ledger page."""
 
@@ -73,7 +86,7 @@ class Backing:
         self.history = History()
         self.owners = 1  # buffers over it; only adopted memory ever has more
         self.holds = 0  # NumPy arrays, alive somewhere, that show these bytes
-        self.views: list[tuple[Region, bool]] = []  # what the device must respect of them
+        self.views: list[Shown] = []  # what the device must respect of them
 
     @property
     def mapped(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,13 +25,12 @@ class Result(Pending[Any], NDArrayOperatorsMixin):
     `while x.max() > limit:` works as it reads. Dropping it unread waits for nothing.
     """
 
-    __slots__ = ("_convert", "_slot")
+    __slots__ = ("_slot",)
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, scheduler: Scheduler, what: str, slot: ResultSlot) -> None:
         super().__init__(scheduler, {}, what)
         self._slot: ResultSlot | None = slot
-        self._convert: Callable[[Any], Any] | None = None
 
     @property
     def slot(self) -> ResultSlot | None:
@@ -45,11 +43,6 @@ class Result(Pending[Any], NDArrayOperatorsMixin):
         if self._slot is not None:
             self._slot.taken(lane, value)
 
-    def then(self, convert: Callable[[Any], Any]) -> Result:
-        """The same result, with `convert` applied to its value when it is read."""
-        self._convert = convert
-        return self
-
     def result(self, timeout: float | None = None) -> Any:
         """The value; waits for it at most `timeout` seconds."""
         if self._slot is None:
@@ -60,8 +53,7 @@ class Result(Pending[Any], NDArrayOperatorsMixin):
             if slot is not None:  # no other thread was faster
                 if self._scheduler.closed:
                     raise Closed(f"{self._scheduler.name} was closed before {self._what} was read")
-                value = slot.read()
-                self._value = value if self._convert is None else self._convert(value)
+                self._value = slot.read()
                 self._slot = None
                 slot.give_back()
         return self._value

@@ -23,11 +23,19 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from penstock import tracing
 from penstock.driver.protocol import Driver
-from penstock.errors import ArgumentError, Closed, DeviceLost, ForkedDevice, OutOfMemory
-from penstock.hazards import Lane, Region
+from penstock.errors import (
+    ArgumentError,
+    Closed,
+    DeviceLost,
+    ForkedDevice,
+    OutOfMemory,
+    ViewHeld,
+)
+from penstock.hazards import Lane
 from penstock.hostlane import HostLane
 from penstock.hostmemory import HostMemory
-from penstock.memory import Backing, MemoryStats, Pool
+from penstock.memory import Backing, MemoryStats, Pool, Shown
+from penstock.pending import Pending
 from penstock.pump import Pump
 from penstock.stream import Stream
 
@@ -37,9 +45,6 @@ if TYPE_CHECKING:
 
 _SLICE = 0.1  # seconds; waits wake this often, to hear of Ctrl-C and of a lost device
 _CLOSE_TIMEOUT = 30.0  # seconds that closing gives a kernel to end
-
-#: A view that ended: its memory, what the device had to respect of it, and what it left to do.
-_Released = tuple[Backing, tuple[Region, bool] | None, Callable[[], None] | None]
 
 _alive: weakref.WeakSet[Scheduler] = weakref.WeakSet()
 
@@ -72,12 +77,16 @@ class Scheduler:
         self._idle_host_lanes = list(self._host_lanes)
         self._leaving: set[Backing] = set()  # adopted, dropped, perhaps still in use
         self._dropped: deque[Backing] = deque()
-        self._released: deque[_Released] = deque()
+        self._view_lanes: list[HostLane] = []  # of writable views, not of copies
+        self._idle_view_lanes: list[HostLane] = []
+        self._held: dict[Lane, int] = {}  # writable views alive, by the thread that holds them
+        self._released: deque[tuple[Backing, Shown | None]] = deque()
         self._forgotten: deque[Stream] = deque()
         self._dropped_programs: deque[Any] = deque()
         self._dropped_graphs: deque[list[Any]] = deque()
         self._to_release: list[tuple[Callable[[], None], dict[Lane, int]]] = []
         self._torn_down = False
+        self.done: Pending[None] = Pending(self, {}, "a transfer", value=None)
         _alive.add(self)
 
     # State.
@@ -166,6 +175,14 @@ class Scheduler:
                 points[host.lane] = host.lane.submitted
         return points
 
+    def publish_everything(self) -> dict[Lane, int]:
+        """Make visible to the host what no submission did so far; when that is done."""
+        points: dict[Lane, int] = {}
+        for stream in self._all_streams():
+            if stream.published < stream.lane.recorded:
+                points[stream.lane] = stream.publish()
+        return points
+
     def poll(self) -> None:
         """Learn how far every stream has come."""
         try:
@@ -194,25 +211,67 @@ class Scheduler:
         self, points: dict[Lane, int], timeout: float | None, reason: str, **details: Any
     ) -> bool:
         """Block the host until all points are reached; False when `timeout` seconds ran out."""
-        for lane in points:
+        over = True
+        for lane, value in points.items():
             lane.owner.rest()
-        if self.reached(points):
+            over = over and value <= lane.complete
+        if over:
             return True
+        if self._held:
+            self._check_own_views(points)
+        if not tracing.active:
+            self._submit_for(points)
+            return self.await_points(points, timeout)
+        if self.reached(points):
+            return True  # no wait, so none on the receipt
         left = {lane: value for lane, value in points.items() if value > lane.complete}
         start = time.perf_counter()
         done = self.await_points(left, timeout)
-        if tracing.active:
-            seconds = time.perf_counter() - start
-            tracing.emit("wait", reason, start=start, seconds=seconds, **details)
+        seconds = time.perf_counter() - start
+        tracing.emit("wait", reason, start=start, seconds=seconds, **details)
         return done
+
+    def _check_own_views(self, points: dict[Lane, int]) -> None:
+        """Raise if the calling thread would wait for itself to let go of a writable view."""
+        me = threading.get_ident()
+        held = {lane.number for lane, thread in tuple(self._held.items()) if thread == me}
+        lanes = {stream.lane.number: stream.lane for stream in self._all_streams()}
+        reached: set[int] = set()
+        waiting = [lane.number for lane in points]
+        while held and waiting:
+            number = waiting.pop()
+            if number in held:
+                raise ViewHeld(
+                    "this thread would wait for ever: what it waits for comes after work that "
+                    "waits for a writable view of this thread's; drop the view first"
+                )
+            if number not in reached and number in lanes:
+                reached.add(number)
+                waiting += lanes[number].seen
+
+    def _submit_for(self, points: dict[Lane, int]) -> None:
+        """Have everything submitted that these points need."""
+        with self.lock:
+            self.check()
+            try:
+                for lane, value in points.items():
+                    if value > lane.submitted:
+                        lane.owner.ensure_submitted(value)
+            except DeviceLost as error:
+                self.mark_lost(error)
+                raise
 
     def await_points(self, points: dict[Lane, int], timeout: float | None = None) -> bool:
         """Block until points whose work is submitted are reached. Takes no lock."""
         # Copies by this process are waited for without the driver: it would not know sooner.
-        copies = [(lane.owner, value) for lane, value in points.items() if lane.is_host]
-        timelines = [
-            (lane.owner.timeline, value) for lane, value in points.items() if not lane.is_host
-        ]
+        copies: list[tuple[Any, int]] = []
+        timelines: list[tuple[Any, int]] = []
+        for lane, value in points.items():
+            if value > lane.complete:
+                if lane.is_host:
+                    copies.append((lane.owner, value))
+                else:
+                    timelines.append((lane.owner.timeline, value))
         deadline = None if timeout is None else time.monotonic() + timeout
         try:
             while copies or timelines:
@@ -233,7 +292,8 @@ class Scheduler:
             self.mark_lost(error)
             raise
         for lane, value in points.items():
-            lane.complete = max(lane.complete, value)
+            if value > lane.complete:
+                lane.complete = value
         return True
 
     def take_host_lane(self) -> HostLane:
@@ -278,14 +338,29 @@ class Scheduler:
         """From a finaliser: a buffer is gone."""
         self._dropped.append(backing)
 
+    def hold_for_host(self) -> tuple[Lane, int]:
+        """A writable view begins; the point at which device work may have its bytes again."""
+        host = self._idle_view_lanes.pop() if self._idle_view_lanes else self._new_view_lane()
+        self._held[host.lane] = threading.get_ident()
+        return host.lane, host.start()
+
+    def _new_view_lane(self) -> HostLane:
+        made = HostLane(self.driver, f"writable view {len(self._view_lanes)}")
+        self._view_lanes.append(made)
+        return made
+
     def view_released(
-        self,
-        backing: Backing,
-        shown: tuple[Region, bool] | None,
-        written: Callable[[], None] | None,
+        self, backing: Backing, shown: Shown | None, written: Callable[[], None] | None
     ) -> None:
         """From a finaliser: nothing shows this memory any more."""
-        self._released.append((backing, shown, written))
+        if written is not None and not self._torn_down:
+            written()
+        if shown is not None and shown.release is not None and not self._torn_down:
+            lane, value = shown.release
+            del self._held[lane]
+            lane.owner.finish(value)  # at once: another thread's work may be waiting for it
+            self._idle_view_lanes.append(lane.owner)
+        self._released.append((backing, shown))
         if self.closed:
             self._tear_down()
 
@@ -353,13 +428,11 @@ class Scheduler:
 
     def _drain_views(self) -> None:
         while self._released:
-            backing, shown, written = self._released.popleft()
+            backing, shown = self._released.popleft()
             backing.holds -= 1
             self.exports -= 1
             if shown is not None:
                 backing.views.remove(shown)
-            if written is not None and not self.closed:
-                written()
 
     def _let_go(self) -> None:
         """Free adopted memory, programs and streams that work in flight no longer uses."""
@@ -432,7 +505,7 @@ class Scheduler:
                 release()
             for stream in self._all_streams():
                 stream.release()
-            for host in self._host_lanes:
+            for host in (*self._host_lanes, *self._view_lanes):
                 host.close()
             for backing in self.host_memory.imported():
                 self.driver.free(backing.memory)

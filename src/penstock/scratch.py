@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import operator
 from typing import TYPE_CHECKING
 
@@ -116,7 +117,7 @@ class Scratch(Closing):
         dims, kind = as_shape(shape), as_dtype(dtype)
         layout = Layout(0, dims, contiguous_strides(dims, kind.itemsize), kind.itemsize)
         with self.stream.scheduler.lock:
-            self.reserve(max(1, kind.itemsize * int(np.prod(dims, dtype=object))), keep=keep)
+            self.reserve(max(1, kind.itemsize * math.prod(dims)), keep=keep)
             assert self._memory.buffer is not None
             return Array(self._memory.buffer, layout, kind)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.buffer import Buffer
-from penstock.hazards import Lane, Region
+from penstock.hazards import Lane, Region, Use
 from penstock.result import Result
 from penstock.scratch import Growing
 
@@ -108,7 +108,7 @@ class ResultSlot:
         "use",
     )
 
-    def __init__(self, slots: ResultSlots, buffer: Buffer, lo: int) -> None:
+    def __init__(self, slots: ResultSlots, buffer: Buffer, use: Use, lo: int) -> None:
         backing = buffer.backing
         raw: Any = backing.chunk.bytes
         self._slots = slots
@@ -119,7 +119,7 @@ class ResultSlot:
         self.memory = backing.memory
         self.handle: int = backing.memory.handle
         self.offset = backing.offset + lo
-        self.use = (backing.history, Region(0, buffer.nbytes), False)  # see `ArgumentRing.use`
+        self.use = use
         self._bytes = memoryview(raw)[self.offset : self.offset + slots.nbytes]
         self._content = [
             np.ndarray(m.shape, m.dtype, raw, self.offset + m.offset, m.strides)
@@ -152,7 +152,8 @@ class ResultSlot:
         slots = self._slots
         slots.scheduler.invalidate(self.memory, self.offset, self.offset + slots.nbytes)
         values = [each[()] if each.shape == () else each.copy() for each in self._content]
-        return values[0] if len(values) == 1 else slots.make(values)
+        value = values[0] if len(values) == 1 else slots.make(values)
+        return value if slots.convert is None else slots.convert(value)
 
     def give_back(self) -> None:
         """Nobody wants the result any more. May be called in any thread, at any time."""
@@ -171,6 +172,7 @@ class ResultSlots:
         self.nbytes = nbytes
         self.zeros = bytes(nbytes)
         self.make = _maker(members)
+        self.convert: Callable[[Any], Any] | None = None  # what the kernel wrote to what it means
         self.free: deque[ResultSlot] = deque()
         self._name = f"results of {what}"
         self._stride = _stride(scheduler, nbytes)
@@ -184,7 +186,10 @@ class ResultSlots:
 
     def take(self) -> ResultSlot:
         """A slot that no launch in flight and no unread result uses."""
+        # The last one given back first: a launch that is bound like the last one costs less.
         free = self.free
+        if free and not free[-1].in_flight:
+            return free.pop()
         for _ in range(len(free)):
             slot = free.popleft()
             if not slot.in_flight:
@@ -202,8 +207,9 @@ class ResultSlots:
         scheduler.drain()
         backing = scheduler.host_pool.allocate(self._count * self._stride)
         buffer = Buffer(scheduler, backing, backing.nbytes, self._name, pinned=True)
+        use = (backing.history, Region(0, buffer.nbytes), False)  # see `ArgumentRing.use`
         starts = range(0, self._count * self._stride, self._stride)
-        self.free.extendleft(ResultSlot(self, buffer, lo) for lo in starts)
+        self.free.extendleft(ResultSlot(self, buffer, use, lo) for lo in starts)
         self._count *= 2
 
 

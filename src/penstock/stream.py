@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from penstock import tracing
 from penstock.closing import Closing
 from penstock.copier import Copier
-from penstock.errors import ArgumentError, Closed, OutOfMemory
+from penstock.errors import ArgumentError, Closed, OutOfMemory, Timeout
 from penstock.event import Event
 from penstock.hazards import Lane, Region, Use, collect_all, needs_of_lane, note_all
 from penstock.memory import Backing
@@ -55,6 +55,8 @@ class Stream(Closing):
         self.rings: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._open: Recording | None = None
         self._sealed = False
+        self._loud = False  # whether the host may look at what the recording writes
+        self.published = 0  # the value up to which everything is visible to the host
         self._count = 0
         self._check_at = 1
         self._next_check = 1
@@ -116,7 +118,13 @@ class Stream(Closing):
 
     def synchronize(self, timeout: float | None = None) -> None:
         """Block until everything called on this stream so far is done."""
-        self.record().wait(timeout)
+        scheduler = self.scheduler
+        with scheduler.lock:
+            self._check()
+            self._submit("its end is waited for")
+            points = self.points()
+        if not scheduler.wait_for(points, timeout, f"synchronize() of {self.name}"):
+            raise Timeout(f"{self.name} was not done within {timeout} s; the work goes on")
 
     def close(self) -> None:
         """Wait for the stream's work, then give its queue back. Safe to call twice."""
@@ -175,6 +183,11 @@ class Stream(Closing):
         lane = self.lane
         value = lane.submitted + 1
         note_all(uses, lane, value, what)
+        if not self._loud:
+            for history, _, write in uses:
+                if write and not history.quiet:
+                    self._loud = True
+                    break
         self._count += 1
         if self._count >= self._next_check:
             self._consider_submitting()
@@ -190,6 +203,17 @@ class Stream(Closing):
         if tracing.active:
             tracing.emit("copy", what, nbytes=int(regions[:, 2].sum()), path="device")
         return self.note(uses, what)
+
+    def expect_result(self) -> None:
+        """The command about to be noted writes something for the host that no use of it tells."""
+        self._loud = True
+
+    def publish(self) -> int:
+        """Make everything so far visible to the host; when that is done."""
+        self.begin(())
+        self._loud = True
+        self._submit("the host looks at what was not meant for it")
+        return self.lane.submitted
 
     def wait_for_lanes(self, points: dict[Lane, int]) -> None:
         """Let what is recorded from here on wait for these points, on the device."""
@@ -267,7 +291,7 @@ class Stream(Closing):
         recording = self._spare.pop()
         try:
             recording.begin()
-            if any(lane.is_host for lane in self._waits):
+            if self._waits and any(lane.is_host for lane in self._waits):
                 recording.acquire()
                 if tracing.active:
                     tracing.emit("barrier", "the device may look at a host copy", path="host")
@@ -287,12 +311,15 @@ class Stream(Closing):
         if recording is None:
             return
         lane = self.lane
-        if not self._sealed:
-            recording.publish()
-            self._sealed = True
-            if tracing.active:
-                tracing.emit("barrier", "the host may look at what was written", path="host")
         value = lane.submitted + 1
+        if not self._sealed:
+            if self._loud:
+                recording.publish()
+                self.published = value
+                if tracing.active:
+                    tracing.emit("barrier", "the host may look at what was written", path="host")
+            self._sealed = True
+            self._loud = False
         waits: list[tuple[Any, int]] = [
             (other.owner.timeline, reached)
             for other, reached in self._waits.items()

@@ -75,6 +75,9 @@ _POOLED_RESULT = 4 << 20  # bytes; larger results go to memory that is kept warm
 Host = npt.NDArray[Any]
 
 
+_IDLE = ("direct", "nothing pending touches the bytes")
+
+
 class Case(NamedTuple):
     """Everything the choice of a write's path depends on."""
 
@@ -100,7 +103,7 @@ def choose_write(mode: str, case: Case) -> tuple[str, str]:
     if not case.mapped:
         return "staged", f"memory is not mapped{forced}"
     if not case.busy:
-        return "direct", f"nothing pending touches the bytes{forced}"
+        return _IDLE[0], f"{_IDLE[1]}{forced}"
     if allowed["rename"]:
         return "rename", f"the whole busy buffer is replaced{forced}"
     if case.borrowed and case.nbytes >= _ORDERED:
@@ -122,23 +125,28 @@ def write(
     what = f"write of {buffer.name}"
     with scheduler.lock:
         on = stream_of(buffer, stream)
-        buffer.check_writable("write()")
+        buffer.check_write(array.region, "write()", by_host=True)
         if not array.size:
-            return Pending(scheduler, {}, what, value=None)
+            return scheduler.done
         check_host_memory(scheduler, data, write=False, what="the source")
         if (graph := recording(scheduler)) is not None:
             return graph.write(array, data, stream, what)
         points = pending_conflicts(buffer, array.region, write=True)
         shown = views_shown(buffer, array.region)
-        case = Case(
-            mapped=is_mapped(buffer),
-            busy=bool(points) or shown,
-            whole=array.contiguous and array.nbytes == buffer.nbytes,
-            renamable=buffer.can_rename,
-            borrowed=borrow,
-            nbytes=array.nbytes,
-        )
-        path, why = choose_write(scheduler.transfers, case)
+        busy = bool(points) or shown or buffer.backing.history.quiet
+        mapped = is_mapped(buffer)
+        if mapped and not busy and scheduler.transfers == "auto":
+            path, why = _IDLE  # what `choose_write` says, too, but for most writes at less cost
+        else:
+            case = Case(
+                mapped=mapped,
+                busy=busy,
+                whole=array.contiguous and array.nbytes == buffer.nbytes,
+                renamable=buffer.can_rename,
+                borrowed=borrow,
+                nbytes=array.nbytes,
+            )
+            path, why = choose_write(scheduler.transfers, case)
         if shown and path == "ordered":
             path, why = "staged", f"{why}, but a view shows the bytes"
         if path == "staged":
@@ -149,9 +157,10 @@ def write(
             buffer.rename(why)
         backing = buffer.backing
         target = host_array(array, backing)
+        buffer.wrote(array.region)
         finish = host_copy(array, backing, target, data, write=True, path=path, why=why)
     finish()
-    return Pending(scheduler, {}, what, value=None)
+    return scheduler.done
 
 
 def _write_staged(array: Array, data: Host, stream: Stream, why: str, what: str) -> Pending[None]:
@@ -214,21 +223,26 @@ def fill(array: Array, value: Any, stream: Stream | None) -> Pending[None]:
     what = f"fill of {buffer.name}"
     with scheduler.lock:
         on = stream_of(buffer, stream)
-        buffer.check_writable("fill()")
+        buffer.check_write(array.region, "fill()", by_host=True)
         if not array.size:
-            return Pending(scheduler, {}, what, value=None)
+            return scheduler.done
         if (graph := recording(scheduler)) is not None:
             word = fill_word(array, element)
             if word is None:
                 return graph.write(array, np.broadcast_to(element, array.shape), stream, what)
             return graph.fill(array, word, value, stream, what)
-        busy = pending_conflicts(buffer, array.region, True) or views_shown(buffer, array.region)
+        busy = (
+            buffer.backing.history.quiet
+            or pending_conflicts(buffer, array.region, True)
+            or views_shown(buffer, array.region)
+        )
         if is_mapped(buffer) and not busy and array.nbytes <= UNDER_LOCK:
             host_array(array, buffer.backing)[...] = element
             flush(scheduler, buffer.backing, array.layout)
+            buffer.wrote(array.region)
             if tracing.active:
                 _emit_fill(array, "direct")
-            return Pending(scheduler, {}, what, value=None)
+            return scheduler.done
         word = fill_word(array, element)
         if word is None:
             return _write_staged(
@@ -261,9 +275,9 @@ def copy(array: Array, source: Array, stream: Stream | None) -> Pending[None]:
     with scheduler.lock:
         on = stream_of(buffer, stream)
         source.buffer.check()
-        buffer.check_writable("copy_from()")
+        buffer.check_write(array.region, "copy_from()")
         if not array.size:
-            return Pending(scheduler, {}, what, value=None)
+            return scheduler.done
         if (graph := recording(scheduler)) is not None:
             return graph.copy(array, source, stream, what)
         alone = source.buffer is not buffer
@@ -303,7 +317,8 @@ def read(array: Array, stream: Stream | None, out: Host | None) -> Pending[Host]
     if out is not None:
         check_out(array, out)
     with scheduler.lock:
-        check_not_recording(scheduler, f"a {what}")
+        if scheduler.recording is not None:
+            check_not_recording(scheduler, f"a {what}")
         on = stream_of(buffer, stream)
         if not array.size:
             empty = np.empty(array.shape, array.dtype) if out is None else out
@@ -311,7 +326,7 @@ def read(array: Array, stream: Stream | None, out: Host | None) -> Pending[Host]
         if out is not None:
             check_host_memory(scheduler, out, write=True, what="out=")
         busy = pending_conflicts(buffer, array.region, write=False)
-        if busy or not is_readable(buffer):
+        if busy or not is_readable(buffer) or buffer.backing.history.quiet:
             return _read_staged(array, on, out, what, "busy" if busy else "memory is not readable")
         result = _result(array) if out is None else out
         finish = _read_direct(array, result, "nothing pending writes the bytes")
@@ -361,7 +376,8 @@ def read_now(array: Array) -> Host:
     """The content, after waiting for exactly the work that writes it."""
     buffer = array.buffer
     scheduler = buffer.scheduler
-    check_not_recording(scheduler, f"a read of {buffer.name}")
+    if scheduler.recording is not None:
+        check_not_recording(scheduler, f"a read of {buffer.name}")
     wait_for_conflicts(array, write=False, what="the host reads")
     with scheduler.lock:
         buffer.check()
@@ -396,7 +412,7 @@ def view(array: Array, mode: str) -> Host:
                     f"the memory of {scheduler.name} is not mapped; use numpy() and write()"
                 )
             if write:
-                buffer.check_writable(f"view({mode!r})")
+                buffer.check_write(array.region, f"view({mode!r})", by_host=True)
                 if views_shown(buffer, array.region):
                     raise ViewHeld(
                         f"another view of array {buffer.name!r} still shows bytes "
@@ -406,6 +422,8 @@ def view(array: Array, mode: str) -> Host:
                 continue
             if any(stride < 0 for stride in array.strides):
                 raise Unsupported("a view of a reversed slice; reverse the view instead")
+            if write:
+                buffer.wrote(array.region)
             backing = buffer.backing
             invalidate(scheduler, backing, array.layout)
             span = Region(array.region.lo, max(array.region.hi, array.region.lo + 1))

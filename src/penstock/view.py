@@ -7,6 +7,7 @@ wherever it went, the view is released and the memory may be written or reused a
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.hazards import Region
-from penstock.memory import Backing
+from penstock.memory import Backing, Shown
 
 if TYPE_CHECKING:
     from penstock.scheduler import Scheduler
@@ -46,7 +47,10 @@ class HostView:
         self._owner = owner  # kept alive with the view
         self._written = written  # to be called when what was written through it is to count
         self._scheduler = scheduler
-        self._shown = (region, write) if respected else None
+        self._shown: Shown | None = None
+        if respected:
+            release = scheduler.hold_for_host() if write else None
+            self._shown = Shown(region, threading.get_ident(), release)
         self.__array_interface__ = {
             "version": 3,
             "shape": (region.hi - region.lo,),

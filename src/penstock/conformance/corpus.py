@@ -30,6 +30,7 @@ from penstock.conformance.program import (
     Record,
     Renew,
     StreamWait,
+    Synchronize,
     View,
     Write,
 )
@@ -49,13 +50,29 @@ def _add_x(value: int, stream: int = 0) -> Launch:
     return Launch("add", (X,), value, stream, slow=True)
 
 
-def _both(name: str, about: str, *operations: Operation, how: str = "array") -> list[Program]:
-    """The program as written, on two streams, and on one."""
+def _both(
+    name: str, about: str, *operations: Operation, how: str = "array", borrowed: bool = False
+) -> list[Program]:
+    """The program as written, on several streams, and on one; with `borrowed`, also with every
+    write borrowed, without which a transfer is never *ordered*.
+
+    All start with everything done, so that a failure is one of the program's own operations.
+    """
     arrays = (Declared(_N, how), Declared(_N), Declared(_N, "adopted"))
-    two = Program(arrays, 3, operations, name, about)
-    moved = tuple(_on_stream_0(operation) for operation in operations)
-    one = Program(arrays, 1, moved, f"{name}, one stream", about)
-    return [two] if moved == operations else [two, one]
+    variants = {name: (Synchronize(), *operations)}
+    if borrowed:
+        variants[f"{name}, borrowed"] = (Synchronize(), *map(_borrowed, operations))
+    programs: list[Program] = []
+    for called, written in variants.items():
+        moved = tuple(map(_on_stream_0, written))
+        programs.append(Program(arrays, 3, written, called, about))
+        if moved != written:
+            programs.append(Program(arrays, 1, moved, f"{called}, one stream", about))
+    return programs
+
+
+def _borrowed(operation: Operation) -> Operation:
+    return replace(operation, borrow=True) if isinstance(operation, Write) else operation
 
 
 def _on_stream_0(operation: Operation) -> Operation:
@@ -71,21 +88,23 @@ CORPUS: tuple[Program, ...] = tuple(
             "read, then write",
             "compute reads x; async write x: the compute sees the old x",
             _read_x(), Write(X, 5, 0, 1),
+            borrowed=True,
         ),
         _both(
             "write, then write",
             "compute writes x; async write x: x is the host's",
             _read_x(), _add_x(1), Write(X, 5, 0, 1),
+            borrowed=True,
         ),
         _both(
             "pinned, then ordinary",
             "async write from pinned memory, then from ordinary memory: the second wins",
-            _read_x(), Write(X, 5, 0, 1, borrow=True, pinned=True), Write(X, 900, 1),
+            _read_x(), Write(X, 5, 0, 1, borrow=True, pinned=True), Write(X, 900, 1), Collect(0),
         ),
         _both(
             "read, then overwrite",
             "async read x; compute overwrites x: the read is the old x",
-            _read_x(), Read(X, 0), Launch("store", (X,), 7, 1), Collect(0),
+            _read_x(), Read(X, 0), Launch("store", (X,), 7, 1), Flush(1), Collect(0),
         ),
         _both(
             "read between writes",
@@ -112,6 +131,7 @@ CORPUS: tuple[Program, ...] = tuple(
             "blocking write",
             "compute in flight; write of what it reads, waited for: waits or renames",
             _read_x(), Flush(), Write(X, 5, 0, 1), Collect(0),
+            borrowed=True,
         ),
         _both(
             "fill of what is read",
@@ -123,12 +143,14 @@ CORPUS: tuple[Program, ...] = tuple(
             "host writes b0",
             "a kernel reads b0; the host writes a part of b0",
             _read_x(), Write(_HALF, 5, 0),
+            borrowed=True,
         ),
         _both(
             "copy dropped at an event",
             "deferred copies must survive events, flushes and submissions",
             _read_x(), Write(_HALF, 5, 0), Record(1), Record(2), Flush(), Read(Y, 3),
             Record(4), Flush(), _add_x(1), EventDone(1), EventWait(4), Collect(3),
+            borrowed=True,
         ),
         _both(
             "deferred clear",
@@ -165,6 +187,11 @@ CORPUS: tuple[Program, ...] = tuple(
             BeginBatch(), _add_x(1), _read_x(), Read(Y, 0), EndBatch(), Collect(0), Numpy(Y),
         ),
         _both(
+            "a barrier is not a wait",
+            "work on the device is behind a barrier, and the host still has to wait",
+            BeginBatch(), _add_x(1), _read_x(), Numpy(X), EndBatch(),
+        ),
+        _both(
             "reused memory",
             "memory dropped while in use comes back as another array",
             _read_x(), Renew(0), Write(X, 5, 0, 1), Launch("mix", (X, Y), 0, 1),
@@ -174,8 +201,8 @@ CORPUS: tuple[Program, ...] = tuple(
             "a chain through streams",
             "streams ordered by events that wait for events",
             _add_x(1), Write(_HALF, 5, 0, borrow=True), Record(1), StreamWait(1, 1), Record(2, 1),
-            StreamWait(2, 2), Launch("copy", (X, Y), 0, 2), Record(3, 2), EventWait(3),
-            EventDone(1),
+            StreamWait(2, 2), Launch("store", (Z,), 3, 2), Record(3, 2), EventWait(3),
+            EventDone(1), Launch("copy", (X, Y), 0, 2),
         ),
         _both(
             "a stream that only waits",
@@ -188,6 +215,36 @@ CORPUS: tuple[Program, ...] = tuple(
             "copies within an array are as if through a temporary, and in order",
             _read_x(), Copy(Part(0, 0, 255), Part(0, 1, 256)), _add_x(1, 1),
             Copy(Part(0, 1, 256), Part(0, 0, 255), 1), Copy(X, Z),
+        ),
+        # Waiting for value 1 of a lane must not be waiting for whoever makes value 2.
+        _both(
+            "value 1, not value 2",
+            "the host waits for an event and a read; later work on the stream is held back",
+            _read_x(), Read(Y, 0), Record(1), BeginBatch(), Launch("store", (Z,), 7),
+            EventWait(1), Collect(0), EndBatch(),
+        ),
+        _both(
+            "a stream waits for value 1, not value 2",
+            "a stream waits for an event of another, whose later work is held back",
+            _read_x(), Record(1), BeginBatch(), Launch("store", (Z,), 7), StreamWait(1, 1),
+            Launch("store", (Y,), 9, 1), Numpy(Y), EndBatch(),
+        )[:1],
+        _both(
+            "a copy between two launches",
+            "a host copy waits for one launch, and the next launch on the stream for the copy",
+            _read_x(), Write(X, 5, 0, borrow=True), Launch("copy", (X, Z), 0), Numpy(Z),
+        ),
+        _both(
+            "copies that take turns",
+            "a host copy waits for another stream's first copy, and its second for that",
+            _read_x(), Write(Part(1, 0, 1), 5, 0, 0, borrow=True),
+            Write(Part(1, 0, 1), 9, 1, 1, borrow=True),
+            Write(Part(1, 0, 1), 13, 2, 0, borrow=True), Numpy(Y),
+        ),
+        _both(
+            "a copy behind held work",
+            "a host copy waits for work that is recorded and held back, so that must be let go",
+            BeginBatch(), _read_x(), Write(X, 5, 0, 1, borrow=True), Collect(0), EndBatch(),
         ),
         # Found by this suite.
         _both(

@@ -115,8 +115,12 @@ class Lab(Closing):
         if self.driver == "sim":
             device = ps.Device(driver="sim", seed=seed, transfers=transfers)
             failure = _run_with_limit(program, Bench(device, seed), _SIMULATED)
-            if failure is None or failure.what != _HANGS:
+            if failure is not None and failure.what == _HANGS:
+                return failure
+            try:
                 device.close()
+            except ps.Error as error:
+                return failure or Failure(f"close: {error}", None, transfers, seed)
             return failure
         failure = _run_with_limit(program, self._bench(transfers), 2 * _PATIENCE)
         if failure is not None:

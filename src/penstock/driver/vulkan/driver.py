@@ -279,6 +279,7 @@ class VulkanDriver:
         self._programs: set[VulkanProgram] = set()
         self._spare_waits: list[WaitInfo] = []
         self._replayable_pool: C | None = None
+        self.generation = 0  # counts what was freed: recorded commands that name it are stale
         optional = (_PUSH_DESCRIPTOR, _HOST_IMPORT, _ROBUSTNESS)
         wanted = [extension for extension in optional if extension in physical.extensions]
         names = [ffi.new("char[]", name.encode()) for name in wanted]
@@ -317,6 +318,7 @@ class VulkanDriver:
         return VulkanMemory(self, nbytes, imported=address)
 
     def free(self, memory: VulkanMemory) -> None:
+        self.generation += 1
         for program in self._programs:
             program.drop_sets()
         memory.close()
@@ -341,6 +343,7 @@ class VulkanDriver:
         return made
 
     def forget(self, program: VulkanProgram) -> None:
+        self.generation += 1
         self._programs.discard(program)
         program.close()
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 _DEVICE_LOCAL, _VISIBLE, _COHERENT, _CACHED = 1, 2, 4, 8
 _HOST_ALLOCATION = 0x80
+_WHOLE_SIZE = (1 << 64) - 1
 
 
 class VulkanMemory:
@@ -94,7 +95,7 @@ class VulkanMemory:
         part.memory = self.device_memory
         part.offset = lo // atom * atom
         end = -(-hi // atom) * atom
-        part.size = lib.VK_WHOLE_SIZE if end >= self.nbytes else end - part.offset
+        part.size = _WHOLE_SIZE if end >= self.nbytes else end - part.offset
         return part
 
     def close(self) -> None:
@@ -115,8 +116,9 @@ class MemoryTypes:
             for heap, flags in zip(self._heap, self.flags, strict=True)
             if flags & _DEVICE_LOCAL
         }
-        self.main_heap = max(sizes, key=lambda heap: sizes[heap])
-        self.main_heap_size = sizes[self.main_heap]
+        # A device without any (a null device, for one) can be listed, if not used.
+        self.main_heap = max(sizes, key=lambda heap: sizes[heap], default=-1)
+        self.main_heap_size = sizes.get(self.main_heap, 0)
         wanted = _DEVICE_LOCAL | _VISIBLE | _CACHED
         self.uma = any(
             flags & wanted == wanted and heap == self.main_heap

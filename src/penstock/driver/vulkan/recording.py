@@ -9,7 +9,7 @@ with nothing allocated between them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.driver.protocol import Regions
 from penstock.driver.vulkan.api import C, check, load
@@ -58,6 +58,7 @@ class _Commands:
         self._pushed: bytes | None = None
         self._sets: list[DescriptorSet] = []
         call = driver.call
+        self._vk_begin = call.vkBeginCommandBuffer
         self._vk_bind = call.vkCmdBindPipeline
         self._vk_push = call.vkCmdPushConstants
         self._vk_describe = call.vkCmdPushDescriptorSetWithTemplateKHR
@@ -65,12 +66,12 @@ class _Commands:
         self._vk_dispatch_indirect = call.vkCmdDispatchIndirect
 
     def begin(self) -> None:
-        self._forget_sets()
+        if self._sets:
+            self._forget_sets()
         self._program = None
-        check(
-            self._driver.call.vkBeginCommandBuffer(self.command, self._begin),
-            "vkBeginCommandBuffer",
-        )
+        result = self._vk_begin(self.command, self._begin)
+        if result:
+            check(result, "vkBeginCommandBuffer")
 
     def dispatch(
         self,
@@ -173,31 +174,110 @@ class VulkanReplayable(_Commands):
 
 
 class VulkanRecording(_Commands):
-    """A primary command buffer, recorded anew for every submission."""
+    """A primary command buffer.
+
+    Many submissions are a lone launch, and often the same one again: a program that launches and
+    waits, in a loop. So the first launch is held back until it is known whether it stays alone; if
+    so, and the command buffer has that very launch in it from the last time, it is used as it is.
+    """
 
     def __init__(self, queue: VulkanQueue) -> None:
         _, lib = load()
-        level = lib.VK_COMMAND_BUFFER_LEVEL_PRIMARY
-        usage = lib.VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT
         driver = queue.driver
-        super().__init__(driver, queue.pool, level, usage)
+        super().__init__(driver, queue.pool, lib.VK_COMMAND_BUFFER_LEVEL_PRIMARY, usage=0)
         self._to_host = _Barrier(driver, (_GPU, _GPU_WRITE), (_HOST, _HOST_READ))
         self._from_host = _Barrier(driver, (_HOST, _HOST_WRITE), (_GPU, _GPU_ACCESS))
-        self.ended = False
+        self._begun = self._ended = False
+        self._held: tuple[Any, ...] | None = None  # the first launch
+        self._published = False
+        self._content: tuple[Any, ...] | None = None  # what is in the buffer if it is a lone launch
 
     def begin(self) -> None:
-        self.ended = False
-        super().begin()
+        self._begun = self._ended = self._published = False
+        self._held = None
+
+    def dispatch(
+        self,
+        program: VulkanProgram,
+        bindings: tuple[int, ...],
+        block: bytes,
+        groups: tuple[int, int, int],
+    ) -> None:
+        if not self._begun:
+            if self._held is None:
+                self._held = (program, bindings, block, groups)
+                return
+            self._really_begin()
+        self._bind(program, bindings, block)
+        self._vk_dispatch(self.command, *groups)
+
+    def dispatch_indirect(
+        self,
+        program: VulkanProgram,
+        bindings: tuple[int, ...],
+        block: bytes,
+        memory: VulkanMemory,
+        offset: int,
+    ) -> None:
+        self._really_begin()
+        super().dispatch_indirect(program, bindings, block, memory, offset)
+
+    def copy(self, source: VulkanMemory, target: VulkanMemory, regions: Regions) -> None:
+        self._really_begin()
+        super().copy(source, target, regions)
+
+    def fill(self, target: VulkanMemory, offset: int, nbytes: int, word: int) -> None:
+        self._really_begin()
+        super().fill(target, offset, nbytes, word)
 
     def execute(self, replayable: VulkanReplayable) -> None:
+        self._really_begin()
         self._driver.call.vkCmdExecuteCommands(self.command, 1, replayable.out)
         self._program = None  # what was bound before is not bound any more
 
+    def barrier(self) -> None:
+        if not self._begun:
+            self._really_begin()
+        self._between.record(self.command)
+
     def publish(self) -> None:
-        self._to_host.record(self.command)
+        if self._begun:
+            self._to_host.record(self.command)
+        else:
+            self._published = True
 
     def acquire(self) -> None:
+        self._really_begin()
         self._from_host.record(self.command)
+
+    def end(self) -> None:
+        """Be ready to be submitted. May be called again when it, or the submission, failed."""
+        if self._ended:
+            return
+        if not self._begun:
+            content = (self._driver.generation, self._published, self._held)
+            if content != self._content:
+                self._really_begin()
+                self._end()
+                self._content = content
+        else:
+            self._end()
+        self._ended = True
+
+    def _end(self) -> None:
+        result = self._driver.call.vkEndCommandBuffer(self.command)
+        if result:
+            check(result, "vkEndCommandBuffer")
+
+    def _really_begin(self) -> None:
+        if not self._begun:
+            self._content = None
+            super().begin()
+            if self._held is not None:
+                super().dispatch(*self._held)
+            if self._published:
+                self._to_host.record(self.command)
+            self._begun = True
 
 
 class VulkanQueue:
@@ -221,6 +301,7 @@ class VulkanQueue:
         self._info.signalSemaphoreCount = 1
         self._info.pSignalSemaphores = self._signal_semaphore
         self._room_for_waits(4)
+        self._waited = 0  # how many waits the last submission had
 
     def recordings(self, count: int) -> list[VulkanRecording]:
         self.driver.notify("recordings", 0)
@@ -235,18 +316,16 @@ class VulkanQueue:
     ) -> None:
         ffi, _ = load()
         call = self.driver.call
-        if not recording.ended:
-            result = call.vkEndCommandBuffer(recording.command)
-            if result:
-                check(result, "vkEndCommandBuffer")
-            recording.ended = True
-        if len(waits) > self._wait_room:
-            self._room_for_waits(2 * len(waits))
-        for slot, (other, reached) in enumerate(waits):
-            self._wait_semaphores[slot] = other.semaphore
-            self._wait_values[slot] = reached
+        recording.end()
         info = self._info
-        info.waitSemaphoreCount = self._times.waitSemaphoreValueCount = len(waits)
+        if waits or self._waited:
+            if len(waits) > self._wait_room:
+                self._room_for_waits(2 * len(waits))
+            for slot, (other, reached) in enumerate(waits):
+                self._wait_semaphores[slot] = other.semaphore
+                self._wait_values[slot] = reached
+            self._waited = len(waits)
+            info.waitSemaphoreCount = self._times.waitSemaphoreValueCount = self._waited
         info.pCommandBuffers = recording.out
         self._signal_semaphore[0] = timeline.semaphore
         self._signal_value[0] = value

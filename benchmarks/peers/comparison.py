@@ -1,0 +1,229 @@
+"""`benchmarks launch --peers`: go round all peers, row by row, and say who is ahead where."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import tempfile
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
+
+import penstock as ps
+from benchmarks.compiled import NoCompiler, compile_c
+from benchmarks.measure import Samples
+from benchmarks.peers.conversation import Conversation, Lost
+from benchmarks.peers.environments import KINDS, NotInstalled, interpreter
+from benchmarks.peers.rows import ROWS
+from benchmarks.report import Row as Line
+from benchmarks.report import Section
+from penstock.glsl import compile_glsl
+
+_HERE = Path(__file__).parent
+_AT_A_TIME = 4  # rounds that a peer runs before the next one's turn; the first warms its caches
+_LAYER = "VK_LAYER_PENSTOCK_non_semantic_info"
+_OWN = ("penstock", "penstock-explicit")
+_FLOORS = ("c", "cffi", "numpy")
+_ELSEWHERE = ("pyopencl",)  # on another driver, so no measure of what can be done on this one
+
+#: What Penstock wants to reach: row, at most how many times whom ("" is the fastest peer).
+_AIMS = (
+    ("wait", 1.0, ""),
+    ("trip", 1.0, ""),
+    ("result", 0.5, "quadrants"),
+    ("record", 0.5, "quadrants"),
+    ("record", 4.0, "hephaistos"),
+    ("replay", 1.05, "c"),
+    ("array", 1.2, "numpy"),
+)
+
+
+def compare(
+    device: ps.Device, repeat: int, *, only: Iterable[str], directory: Path, reinstall: bool
+) -> list[Section]:
+    """Run every row on every peer that can be had."""
+    absent: dict[str, str] = {}
+    with ExitStack() as ending:
+        programs = Path(ending.enter_context(tempfile.TemporaryDirectory()))
+        _compile(programs)
+        present: dict[str, Conversation] = {}
+        for name in only:
+            try:
+                python = interpreter(name, directory, reinstall=reinstall, tell=_tell)
+                environment = {"PENSTOCK_PEERS_DEVICE": device.name} | _layer(name, programs)
+                present[name] = Conversation(name, python, programs, environment)
+                ending.callback(present[name].close)
+            except (NotInstalled, NoCompiler, Lost) as reason:
+                absent[name] = str(reason)
+                _tell(f"{name} does not take part: {reason}")
+        measured = {row: _measure(row, present, repeat) for row in ROWS}
+        tables = [_table(row, present, *measured[row]) for row in ROWS]
+    samples = {row: taken for row, (taken, _) in measured.items()}
+    return [_participants(present, absent), *tables, _standing(samples), _aims(samples)]
+
+
+def _compile(programs: Path) -> None:
+    """The kernels in the form that most peers take, for peers that have no compiler."""
+    for name in ("saxpy", "pick", "touch"):
+        source = _HERE.parent / f"{name}.comp"
+        (programs / f"{name}.spv").write_bytes(compile_glsl(source.read_text(), name=name))
+
+
+def _layer(name: str, programs: Path) -> dict[str, str]:
+    """What to set so that the Vulkan loader puts our layer in front of the driver."""
+    if not KINDS[name].needs_layer:
+        return {}
+    library = compile_c(_HERE / "layer.c", programs / "layer.so")
+    manifest = {
+        "file_format_version": "1.2.0",
+        "layer": {
+            "name": _LAYER,
+            "type": "GLOBAL",
+            "library_path": str(library),
+            "api_version": "1.3.0",
+            "implementation_version": "1",
+            "description": "Lists VK_KHR_shader_non_semantic_info",
+        },
+    }
+    (programs / "layer.json").write_text(json.dumps(manifest))
+    return {"VK_ADD_LAYER_PATH": str(programs), "VK_INSTANCE_LAYERS": _LAYER}
+
+
+def _measure(
+    row: str, present: dict[str, Conversation], repeat: int
+) -> tuple[dict[str, Samples], dict[str, str]]:
+    """The seconds of every peer that can do the row, and why others could not."""
+    order = random.Random(0)
+    failed: dict[str, str] = {}
+    samples = {name: Samples() for name, peer in present.items() if row in peer.how}
+    for number in range(-1, max(1, round(repeat / _AT_A_TIME))):
+        _progress(row, number + 1, round(repeat / _AT_A_TIME))
+        for name in order.sample(list(samples), len(samples)):
+            try:
+                seconds = present[name].ask(row, _AT_A_TIME)
+            except Lost as reason:
+                failed[name] = str(reason)
+                del samples[name]
+                continue
+            if number >= 0:
+                samples[name].seconds += seconds
+    return samples, failed
+
+
+def _participants(present: dict[str, Conversation], absent: dict[str, str]) -> Section:
+    rows: list[Line] = [
+        {"peer": name, "version": peer.about["version"], "device": peer.about["device"]}
+        for name, peer in present.items()
+    ]
+    rows += [
+        {"peer": name, "version": "-", "device": f"does not take part: {reason}"}
+        for name, reason in absent.items()
+    ]
+    notes = (
+        "c is bare Vulkan from C and cffi the same calls from Python: the floors, which track and "
+        "check nothing.",
+        "penstock-explicit is Penstock with transfers and batches spelt out, as most peers ask for",
+    )
+    return Section("Who takes part", rows, notes)
+
+
+def _table(
+    row: str,
+    present: dict[str, Conversation],
+    samples: dict[str, Samples],
+    failed: dict[str, str],
+) -> Section:
+    floor = ROWS[row].floor
+    nothing = Samples()
+    rows: list[Line] = []
+    for name, peer in present.items():
+        taken, base = samples.get(name, nothing), samples.get(floor, nothing)
+        if row in peer.how:
+            words = failed.get(name, peer.how[row])
+        elif name in _FLOORS or name == "penstock-explicit":
+            continue
+        else:
+            words = f"none: {peer.lacks.get(row, 'there is no such thing')}"
+        rows.append(
+            {
+                "peer": name,
+                "median_us": taken.median * 1e6,
+                "min_us": taken.minimum * 1e6,
+                "ratio_of_medians": taken.median / base.median,
+                "ratio_of_minima": taken.minimum / base.minimum,
+                "what_is_timed": words,
+            }
+        )
+    rounds = max((len(taken.seconds) for taken in samples.values()), default=0)
+    note = f"{rounds} rounds of each, {_AT_A_TIME} at a time and then the next peer's turn; values"
+    return Section(f"{ROWS[row].title}; ratios to {floor}", rows, (f"{note} checked in each",))
+
+
+def _standing(samples: dict[str, dict[str, Samples]]) -> Section:
+    """Row by row: the fastest peer, the better way of Penstock's, and who is ahead."""
+    rows: list[Line] = []
+    for row, taken in samples.items():
+        peer, own = _fastest(taken, _others(taken)), _fastest(taken, _OWN)
+        if peer is None:
+            continue
+        line: Line = {"row": row, "fastest_peer": peer, "peer_min_us": taken[peer].minimum * 1e6}
+        if own is None:
+            line |= {"penstock_min_us": None, "ratio_of_medians": None, "ratio_of_minima": None}
+            line["ahead"] = "penstock has nothing here"
+        else:
+            ratio = taken[own].minimum / taken[peer].minimum
+            line |= {
+                "penstock_min_us": taken[own].minimum * 1e6,
+                "ratio_of_medians": taken[own].median / taken[peer].median,
+                "ratio_of_minima": ratio,
+                "ahead": f"{own}" if ratio <= 1 else f"{peer} is ahead of {own}",
+            }
+        rows.append(line)
+    title = (
+        "Penstock beside the fastest peer in each row; left out: the floors, and pyopencl, which "
+        "is on another driver"
+    )
+    return Section(title, rows or [{"row": "no peer was measured"}])
+
+
+def _aims(samples: dict[str, dict[str, Samples]]) -> Section:
+    rows: list[Line] = []
+    for row, most, whom in _AIMS:
+        taken = samples[row]
+        other = whom if whom in taken else None if whom else _fastest(taken, _others(taken))
+        # The aim is for what a user writes first; spelt out, only where that cannot be done.
+        own = next((name for name in _OWN if name in taken), None)
+        ratio = taken[own].minimum / taken[other].minimum if own and other else None
+        rows.append(
+            {
+                "row": row,
+                "aim": f"at most {most:g} × {whom or 'the fastest peer'}",
+                "ratio_of_minima": ratio,
+                "ratio_of_medians": taken[own].median / taken[other].median
+                if own and other
+                else None,
+                "by": own or "-",
+                "met": "not measured" if ratio is None else "yes" if ratio <= most else "no",
+            }
+        )
+    return Section("Penstock's aims, judged by the minima", rows)
+
+
+def _others(taken: dict[str, Samples]) -> list[str]:
+    return [name for name in taken if name not in (*_OWN, *_FLOORS, *_ELSEWHERE)]
+
+
+def _fastest(taken: dict[str, Samples], names: Iterable[str]) -> str | None:
+    here = [name for name in names if name in taken and taken[name].seconds]
+    return min(here, key=lambda name: taken[name].minimum, default=None)
+
+
+def _tell(message: str) -> None:
+    print(f"benchmarks: {message}", file=sys.stderr, flush=True)
+
+
+def _progress(row: str, number: int, of: int) -> None:
+    if sys.stderr.isatty():
+        end = "\n" if number >= of else ""
+        print(f"\rbenchmarks: {row}, round {number} of {of}  ", end=end, file=sys.stderr)

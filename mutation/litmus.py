@@ -1,0 +1,157 @@
+"""Which safeguard each named program is about, by transfer mode.
+
+The same program is kept right by different means in different modes: while a kernel reads x, a
+write of x is safe because it gets a fresh backing, because a device copy waits its turn, or because
+the copier does. This page names the means; `python -m mutation litmus` shows that each program
+passes with all of them in, and fails in that mode with its own taken out.
+"""
+
+from __future__ import annotations
+
+from penstock.conformance import CORPUS, Program
+from penstock.transfer import MODES
+
+#: Short names of safeguards, and the mutants without them.
+SAFEGUARDS = {
+    "fresh backing": "a rename keeps the busy backing",
+    "busy check": "a busy array counts as idle",
+    "barrier": "no barrier between commands",
+    "submit wait": "a submission waits for nothing",
+    "read lanes": "reads of several lanes count as one",
+    "reads noted": "a write does not mind reads",
+    "copier waits": "an ordered copy does not wait for its predecessors",
+    "copier submits": "predecessors of an ordered copy are not submitted",
+    "copy noted": "an ordered copy is not written down",
+    "acquire": "host copy not acquired by the device",
+    "event: own work": "an event forgets the stream's own work",
+    "event: copies": "an event forgets host copies",
+    "event: waits": "an event forgets what the stream waits for",
+    "event submits": "an event drops what is recorded",
+    "event keeps copies": "an event drops host copies",
+    "stream wait": "Stream.wait does nothing",
+    "write at once": "a write is made after the call",
+    "snapshot at once": "a snapshot is taken after the call",
+    "read at once": "a read is made after the call",
+    "write at once, or event: copies": "a write is made after the call, and an event forgets it",
+    "write at once, or noted": "a borrowed write is made after the call, and not written down",
+    "write at once, noted, or fresh backing": (
+        "a borrowed write is made after the call, not written down, and a rename keeps the backing"
+    ),
+    "borrow asked for": "every write counts as borrowed",
+    "view kept": "a held view is written under its holder",
+    "rest kept": "a rename loses what is not overwritten",
+    "shown kept": "memory shown to the host is reused",
+    "used kept": "memory in use by the device is reused",
+    "own result": "reads share the memory of their results",
+    "publish": "a recording with a barrier is not published to the host",
+    "host wait": "the host takes a barrier for a wait",
+    "temporary": "a copy onto itself goes without a temporary",
+    "rows": "a strided write counts as one block",
+    "host waits for value": "the host waits for the newest work of a lane",
+    "stream waits for value": "a stream waits for the newest work of another",
+    "copier waits for value": "an ordered copy waits for the newest work of a lane",
+    "copy waits for value": "a host copy waits for the newest copy of a lane",
+}
+
+#: Two commands in order: on one stream by a barrier, on several by a wait.
+IN_ORDER = "barrier or wait"
+
+Guards = tuple[str, ...]
+
+
+def _modes(most: str | Guards, **others: str | Guards) -> dict[str, Guards]:
+    """The safeguards in most modes, and in those that differ; unmapped is as staged."""
+    if "staged" in others:
+        others.setdefault("unmapped", others["staged"])
+    chosen = {mode: others.get(mode, most) for mode in MODES}
+    return {mode: (each,) if isinstance(each, str) else each for mode, each in chosen.items()}
+
+
+_WHOLE = _modes("fresh backing", direct="busy check", staged=IN_ORDER)
+_WHOLE_BORROWED = {**_WHOLE, "ordered": ("copier waits",)}
+_PART = _modes(IN_ORDER, direct="busy check")
+_PART_BORROWED = {**_PART, "ordered": ("copier waits",)}
+_FILL = _modes(("busy check", IN_ORDER), unmapped=IN_ORDER)
+_EVENT_OF_PART = _modes("event: own work", ordered="event: copies")
+
+GUARDS: dict[str, dict[str, Guards]] = {
+    "read, then write": _WHOLE,
+    "read, then write, borrowed": _WHOLE_BORROWED,
+    "write, then write": _WHOLE,
+    "write, then write, borrowed": _WHOLE_BORROWED,
+    # A first write that is neither staged nor ordered is over when its call is; if it were not, the
+    # second would wait for it; and a rename keeps the two apart in any case.
+    "pinned, then ordinary": _modes(
+        "write at once, or noted",
+        rename="write at once, noted, or fresh backing",
+        staged=IN_ORDER,
+        ordered="fresh backing",
+    ),
+    "read, then overwrite": _modes("read at once", unmapped=IN_ORDER),
+    "read between writes": _modes((IN_ORDER, "copier waits")),
+    "changed source": _modes(
+        "write at once",
+        staged="snapshot at once",
+        ordered=("write at once", "borrow asked for"),
+    ),
+    "event covers a read": _modes("event: copies"),
+    # A write that is over when its call is needs no event.
+    "event covers a write": _modes(
+        "write at once, or event: copies", staged="event: own work", ordered="event: copies"
+    ),
+    "blocking write": _WHOLE,
+    "blocking write, borrowed": _WHOLE_BORROWED,
+    "fill of what is read": _FILL,
+    "host writes b0": _PART,
+    "host writes b0, borrowed": _PART_BORROWED,
+    "copy dropped at an event": _modes(("event submits", "event: own work")),
+    "copy dropped at an event, borrowed": _modes(
+        ("event submits", "event: own work"), ordered="event keeps copies"
+    ),
+    "deferred clear": _FILL,
+    "read after a borrowed write": {
+        **_WHOLE_BORROWED,
+        "ordered": ("copier waits", "copy noted", "acquire"),
+    },
+    "readers on two streams": _modes("read lanes"),
+    "readers on two streams, one stream": _modes("reads noted"),
+    "held view": _modes(("view kept", "rest kept"), unmapped="shown kept"),
+    "results of two streams": _modes("own result"),
+    "visible to the device, not to the host": _modes("publish"),
+    "a barrier is not a wait": _modes("host wait", unmapped="barrier"),
+    "reused memory": _modes("used kept"),
+    "a chain through streams": _modes("stream wait"),
+    "a chain through streams, one stream": _EVENT_OF_PART,
+    "a stream that only waits": _modes(("event: waits", "stream wait")),
+    "a stream that only waits, one stream": _EVENT_OF_PART,
+    "overlapping copies": _modes("temporary"),
+    "value 1, not value 2": _modes("host waits for value"),
+    "a stream waits for value 1, not value 2": _modes("stream waits for value"),
+    "a copy between two launches": {**_WHOLE, "ordered": ("copier waits for value",)},
+    "copies that take turns": {**_PART, "ordered": ("copy waits for value",)},
+    "a copy behind held work": {**_WHOLE, "ordered": ("copier submits",)},
+    "borrowed writes on two streams": {**_PART, "ordered": ("copy noted", "copier waits")},
+    "strided write beside device writes": _modes("rows", staged="barrier"),
+    "adopted memory": _PART,
+}
+
+
+def guards_of(program: Program) -> dict[str, Guards]:
+    """By transfer mode, the safeguards without each of which the program must fail."""
+    one = not any(getattr(operation, "stream", 0) for operation in program.operations)
+    order = "barrier" if one else "submit wait"
+    declared = GUARDS.get(program.name) or GUARDS[program.name.removesuffix(", one stream")]
+    return {
+        mode: tuple(order if guard == IN_ORDER else guard for guard in guards)
+        for mode, guards in declared.items()
+    }
+
+
+def programs_of(mutant: str) -> list[tuple[Program, str]]:
+    """The programs and modes that must fail with this mutant."""
+    return [
+        (program, mode)
+        for program in CORPUS
+        for mode, guards in guards_of(program).items()
+        if mutant in [SAFEGUARDS[guard] for guard in guards]
+    ]

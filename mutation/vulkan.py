@@ -1,0 +1,338 @@
+"""Every barrier, wait, signal and retirement of the Vulkan driver, removed or weakened."""
+
+from __future__ import annotations
+
+from mutation.mutants import Mutant
+
+_BETWEEN = "_Barrier(driver, (_GPU, _GPU_WRITE), (_GPU, _GPU_ACCESS))"
+_TO_HOST = "_Barrier(driver, (_GPU, _GPU_WRITE), (_HOST, _HOST_READ))"
+_FROM_HOST = "_Barrier(driver, (_HOST, _HOST_WRITE), (_GPU, _GPU_ACCESS))"
+
+
+def _mutant(name: str, module: str, old: str, new: str) -> Mutant:
+    return Mutant(name, f"driver.vulkan.{module}", old, new, driver="vulkan")
+
+
+def _barrier(name: str, old: str, source: str, target: str) -> Mutant:
+    return _mutant(name, "recording", old, f"_Barrier(driver, ({source}), ({target}))")
+
+
+VULKAN = [
+    # The barrier between commands.
+    _mutant(
+        "barrier: not recorded",
+        "recording",
+        "            self._really_begin()\n        self._between.record(self.command)\n",
+        "            self._really_begin()\n",
+    ),
+    _mutant(
+        "barrier: not recorded in a graph",
+        "recording",
+        "    def barrier(self) -> None:\n        self._between.record(self.command)\n",
+        "    def barrier(self) -> None: ...\n",
+    ),
+    _barrier("barrier: execution only", _BETWEEN, "_GPU, 0", "_GPU, 0"),
+    _barrier(
+        "barrier: not before indirect launches",
+        _BETWEEN,
+        "_GPU, _GPU_WRITE",
+        "_GPU & ~_INDIRECT, _GPU_ACCESS",
+    ),
+    _barrier(
+        "barrier: not after kernels", _BETWEEN, "_TRANSFER, _TRANSFER_WRITE", "_GPU, _GPU_ACCESS"
+    ),
+    _barrier(
+        "barrier: not after copies", _BETWEEN, "_COMPUTE_STAGE, _SHADER_WRITE", "_GPU, _GPU_ACCESS"
+    ),
+    _barrier(
+        "barrier: not before kernels", _BETWEEN, "_GPU, _GPU_WRITE", "_TRANSFER, _TRANSFER_ACCESS"
+    ),
+    _barrier(
+        "barrier: not before copies",
+        _BETWEEN,
+        "_GPU, _GPU_WRITE",
+        "_COMPUTE_STAGE, _SHADER_ACCESS | _UNIFORM_READ",
+    ),
+    _barrier(
+        "barrier: kernels' writes not made available",
+        _BETWEEN,
+        "_GPU, _TRANSFER_WRITE",
+        "_GPU, _GPU_ACCESS",
+    ),
+    _barrier(
+        "barrier: copies' writes not made available",
+        _BETWEEN,
+        "_GPU, _SHADER_WRITE",
+        "_GPU, _GPU_ACCESS",
+    ),
+    _barrier(
+        "barrier: writes not visible to kernels",
+        _BETWEEN,
+        "_GPU, _GPU_WRITE",
+        "_GPU, _TRANSFER_ACCESS",
+    ),
+    _barrier(
+        "barrier: writes not visible to uniform reads",
+        _BETWEEN,
+        "_GPU, _GPU_WRITE",
+        "_GPU, _SHADER_ACCESS | _TRANSFER_ACCESS",
+    ),
+    _barrier(
+        "barrier: writes not visible to copies",
+        _BETWEEN,
+        "_GPU, _GPU_WRITE",
+        "_GPU, _SHADER_ACCESS | _UNIFORM_READ",
+    ),
+    # Towards the host and back.
+    _mutant(
+        "publish: not recorded",
+        "recording",
+        "        if self._begun:\n            self._to_host.record(self.command)\n",
+        "        if self._begun:\n            pass\n",
+    ),
+    _mutant(
+        "publish: not recorded for a lone launch",
+        "recording",
+        "            if self._published:\n                self._to_host.record(self.command)\n",
+        "",
+    ),
+    _mutant(
+        "a lone launch is used again although it is another",
+        "recording",
+        "            if content != self._content:\n",
+        "            if self._content is None:\n",
+    ),
+    _mutant(
+        "a lone launch is used again although something it names may be gone",
+        "recording",
+        "(self._driver.generation, self._published, self._held)",
+        "(0, self._published, self._held)",
+    ),
+    _mutant(
+        "what a graph bound counts as bound after it",
+        "recording",
+        "        self._program = None  # what was bound before is not bound any more\n",
+        "",
+    ),
+    _barrier("publish: execution only", _TO_HOST, "_GPU, 0", "_HOST, 0"),
+    _barrier("publish: not to the host", _TO_HOST, "_GPU, _GPU_WRITE", "_GPU, _GPU_ACCESS"),
+    _barrier(
+        "publish: not what kernels wrote",
+        _TO_HOST,
+        "_TRANSFER, _TRANSFER_WRITE",
+        "_HOST, _HOST_READ",
+    ),
+    _barrier(
+        "publish: not what copies wrote",
+        _TO_HOST,
+        "_COMPUTE_STAGE, _SHADER_WRITE",
+        "_HOST, _HOST_READ",
+    ),
+    _mutant(
+        "acquire: not recorded",
+        "recording",
+        "        self._from_host.record(self.command)\n",
+        "        pass\n",
+    ),
+    _barrier("acquire: execution only", _FROM_HOST, "_HOST, 0", "_GPU, 0"),
+    _barrier("acquire: not from the host", _FROM_HOST, "_GPU, _GPU_WRITE", "_GPU, _GPU_ACCESS"),
+    _barrier(
+        "acquire: not for kernels", _FROM_HOST, "_HOST, _HOST_WRITE", "_TRANSFER, _TRANSFER_ACCESS"
+    ),
+    _barrier(
+        "acquire: not for copies",
+        _FROM_HOST,
+        "_HOST, _HOST_WRITE",
+        "_COMPUTE_STAGE, _SHADER_ACCESS | _UNIFORM_READ",
+    ),
+    # The same through the call of older devices.
+    _mutant(
+        "old barrier: no stages",
+        "recording",
+        "            self._stages = source[0], target[0]\n",
+        "            self._stages = 0x2000, 0x1\n",
+    ),
+    _mutant(
+        "old barrier: execution only",
+        "recording",
+        "self._call(command, *self._stages, 0, 1, self._old,",
+        "self._call(command, *self._stages, 0, 0, self._old,",
+    ),
+    _mutant(
+        "old barrier: nothing made available",
+        "recording",
+        "    barrier.srcAccessMask = source\n",
+        "",
+    ),
+    _mutant(
+        "old barrier: nothing made visible", "recording", "    barrier.dstAccessMask = target\n", ""
+    ),
+    # Submissions.
+    _mutant(
+        "submit: waits for nothing",
+        "recording",
+        "= self._times.waitSemaphoreValueCount = self._waited",
+        "= self._times.waitSemaphoreValueCount = 0",
+    ),
+    _mutant(
+        "submit: waits for the value before",
+        "recording",
+        "            self._wait_values[slot] = reached\n",
+        "            self._wait_values[slot] = reached - 1\n",
+    ),
+    _mutant(
+        "submit: waits for one timeline only",
+        "recording",
+        "            self._wait_semaphores[slot] = other.semaphore\n",
+        "            self._wait_semaphores[slot] = waits[0][0].semaphore\n",
+    ),
+    _mutant(
+        "submit: waits at no stage", "recording", "[_ALL_COMMANDS] * count", "[0x2000] * count"
+    ),
+    _mutant(
+        "submit: signals the value before",
+        "recording",
+        "        self._signal_value[0] = value\n",
+        "        self._signal_value[0] = value - 1\n",
+    ),
+    _mutant(
+        "submit: signals the value after",
+        "recording",
+        "        self._signal_value[0] = value\n",
+        "        self._signal_value[0] = value + 1\n",
+    ),
+    # Timelines on the host.
+    _mutant(
+        "a wait on the host that ran out of time counts as over",
+        "driver",
+        "        if result == 0:\n            return True\n",
+        "        if result >= 0:\n            return True\n",
+    ),
+    _mutant(
+        "a wait on the host is for the value before",
+        "timeline",
+        "            self._values[slot] = value\n",
+        "            self._values[slot] = value - 1\n",
+    ),
+    _mutant(
+        "a wait on the host is for any timeline",
+        "timeline",
+        "        self._info.semaphoreCount = len(points)\n",
+        "        self._info.semaphoreCount = len(points)\n        self._info.flags = 1\n",
+    ),
+    _mutant(
+        "a wait on the host is for one timeline only",
+        "timeline",
+        "        self._info.semaphoreCount = len(points)\n",
+        "        self._info.semaphoreCount = 1\n",
+    ),
+    _mutant(
+        "a timeline tells more than it reached",
+        "timeline",
+        "        return int(self._value[0])\n",
+        "        return int(self._value[0]) + 1\n",
+    ),
+    _mutant(
+        "a host copy is signalled too early",
+        "driver",
+        "        info.value = value\n",
+        "        info.value = value + 1\n",
+    ),
+    _mutant(
+        "a host copy is not signalled",
+        "driver",
+        '        check(self.call.vkSignalSemaphore(self.handle, info), "vkSignalSemaphore")\n',
+        "        pass\n",
+    ),
+    # Ends of life.
+    _mutant(
+        "descriptor sets are rewritten while in use",
+        "program",
+        "            self._free = [s for s in self._stale if s.uses == 0]\n"
+        "            self._stale = [s for s in self._stale if s.uses]\n",
+        "            self._free, self._stale = self._stale, []\n",
+    ),
+    _mutant(
+        "descriptor sets are evicted while in use",
+        "program",
+        "[key for key, s in self._sets.items() if s.uses == 0]",
+        "list(self._sets)",
+    ),
+    _mutant(
+        "a recording does not hold its descriptor sets",
+        "recording",
+        "        bound.uses += 1\n",
+        "        bound.uses += 0 * len(self._sets)\n",
+    ),
+    _mutant(
+        "descriptor sets outlive their buffers",
+        "driver",
+        "            program.drop_sets()\n",
+        "            pass\n",
+    ),
+    _mutant(
+        "a recording keeps what was bound before it began",
+        "recording",
+        "        self._program = None\n        result = self._vk_begin(",
+        "        result = self._vk_begin(",
+    ),
+    _mutant(
+        "another program keeps the bindings of the last",
+        "recording",
+        "            self._bindings = self._pushed = None\n",
+        "",
+    ),
+    _mutant(
+        "closing does not wait for the device",
+        "driver",
+        "        self.call.vkDeviceWaitIdle(self.handle)  # a lost device answers so at once\n",
+        "        pass\n",
+    ),
+    Mutant(
+        "a recording is used again while it runs",
+        "stream",
+        "        while in_flight and in_flight[0][1] <= complete:\n",
+        "        while in_flight:\n",
+        driver="vulkan",
+    ),
+    Mutant(
+        "programs and streams go while they are in use",
+        "scheduler",
+        "            if all(value <= lane.complete for lane, value in points.items()):\n"
+        "                release()\n",
+        "            if True:\n                release()\n",
+        driver="vulkan",
+    ),
+    Mutant(
+        "adopted memory goes while it is in use",
+        "scheduler",
+        "            if backing.idle:\n",
+        "            if True:\n",
+        driver="vulkan",
+    ),
+    # Memory that is not coherent.
+    _mutant(
+        "flush: too few bytes",
+        "memory",
+        "        end = -(-hi // atom) * atom\n",
+        "        end = hi // atom * atom\n",
+    ),
+    _mutant(
+        "flush: nothing",
+        "driver",
+        "self.call.vkFlushMappedMemoryRanges(self.handle, 1, memory.range(lo, hi))",
+        "0",
+    ),
+    _mutant(
+        "invalidate: nothing",
+        "driver",
+        "self.call.vkInvalidateMappedMemoryRanges(self.handle, 1, memory.range(lo, hi))",
+        "0",
+    ),
+    _mutant(
+        "memory that is not coherent is chosen",
+        "memory",
+        "            mapped = visible and coherent\n",
+        "            mapped = visible\n",
+    ),
+]

@@ -1,0 +1,82 @@
+"""What an array is for: a contract that every access is checked against.
+
+=========  =========================================================================================
+role       the contract
+=========  =========================================================================================
+generic    none; the ledger alone decides
+weight     once sealed, nothing writes it: reading it waits for nothing, ever
+append     bytes are written once; a second write to them needs `reset` first
+scratch    contents mean nothing to the host, which may not read them unless it insists
+output     written by the device only, read by the host; a write while the host still looks at the
+           last content goes to fresh memory, and does not keep what it does not write
+=========  =========================================================================================
+
+A role is checked where an access is about to be recorded or made, and only then: it never takes
+the place of the ledger, which orders accesses by the bytes they really touch. What the roles give
+beyond the checks: outputs live in memory the host reads fast and are renamed without a copy; and
+what the host has no business in (scratch, and appends it never looked at) is not made visible to it
+at the end of every submission.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias, get_args
+
+from penstock.errors import InvalidValue
+from penstock.hazards import History, Lane, Region
+
+Role: TypeAlias = Literal["generic", "weight", "append", "scratch", "output"]
+ROLES: tuple[str, ...] = get_args(Role)
+
+
+def as_role(role: str) -> Role:
+    if role not in ROLES:
+        raise InvalidValue(f"role={role!r}; choose one of {', '.join(ROLES)}")
+    return role  # type: ignore[return-value]
+
+
+class AppendHistory(History):
+    """A ledger page that also remembers which bytes were written since the last reset."""
+
+    __slots__ = ("pitch", "written")
+
+    def __init__(self, so_far: History) -> None:
+        super().__init__()
+        self.reads, self.writes = so_far.reads, so_far.writes
+        self.written: list[Region] = []
+        self.pitch = 0  # of rows that were appended side by side
+
+    def note(self, region: Region, write: bool, lane: Lane, value: int, what: str) -> None:
+        if write:
+            self.mark(region)
+        super().note(region, write, lane, value, what)
+
+    def mark(self, region: Region) -> None:
+        """These bytes are written now. What follows on something earlier is joined to it."""
+        self.pitch = region.pitch or self.pitch
+        for number, earlier in enumerate(self.written):
+            if earlier.covers(region):
+                return
+            joined = _joined(earlier, region)
+            if joined is not None:
+                self.written[number] = joined
+                return
+        self.written.append(region)
+
+    def overlap(self, region: Region) -> Region | None:
+        """Something written before that shares a byte with the region."""
+        return next((earlier for earlier in self.written if earlier.overlaps(region)), None)
+
+
+def _joined(first: Region, second: Region) -> Region | None:
+    """One region, if the second continues the first: the block, or every one of its rows."""
+    if first.pitch != second.pitch:
+        return None
+    if not first.pitch:
+        return Region(first.lo, second.hi) if first.hi == second.lo else None
+    if second.lo - first.lo != first.width or second.hi - first.hi != second.width:
+        return None
+    width = first.width + second.width
+    if width == first.pitch:
+        return Region(first.lo, second.hi)
+    return Region(first.lo, second.hi, width, first.pitch)
