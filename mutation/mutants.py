@@ -31,7 +31,10 @@ _SINGLE = [
     # Barriers and visibility.
     Mutant("no barrier between commands", "stream", "            recording.barrier()\n", ""),
     Mutant(
-        "results not published to the host", "stream", "            recording.publish()\n", ""
+        "results not published to the host",
+        "stream",
+        "                recording.publish()\n",
+        "",
     ),
     Mutant(
         "host copy not acquired by the device",
@@ -247,16 +250,16 @@ _SINGLE = [
     Mutant(
         "a recording with a barrier is not published to the host",
         "stream",
-        "            recording.publish()\n",
-        "            if \"barrier\" not in recording.commands:\n"
         "                recording.publish()\n",
+        "                if \"barrier\" not in recording.commands:\n"
+        "                    recording.publish()\n",
     ),
     # Waits for more than was asked.
     Mutant(
         "the host waits for the newest work of a lane",
         "scheduler",
-        "        left = {lane: value for lane, value in points.items() if value > lane.complete}\n",
-        "        left = {lane: lane.recorded for lane in points}\n",
+        "            return self.await_points(points, timeout)\n",
+        "            return self.await_points({lane: lane.recorded for lane in points}, timeout)\n",
     ),
     Mutant(
         "a stream waits for the newest work of another",

@@ -267,11 +267,10 @@ class Scheduler:
         copies: list[tuple[Any, int]] = []
         timelines: list[tuple[Any, int]] = []
         for lane, value in points.items():
-            if value > lane.complete:
-                if lane.is_host:
-                    copies.append((lane.owner, value))
-                else:
-                    timelines.append((lane.owner.timeline, value))
+            if lane.is_host:
+                copies.append((lane.owner, value))
+            elif value > lane.complete:
+                timelines.append((lane.owner.timeline, value))
         deadline = None if timeout is None else time.monotonic() + timeout
         try:
             while copies or timelines:
