@@ -151,7 +151,7 @@ def faults(most: int) -> Iterator[Fault]:
 
 
 @pytest.fixture(params=(*DRIVERS, "simulator"))
-def each(
+def any_device(
     request: pytest.FixtureRequest, _shared_devices: dict[object, ps.Device]
 ) -> Iterator[ps.Device]:
     """Every Vulkan driver, and the simulator with a seed that depends on the test."""

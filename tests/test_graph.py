@@ -45,12 +45,12 @@ def commands_of(g: ps.Graph) -> list[str]:
 # What can be recorded.
 
 
-def test_everything_that_can_be_recorded(each: ps.Device) -> None:
-    x, y, z = arrays(each, 1, 2, 3)
-    odd = each.zeros(3, np.uint8)
+def test_everything_that_can_be_recorded(any_device: ps.Device) -> None:
+    x, y, z = arrays(any_device, 1, 2, 3)
+    odd = any_device.zeros(3, np.uint8)
     host = np.arange(N, dtype=np.uint32)
     block = np.arange(100, dtype=np.uint32)
-    with each.record() as g:
+    with any_device.record() as g:
         slow_add(x, 10, spin=0)  # 11, 22, …
         y.copy_from(x)
         z.fill(7)
@@ -59,7 +59,7 @@ def test_everything_that_can_be_recorded(each: ps.Device) -> None:
         x[16:48].copy_from(x[8:40])  # overlapping
         block_sum(y, 0, block)
         host[:] = block[:] = 0  # recorded as it was
-        made = each.array(np.full(N, 5, np.uint32))
+        made = any_device.array(np.full(N, 5, np.uint32))
         z[8] = made[0]
     assert (x.numpy() == 1).all()
     assert "a write of 32 bytes" in repr(g)
@@ -73,10 +73,10 @@ def test_everything_that_can_be_recorded(each: ps.Device) -> None:
         assert odd.tolist() == [9, 9, 9]
 
 
-def test_overlapping_copies_are_as_if_through_a_temporary(each: ps.Device) -> None:
-    x = each.array(np.arange(N, dtype=np.uint32))
+def test_overlapping_copies_are_as_if_through_a_temporary(any_device: ps.Device) -> None:
+    x = any_device.array(np.arange(N, dtype=np.uint32))
     mirror = np.arange(N, dtype=np.uint32)
-    with each.record() as g:
+    with any_device.record() as g:
         x[8:40].copy_from(x[4:36])
         x.reshape(8, 8)[1:, :4].copy_from(x.reshape(8, 8)[:-1, 2:6])
     for _ in range(2):
@@ -86,18 +86,19 @@ def test_overlapping_copies_are_as_if_through_a_temporary(each: ps.Device) -> No
     assert (x.numpy() == mirror).all()
 
 
-def test_what_cannot_be_recorded(each: ps.Device) -> None:
-    (x,) = arrays(each, 1)
-    stream = each.stream()
-    with each.record() as other:
+def test_what_cannot_be_recorded(any_device: ps.Device) -> None:
+    (x,) = arrays(any_device, 1)
+    stream = any_device.stream()
+    with any_device.record() as other:
         x.fill(9)
-    with each.record() as g:
+    with any_device.record() as g:
         pending = x.fill(2)
         value = first(x, 1)
         for refused in (
             x.numpy, x.read, x.view, x[0].item, lambda: float(x[0]), lambda: x.fill(1, stream),
-            lambda: slow_add(x, 1, stream), lambda: saxpy(each)(x=np.ones(4, "f"), y=x, a=1, n=4),
-            other.replay, g.replay, lambda: each.record().__enter__(), pending.wait, value.result,
+            lambda: slow_add(x, 1, stream), other.replay, g.replay, pending.wait, value.result,
+            lambda: saxpy(any_device)(x=np.ones(4, "f"), y=x, a=1, n=4),
+            lambda: any_device.record().__enter__(),
             lambda: bool(value), lambda: float(value), lambda: value == 3, lambda: value < 3,
         ):  # fmt: skip
             with pytest.raises(ps.NotWhileRecording):
@@ -109,9 +110,9 @@ def test_what_cannot_be_recorded(each: ps.Device) -> None:
     stream.close()
 
 
-def test_an_exception_ends_the_recording(each: ps.Device) -> None:
-    (x,) = arrays(each, 1)
-    with pytest.raises(ZeroDivisionError), each.record() as g:  # noqa: PT012
+def test_an_exception_ends_the_recording(any_device: ps.Device) -> None:
+    (x,) = arrays(any_device, 1)
+    with pytest.raises(ZeroDivisionError), any_device.record() as g:  # noqa: PT012
         x.fill(2)
         raise ZeroDivisionError
     with pytest.raises(ps.Closed, match="not recorded to its end"):
@@ -120,9 +121,9 @@ def test_an_exception_ends_the_recording(each: ps.Device) -> None:
     assert (x.numpy() == 3).all()
 
 
-def test_a_refused_launch_is_not_recorded(each: ps.Device) -> None:
-    (x,) = arrays(each, 1)
-    with each.record() as g:
+def test_a_refused_launch_is_not_recorded(any_device: ps.Device) -> None:
+    (x,) = arrays(any_device, 1)
+    with any_device.record() as g:
         with pytest.raises(ps.ArgumentError):
             slow_add(x, "1", spin=0)  # type: ignore[arg-type]
         slow_add(x, 1, spin=0)
@@ -152,10 +153,10 @@ def test_other_threads_go_on_as_always(threaded_device: ps.Device) -> None:
 # Parameters.
 
 
-def test_arrays_and_slices_of_them(each: ps.Device) -> None:
-    x, y, other = arrays(each, 1, 0, 5)
-    big = each.array(np.arange(4 * N, dtype=np.uint32))
-    with each.record(x=x, y=y) as g:
+def test_arrays_and_slices_of_them(any_device: ps.Device) -> None:
+    x, y, other = arrays(any_device, 1, 0, 5)
+    big = any_device.array(np.arange(4 * N, dtype=np.uint32))
+    with any_device.record(x=x, y=y) as g:
         slow_copy(x, y, spin=0)
         y[:16].copy_from(x[16:32])
         x[32:].fill(8)
@@ -175,9 +176,9 @@ def test_arrays_and_slices_of_them(each: ps.Device) -> None:
     assert y.tolist() == [5] * 32 + [8] * 32
 
 
-def test_a_parameter_may_be_an_array_that_the_graph_uses_already(each: ps.Device) -> None:
-    x, y = arrays(each, 1, 0)
-    with each.record(x=x) as g:
+def test_a_parameter_may_be_an_array_that_the_graph_uses_already(any_device: ps.Device) -> None:
+    x, y = arrays(any_device, 1, 0)
+    with any_device.record(x=x) as g:
         slow_add(y, 1, spin=0)
         y[:32].copy_from(x[:32])
         slow_add(y, 1, spin=0)
@@ -185,19 +186,21 @@ def test_a_parameter_may_be_an_array_that_the_graph_uses_already(each: ps.Device
     g.replay(x=y)
     mirror = np.arange(N, dtype=np.uint32) + 2
     assert (y.numpy() == mirror).all()
-    with each.record(x=x[:32]) as g:
+    with any_device.record(x=x[:32]) as g:
         y[16:48].copy_from(x[:32])
     g.replay(x=y[8:40])  # now it overlaps
     mirror[16:48] = mirror[8:40].copy()
     assert (y.numpy() == mirror).all()
 
 
-def test_scalars_threads_and_blocks(each: ps.Device) -> None:
-    (x,) = arrays(each, 0)
-    y = each.zeros(8, np.uint32)
+def test_scalars_threads_and_blocks(any_device: ps.Device) -> None:
+    (x,) = arrays(any_device, 0)
+    y = any_device.zeros(8, np.uint32)
     fixed = np.ones(100, np.uint32)
-    with each.record(add=1, n=N, at=0, block=np.zeros(100, np.uint32)) as g:
-        kernel(each, SLOW_ADD, "slow_add")(x=x, n=g["n"], spin=0, add=g["add"], threads=g["n"])
+    with any_device.record(add=1, n=N, at=0, block=np.zeros(100, np.uint32)) as g:
+        kernel(any_device, SLOW_ADD, "slow_add")(
+            x=x, n=g["n"], spin=0, add=g["add"], threads=g["n"]
+        )
         block_sum(y, g["at"], g["block"])  # type: ignore[arg-type]
         block_sum(y, 7, fixed)
     fixed[:] = 0
@@ -215,11 +218,11 @@ def test_scalars_threads_and_blocks(each: ps.Device) -> None:
     assert all(part in repr(g) for part in ("parameter add = 1", "fixed: block_sum with at=7"))
 
 
-def test_values_that_are_equal_but_not_the_same(each: ps.Device) -> None:
-    x, y = each.ones(4), each.zeros(4)
-    with each.record(a=0.0) as g:
+def test_values_that_are_equal_but_not_the_same(any_device: ps.Device) -> None:
+    x, y = any_device.ones(4), any_device.zeros(4)
+    with any_device.record(a=0.0) as g:
         y.fill(-0.0)
-        saxpy(each)(x=x, y=y, a=g["a"], n=4, threads=4)
+        saxpy(any_device)(x=x, y=y, a=g["a"], n=4, threads=4)
     for a, sign in ((0.0, False), (-0.0, True), (np.float32(0), False), (0, False)):
         g.replay(a=a)
         assert bool(np.signbit(y.numpy()[0])) is sign
@@ -228,9 +231,9 @@ def test_values_that_are_equal_but_not_the_same(each: ps.Device) -> None:
         assert y[0].item() == 1
 
 
-def test_bad_parameters(each: ps.Device) -> None:
-    x, y = arrays(each, 1, 1)
-    with each.record(x=x, a=1) as g:
+def test_bad_parameters(any_device: ps.Device) -> None:
+    x, y = arrays(any_device, 1, 1)
+    with any_device.record(x=x, a=1) as g:
         slow_add(x, g["a"], spin=0)  # type: ignore[arg-type]
         x.copy_from(y)
         for name in ("x", "b"):
@@ -249,33 +252,33 @@ def test_bad_parameters(each: ps.Device) -> None:
         (ps.Error, {"a": [1, [2]]}),
         (ps.ShapeMismatch, {"x": x[:8]}),
         (ps.ShapeMismatch, {"x": x.reshape(8, 8)}),
-        (ps.DtypeMismatch, {"x": each.zeros(N)}),
-        (ps.ShapeMismatch, {"x": each.zeros(2 * N, np.uint32)[::2]}),
+        (ps.DtypeMismatch, {"x": any_device.zeros(N)}),
+        (ps.ShapeMismatch, {"x": any_device.zeros(2 * N, np.uint32)[::2]}),
     ):
         with pytest.raises(error):
             g.replay(**changed)
     for parameters in ({"stream": 1}, {"p": x, "q": x[8:]}, {"a": object()}, {"x": x[::2]}):
-        with pytest.raises(ps.Error), each.record(**parameters):
+        with pytest.raises(ps.Error), any_device.record(**parameters):
             pass
     assert (x.numpy() == 1).all()
 
 
-def test_read_only_memory_is_not_written(each: ps.Device, tmp_path: Any) -> None:
+def test_read_only_memory_is_not_written(any_device: ps.Device, tmp_path: Any) -> None:
     path = tmp_path / "weights"
     path.write_bytes(bytes(4 * N))
-    weights = each.from_file(path, np.uint32, N)
-    x, y = arrays(each, 1, 1)
+    weights = any_device.from_file(path, np.uint32, N)
+    x, y = arrays(any_device, 1, 1)
     for record in (x.fill, x.write, x.copy_from):
-        with each.record(x=x) as g:
+        with any_device.record(x=x) as g:
             record({x.fill: 3, x.write: np.ones(N, np.uint32), x.copy_from: y}[record])
         with pytest.raises(ps.ReadOnly):
             g.replay(x=weights)
     assert (weights.numpy() == 0).all()
 
 
-def test_bytes_at_odd_places_are_filled(each: ps.Device) -> None:
-    x, other = each.zeros(64, np.uint8), each.zeros(70, np.uint8)
-    with each.record(x=x) as g:
+def test_bytes_at_odd_places_are_filled(any_device: ps.Device) -> None:
+    x, other = any_device.zeros(64, np.uint8), any_device.zeros(70, np.uint8)
+    with any_device.record(x=x) as g:
         x.fill(7)
     g.replay(x=other[3:67])
     assert other.tolist() == [0] * 3 + [7] * 64 + [0] * 3
@@ -284,9 +287,9 @@ def test_bytes_at_odd_places_are_filled(each: ps.Device) -> None:
 # Replays in flight.
 
 
-def test_more_variants_than_are_kept(each: ps.Device) -> None:
-    x, y = arrays(each, 0, 0)
-    with each.record(add=0, x=x) as g:
+def test_more_variants_than_are_kept(any_device: ps.Device) -> None:
+    x, y = arrays(any_device, 0, 0)
+    with any_device.record(add=0, x=x) as g:
         slow_add(x, g["add"], spin=0)  # type: ignore[arg-type]
     values = list(range(1, 3 * graph._VARIANTS))
     for add in (*values, *reversed(values)):
@@ -298,12 +301,12 @@ def test_more_variants_than_are_kept(each: ps.Device) -> None:
     assert (t.allocations, t.waits) == (0, 0)
 
 
-def test_results_of_replays_in_flight(each: ps.Device) -> None:
-    (x,) = arrays(each, 5)
-    other = each.stream()
-    with each.record(add=0) as one:
+def test_results_of_replays_in_flight(any_device: ps.Device) -> None:
+    (x,) = arrays(any_device, 5)
+    other = any_device.stream()
+    with any_device.record(add=0) as one:
         first(x, one["add"])  # type: ignore[arg-type]
-    with each.record() as two:
+    with any_device.record() as two:
         first(x, 1)
         count(x, 4)
     held = [(i, one.replay(add=i, stream=other if i % 3 else None)) for i in range(40)]
@@ -320,9 +323,9 @@ def test_results_of_replays_in_flight(each: ps.Device) -> None:
     other.close()
 
 
-def test_a_replay_and_its_result_wait_once_and_allocate_nothing(each: ps.Device) -> None:
-    (x,) = arrays(each, 5)
-    with each.record() as g:
+def test_a_replay_and_its_result_wait_once_and_allocate_nothing(any_device: ps.Device) -> None:
+    (x,) = arrays(any_device, 5)
+    with any_device.record() as g:
         slow_add(x, 1, spin=0)
         first(x, 0)
     for _ in range(20):
@@ -381,13 +384,13 @@ def _tally(position: Host, log: Host, threads: tuple[int, int, int]) -> None:
     log[: threads[0]] += position[0]
 
 
-def test_a_loop_that_advances_by_itself(each: ps.Device) -> None:
-    steps = 1000 if each.info.driver != "sim" else 200
-    advance = each.kernel(ADVANCE, name="advance", reference=_advance)
-    tally = each.kernel(TALLY, name="tally", reference=_tally)
-    position, groups = each.zeros(1, np.uint32), each.zeros(3, np.uint32)
-    log = each.zeros(4, np.uint32)
-    with each.record() as g:
+def test_a_loop_that_advances_by_itself(any_device: ps.Device) -> None:
+    steps = 1000 if any_device.info.driver != "sim" else 200
+    advance = any_device.kernel(ADVANCE, name="advance", reference=_advance)
+    tally = any_device.kernel(TALLY, name="tally", reference=_tally)
+    position, groups = any_device.zeros(1, np.uint32), any_device.zeros(3, np.uint32)
+    log = any_device.zeros(4, np.uint32)
+    with any_device.record() as g:
         advance(position=position, groups_next=groups, groups=1)
         tally(position=position, log=log, groups=groups)
     g.replay()

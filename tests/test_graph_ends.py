@@ -39,9 +39,9 @@ def arrays(dev: ps.Device, *values: int) -> list[ps.Array]:
 # Host access to what a graph uses.
 
 
-def test_a_host_write_does_not_rename(each: ps.Device) -> None:
-    x, y = arrays(each, 1, 0)
-    with each.record() as g:
+def test_a_host_write_does_not_rename(any_device: ps.Device) -> None:
+    x, y = arrays(any_device, 1, 0)
+    with any_device.record() as g:
         slow_copy(x, y)
     g.replay()
     before = x.buffer.backing
@@ -54,15 +54,15 @@ def test_a_host_write_does_not_rename(each: ps.Device) -> None:
         assert (y.numpy() == value).all()
     assert x.buffer.backing is before
     g.close()
-    each.synchronize()
+    any_device.synchronize()
     slow_copy(x, y, spin=0)
     x.write(np.full(N, 9, np.uint32))
     assert (x.numpy() == 9).all()
 
 
-def test_a_host_read_waits_for_replays_that_write_only(each: ps.Device) -> None:
-    x, y = arrays(each, 1, 0)
-    with each.record() as g:
+def test_a_host_read_waits_for_replays_that_write_only(any_device: ps.Device) -> None:
+    x, y = arrays(any_device, 1, 0)
+    with any_device.record() as g:
         slow_copy(x, y)
     g.replay()
     g.replay()
@@ -72,9 +72,9 @@ def test_a_host_read_waits_for_replays_that_write_only(each: ps.Device) -> None:
     assert (y.numpy() == 1).all()
 
 
-def test_views_that_are_held(each: ps.Device) -> None:
-    x, y, z = arrays(each, 1, 2, 3)
-    with each.record() as g:
+def test_views_that_are_held(any_device: ps.Device) -> None:
+    x, y, z = arrays(any_device, 1, 2, 3)
+    with any_device.record() as g:
         z.fill(9)
         slow_copy(x, y, spin=0)
     for _ in range(2):  # before it is encoded, and after
@@ -199,19 +199,19 @@ def test_everything_may_end_in_any_order(open_device: OpenDevice) -> None:
     gc.collect()
 
 
-def test_a_closed_thing_says_so(each: ps.Device) -> None:
-    run = each.kernel(SLOW_ADD, name="add", reference=REFERENCES[SLOW_ADD])
-    x, y = arrays(each, 1, 1)
-    with each.record(y=y) as g:
+def test_a_closed_thing_says_so(any_device: ps.Device) -> None:
+    run = any_device.kernel(SLOW_ADD, name="add", reference=REFERENCES[SLOW_ADD])
+    x, y = arrays(any_device, 1, 1)
+    with any_device.record(y=y) as g:
         run(x=x, n=N, spin=0, add=1, threads=N)
         y.fill(1)
     g.replay()
     y.close()
     with pytest.raises(ps.Closed, match="array"):
         g.replay()
-    (other,) = arrays(each, 0)
+    (other,) = arrays(any_device, 0)
     g.replay(y=other)
-    with each.stream() as stream:
+    with any_device.stream() as stream:
         pass
     with pytest.raises(ps.Closed, match="stream"):
         g.replay(stream, y=other)
@@ -226,17 +226,17 @@ def test_a_closed_thing_says_so(each: ps.Device) -> None:
 
 
 @pytest.mark.parametrize("end", ["close", "drop"])
-def test_memory_comes_back(end: str, each: ps.Device) -> None:
-    x, y = arrays(each, 1, 0)
-    run = each.kernel(FIRST, reference=REFERENCES[FIRST])
+def test_memory_comes_back(end: str, any_device: ps.Device) -> None:
+    x, y = arrays(any_device, 1, 0)
+    run = any_device.kernel(FIRST, reference=REFERENCES[FIRST])
     used = 0
     for _ in range(3):
-        with each.record(y=y) as g:
+        with any_device.record(y=y) as g:
             y.write(np.arange(N, dtype=np.uint32))
             y[8:].copy_from(y[:-8])
             block_sum(y, 0, np.ones(100, np.uint32))
             run(x=x, n=1, spin=0, add=1, groups=1)
-        unread = [g.replay(y=each.zeros(N, np.uint32)) for _ in range(20)]
+        unread = [g.replay(y=any_device.zeros(N, np.uint32)) for _ in range(20)]
         assert unread[3].result() == 2
         if end == "close":
             g.close()
@@ -245,15 +245,15 @@ def test_memory_comes_back(end: str, each: ps.Device) -> None:
         assert [r.result() for r in unread] == [2] * 20
         del unread
         gc.collect()
-        each.synchronize()
-        used = used or each.memory.used  # the kernel keeps its slots
-        assert each.memory.used == used
+        any_device.synchronize()
+        used = used or any_device.memory.used  # the kernel keeps its slots
+        assert any_device.memory.used == used
     assert y.buffer.graphs == 0
 
 
-def test_arrays_that_a_graph_uses_may_be_dropped(each: ps.Device) -> None:
-    x, y = arrays(each, 3, 0)
-    with each.record() as g:
+def test_arrays_that_a_graph_uses_may_be_dropped(any_device: ps.Device) -> None:
+    x, y = arrays(any_device, 3, 0)
+    with any_device.record() as g:
         slow_copy(x, y, spin=0)
     del x
     gc.collect()

@@ -37,11 +37,11 @@ def blocks(count: int, seed: int = 0) -> np.ndarray[Any, Any]:
 # Arguments that are too many for push constants.
 
 
-def test_every_launch_in_flight_sees_its_own_block(each: ps.Device) -> None:
-    count = 300 if each.info.driver == "sim" else 2000
-    y = each.zeros(count, np.uint32)
+def test_every_launch_in_flight_sees_its_own_block(any_device: ps.Device) -> None:
+    count = 300 if any_device.info.driver == "sim" else 2000
+    y = any_device.zeros(count, np.uint32)
     given = blocks(count)
-    streams = [each.default_stream, each.stream(), each.stream()]
+    streams = [any_device.default_stream, any_device.stream(), any_device.stream()]
     one = np.empty(100, np.uint32)
     for at, block in enumerate(given):
         one[:] = block
@@ -101,44 +101,44 @@ def test_without_the_guard_the_simulator_sees_the_race(monkeypatch: pytest.Monke
     assert found
 
 
-def test_a_stream_with_a_ring_can_be_forgotten(each: ps.Device) -> None:
-    y = each.zeros(1, np.uint32)
-    streams = len(each.scheduler._all_streams())
+def test_a_stream_with_a_ring_can_be_forgotten(any_device: ps.Device) -> None:
+    y = any_device.zeros(1, np.uint32)
+    streams = len(any_device.scheduler._all_streams())
     for _ in range(20):
-        stream = each.stream()
+        stream = any_device.stream()
         block_sum(y, 0, blocks(1)[0], stream)
         del stream
     y.numpy()
     y.close()
     del y
     for _ in range(2):
-        assert each.memory.pending == 0  # nor has the ledger of what was given back
+        assert any_device.memory.pending == 0  # nor has the ledger of what was given back
         gc.collect()
-        each.synchronize()
-    assert len(each.scheduler._all_streams()) <= streams + 2
+        any_device.synchronize()
+    assert len(any_device.scheduler._all_streams()) <= streams + 2
 
 
-def test_a_closed_kernel_gives_its_memory_back(each: ps.Device) -> None:
-    y = each.zeros(1, np.uint32)
-    each.synchronize()
-    used = each.memory.used
-    run = each.kernel(BLOCK_SUM, reference=lambda **_: None)
-    other = each.stream()
+def test_a_closed_kernel_gives_its_memory_back(any_device: ps.Device) -> None:
+    y = any_device.zeros(1, np.uint32)
+    any_device.synchronize()
+    used = any_device.memory.used
+    run = any_device.kernel(BLOCK_SUM, reference=lambda **_: None)
+    other = any_device.stream()
     for stream in (None, other):
         run(y=y, at=0, n=1, spin=0, block=blocks(1)[0], groups=1, stream=stream)
-    assert each.memory.used > used
+    assert any_device.memory.used > used
     run.close()
-    each.synchronize()
-    assert each.memory.used == used
+    any_device.synchronize()
+    assert any_device.memory.used == used
     other.close()
 
 
 # Arrays that share a buffer.
 
 
-def test_two_arguments_of_one_buffer_stay_one_memory(each: ps.Device) -> None:
+def test_two_arguments_of_one_buffer_stay_one_memory(any_device: ps.Device) -> None:
     """Also if the launch has to make way for a view, which gives the buffer other memory."""
-    run = each.kernel(
+    run = any_device.kernel(
         """
         layout(local_size_x = 1) in;
         layout(binding = 0) readonly buffer X { uint x[]; };
@@ -147,18 +147,18 @@ def test_two_arguments_of_one_buffer_stay_one_memory(each: ps.Device) -> None:
         """,
         reference=lambda x, y, threads: y.__setitem__(0, x[0] + 1),
     )
-    x = each.array(np.arange(16, dtype=np.uint32))
+    x = any_device.array(np.arange(16, dtype=np.uint32))
     bound: list[tuple[int, ...]] = []
-    for groups in (1, each.ones(3, np.uint32)):
+    for groups in (1, any_device.ones(3, np.uint32)):
         shown = x.view()
         before = shown.copy()
         with pytest.MonkeyPatch.context() as patch:
-            _note_bindings(each, patch, bound)
+            _note_bindings(any_device, patch, bound)
             run(x=x, y=x, groups=groups)
         assert (shown == before).all()
         del shown
     assert len(bound) == 2
-    assert all(each[0:2] == each[3:5] for each in bound)
+    assert all(places[0:2] == places[3:5] for places in bound)
     assert x[0].item() == 2
 
 
@@ -197,9 +197,9 @@ class Launching:
         return np.array(self.__index__())
 
 
-def test_a_launch_while_push_constants_are_packed(each: ps.Device) -> None:
-    x, y, z = each.ones(N), each.zeros(N), each.zeros(N)
-    run = saxpy(each)
+def test_a_launch_while_push_constants_are_packed(any_device: ps.Device) -> None:
+    x, y, z = any_device.ones(N), any_device.zeros(N), any_device.zeros(N)
+    run = saxpy(any_device)
 
     def inner() -> None:
         run(x=x, y=z, a=100.0, n=N, threads=N)
@@ -212,8 +212,8 @@ def test_a_launch_while_push_constants_are_packed(each: ps.Device) -> None:
     assert (y.numpy() == 6009).all()
 
 
-def test_a_launch_while_a_large_block_is_packed(each: ps.Device) -> None:
-    y = each.zeros(80, np.uint32)
+def test_a_launch_while_a_large_block_is_packed(any_device: ps.Device) -> None:
+    y = any_device.zeros(80, np.uint32)
     given = blocks(80)
     for at in range(0, 80, 2):
         number = Launching(at, lambda at=at: block_sum(y, at + 1, given[at + 1]))
@@ -221,16 +221,16 @@ def test_a_launch_while_a_large_block_is_packed(each: ps.Device) -> None:
     assert y.tolist() == [block_sum_of(block) for block in given]
 
 
-def test_a_result_as_an_argument(each: ps.Device) -> None:
+def test_a_result_as_an_argument(any_device: ps.Device) -> None:
     """It is waited for, outside of the lock."""
-    x = each.full(1, 5, np.uint32)
+    x = any_device.full(1, 5, np.uint32)
     assert first(x, first(x, first(x, 1))).result() == 16
-    some = each.ones(3, np.uint32)
+    some = any_device.ones(3, np.uint32)
     assert first(x, first(x, 1, groups=some), groups=some).result() == 11
 
 
-def test_a_finaliser_that_launches(each: ps.Device) -> None:
-    y = each.zeros(100, np.uint32)
+def test_a_finaliser_that_launches(any_device: ps.Device) -> None:
+    y = any_device.zeros(100, np.uint32)
     given = blocks(100)
 
     class Last(Launching):
@@ -247,16 +247,16 @@ def test_a_finaliser_that_launches(each: ps.Device) -> None:
 # Groups that the device decides.
 
 
-def test_the_counts_are_those_of_their_place_in_the_program(each: ps.Device) -> None:
-    x = each.zeros(8 * 64, np.uint32)
-    counts = each.zeros(4, np.uint32)[:3]
-    run = each.kernel(
+def test_the_counts_are_those_of_their_place_in_the_program(any_device: ps.Device) -> None:
+    x = any_device.zeros(8 * 64, np.uint32)
+    counts = any_device.zeros(4, np.uint32)[:3]
+    run = any_device.kernel(
         HEAD + "layout(binding = 0) buffer X { uint x[]; }; void main() {"
         " x[gl_GlobalInvocationID.x] += 1; }",
         reference=lambda x, threads: x[: threads[0]].__iadd__(np.uint32(1)),
     )
     expected = np.zeros(8 * 64, np.uint32)
-    with each.stream() as other:
+    with any_device.stream() as other:
         for groups in (1, 0, 8, 3, 0, 5):
             counts.write(np.array([groups, 1, 1], np.uint32), other)
             slow_add(counts[:1], 0, other)
@@ -266,22 +266,22 @@ def test_the_counts_are_those_of_their_place_in_the_program(each: ps.Device) -> 
     assert (x.numpy() == expected).all()
 
 
-def test_bad_counts(each: ps.Device) -> None:
-    x = each.zeros(N, np.uint32)
-    counts = each.zeros(8, np.uint32)
-    closed = each.ones(3, np.uint32)
+def test_bad_counts(any_device: ps.Device) -> None:
+    x = any_device.zeros(N, np.uint32)
+    counts = any_device.zeros(8, np.uint32)
+    closed = any_device.ones(3, np.uint32)
     closed.close()
     for bad, error in (
         ({"groups": counts}, ps.ShapeMismatch),
         ({"groups": counts[:2]}, ps.ShapeMismatch),
         ({"groups": counts[:6:2]}, ps.ShapeMismatch),
-        ({"groups": each.zeros(3)}, ps.DtypeMismatch),
+        ({"groups": any_device.zeros(3)}, ps.DtypeMismatch),
         ({"groups": counts[:3], "threads": 3}, ps.ArgumentError),
         ({"groups": closed}, ps.Closed),
         ({"groups": np.ones(3, np.uint32)}, ps.ArgumentError),
     ):
         with pytest.raises(error):
-            kernel(each, SLOW_ADD)(x=x, n=1, spin=0, add=1, **bad)
+            kernel(any_device, SLOW_ADD)(x=x, n=1, spin=0, add=1, **bad)
     with ps.Device(driver="sim") as other, pytest.raises(ps.ArgumentError):
         first(x, 1, groups=other.ones(3, np.uint32))
     assert (x.numpy() == 0).all()

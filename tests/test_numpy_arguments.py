@@ -35,15 +35,15 @@ def numbers(*shape: int) -> Host:
 
 
 @pytest.fixture(params=["auto", "unmapped", "staged"])
-def moved(request: pytest.FixtureRequest, each: ps.Device) -> Iterator[ps.Device]:
+def moved(request: pytest.FixtureRequest, any_device: ps.Device) -> Iterator[ps.Device]:
     """A device, with each way for bytes to travel."""
     if request.param == "auto":
-        yield each
-    elif each.info.driver == "sim":
+        yield any_device
+    elif any_device.info.driver == "sim":
         with simulated(7, transfers=request.param) as dev:
             yield dev
     else:
-        with ps.Device(each.name, transfers=request.param) as dev:
+        with ps.Device(any_device.name, transfers=request.param) as dev:
             yield dev
 
 
@@ -74,11 +74,11 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.filterwarnings("ignore:the matrix subclass")
-def test_any_layout(layout: str, each: ps.Device) -> None:
+def test_any_layout(layout: str, any_device: ps.Device) -> None:
     x = LAYOUTS[layout]()
     base = x if x.base is None else x.base
     expected, others = x + 1, base.sum() - x.sum()
-    add(each, x)
+    add(any_device, x)
     assert (x == expected).all()
     assert base.sum() - x.sum() == others  # what lies between is as it was
 
@@ -107,12 +107,12 @@ def test_the_caller_may_change_its_array_at_once(moved: ps.Device) -> None:
     assert y[0].item() == 0
 
 
-def test_the_same_array_twice(each: ps.Device) -> None:
+def test_the_same_array_twice(any_device: ps.Device) -> None:
     x = numbers(N)
-    copy(each, x, x)
+    copy(any_device, x, x)
     assert (x == numbers(N)).all()
-    copy(each, x[:500], x[500:])  # disjoint
-    copy(each, x[:100], x[50:150])  # as if x was read before y is written
+    copy(any_device, x[:500], x[500:])  # disjoint
+    copy(any_device, x[:100], x[50:150])  # as if x was read before y is written
     expected = np.concatenate([numbers(50), numbers(100), numbers(500)[150:], numbers(500)])
     assert (x == expected).all()
 
@@ -130,8 +130,8 @@ def _both(a: Host, b: Host, threads: object) -> None:
     b[0] += 2
 
 
-def test_written_twice_is_refused_unless_disjoint(each: ps.Device) -> None:
-    run = each.kernel(BOTH, reference=_both)
+def test_written_twice_is_refused_unless_disjoint(any_device: ps.Device) -> None:
+    run = any_device.kernel(BOTH, reference=_both)
     x = numbers(10, 2)
     for a, b in ((x, x), (x[:, 0], x), (x[:6], x[5:])):
         with pytest.raises(ps.ArgumentError, match=r"'b'.*share memory"):
@@ -143,39 +143,39 @@ def test_written_twice_is_refused_unless_disjoint(each: ps.Device) -> None:
     assert (x[0, 0], x[5, 0]) == (2, 12)
 
 
-def test_beside_arrays_of_the_device_and_streams(each: ps.Device) -> None:
-    x, y = numbers(N), each.zeros(N, np.uint32)
-    with each.stream() as stream:
-        copy(each, x, y, stream=stream)
-        add(each, y, 1, stream=stream)
+def test_beside_arrays_of_the_device_and_streams(any_device: ps.Device) -> None:
+    x, y = numbers(N), any_device.zeros(N, np.uint32)
+    with any_device.stream() as stream:
+        copy(any_device, x, y, stream=stream)
+        add(any_device, y, 1, stream=stream)
         back = np.zeros(N, np.uint32)
-        copy(each, y, back)
+        copy(any_device, y, back)
         assert (back == x + 1).all()
 
 
-def test_groups_decided_by_the_device(each: ps.Device) -> None:
+def test_groups_decided_by_the_device(any_device: ps.Device) -> None:
     x = numbers(N)
-    some, none = each.full(3, 1, np.uint32), each.zeros(3, np.uint32)
-    add(each, x, threads=None, groups=some)  # one group of 64
-    add(each, x, threads=None, groups=none)
+    some, none = any_device.full(3, 1, np.uint32), any_device.zeros(3, np.uint32)
+    add(any_device, x, threads=None, groups=some)  # one group of 64
+    add(any_device, x, threads=None, groups=none)
     expected = numbers(N)
-    expected[: N if each.info.driver == "sim" else 64] += 1
+    expected[: N if any_device.info.driver == "sim" else 64] += 1
     assert (x == expected).all()
 
 
-def test_no_threads_change_nothing(each: ps.Device) -> None:
+def test_no_threads_change_nothing(any_device: ps.Device) -> None:
     x = numbers(N)
-    add(each, x, threads=0)
+    add(any_device, x, threads=0)
     assert (x == numbers(N)).all()
 
 
 # What it costs.
 
 
-def test_read_only_inputs_are_not_copied_back_and_not_waited_for(each: ps.Device) -> None:
-    x, y = np.ones(N, np.float32), each.zeros(N)
+def test_read_only_inputs_are_not_copied_back_and_not_waited_for(any_device: ps.Device) -> None:
+    x, y = np.ones(N, np.float32), any_device.zeros(N)
     x.flags.writeable = False
-    run = saxpy(each)
+    run = saxpy(any_device)
     with ps.trace() as t:
         run(x=x, y=y, a=1.0, n=N, threads=N)
     assert (t.copies, t.bytes_copied, t.waits) == (1, 4 * N, 0)
@@ -201,12 +201,12 @@ def test_memory_of_the_device_is_used_in_place(moved: ps.Device) -> None:
     assert (y.ravel() == expected + 7).all()
 
 
-def test_what_cannot_be_used_in_place_is_copied(each: ps.Device) -> None:
-    x = each.host_empty(N, np.uint32)
+def test_what_cannot_be_used_in_place_is_copied(any_device: ps.Device) -> None:
+    x = any_device.host_empty(N, np.uint32)
     x[:] = numbers(N)
     with ps.trace() as t:
-        add(each, x[1:401])  # not where the device may bind
-        add(each, x[400:800:2])
+        add(any_device, x[1:401])  # not where the device may bind
+        add(any_device, x[400:800:2])
     assert t.copies == 4
     expected = numbers(N)
     expected[1:401] += 1
@@ -214,20 +214,20 @@ def test_what_cannot_be_used_in_place_is_copied(each: ps.Device) -> None:
     assert (x == expected).all()
 
 
-def test_adopted_memory_is_used_in_place(each: ps.Device) -> None:
-    if not each.info.can_import:
-        pytest.skip(f"{each.name} cannot import memory")
+def test_adopted_memory_is_used_in_place(any_device: ps.Device) -> None:
+    if not any_device.info.can_import:
+        pytest.skip(f"{any_device.name} cannot import memory")
     host = np.frombuffer(mmap.mmap(-1, 8192), np.uint32)
     host[:] = 1
-    array = each.adopt(host)
+    array = any_device.adopt(host)
     slow_add(array, 1)
     with ps.trace() as t:
-        add(each, host, 2)  # after the work that is already there
+        add(any_device, host, 2)  # after the work that is already there
     assert t.copies == 0
     assert (host == 4).all()
     assert (array.numpy() == 4).all()
     array.close()
-    each.synchronize()
+    any_device.synchronize()
 
 
 UNIFORM = """
@@ -258,14 +258,14 @@ def test_adopted_memory_may_lie_right_for_some_kernels_only() -> None:
 # What is refused leaves nothing behind.
 
 
-def test_what_is_refused(each: ps.Device) -> None:
-    run = saxpy(each)
+def test_what_is_refused(any_device: ps.Device) -> None:
+    run = saxpy(any_device)
     x, y = np.ones(N, np.float32), np.ones(N, np.float32)
     fixed = np.ones(N, np.float32)
     fixed.flags.writeable = False
     good: dict[str, Any] = {"x": x, "y": y, "a": 1.0, "n": N, "threads": N}
-    each.synchronize()
-    used = each.memory.used
+    any_device.synchronize()
+    used = any_device.memory.used
     for bad, error, match in (
         ({"y": y.astype(np.float64)}, ps.DtypeMismatch, "'y' must be float32, not float64"),
         ({"y": y.astype(">f4")}, ps.DtypeMismatch, ">f4|float32"),
@@ -280,8 +280,8 @@ def test_what_is_refused(each: ps.Device) -> None:
     ):
         with pytest.raises(error, match=match):
             run(**{**good, **bad})
-    each.synchronize()
-    assert each.memory.used <= used  # a temporary of a call that failed is not kept
+    any_device.synchronize()
+    assert any_device.memory.used <= used
     assert (x == 1).all()
     assert (y == 1).all()
 

@@ -22,8 +22,8 @@ N = 1024
 
 
 @pytest.fixture
-def x(each: ps.Device) -> ps.Array:
-    return each.array(np.arange(N, dtype=np.uint32) + 5)
+def x(any_device: ps.Device) -> ps.Array:
+    return any_device.array(np.arange(N, dtype=np.uint32) + 5)
 
 
 # What a result can be.
@@ -71,7 +71,7 @@ def test_vectors_matrices_arrays_and_structs(dev: ps.Device) -> None:
     assert got.pairs_b.tolist() == [[0, 10], [1, 11]]
 
 
-def test_a_result_can_be_used_like_its_value(each: ps.Device, x: ps.Array) -> None:
+def test_a_result_can_be_used_like_its_value(any_device: ps.Device, x: ps.Array) -> None:
     def r() -> Any:
         return first(x, 2)  # 7
 
@@ -108,18 +108,18 @@ def test_a_float_is_no_index(dev: ps.Device) -> None:
 # Zeros where nothing is written.
 
 
-def test_a_kernel_that_reads_its_result_finds_zeros(each: ps.Device, x: ps.Array) -> None:
+def test_a_kernel_that_reads_its_result_finds_zeros(any_device: ps.Device, x: ps.Array) -> None:
     for limit in (0, 5, 1028, 5000) * 8:
         above = int((x.numpy() > limit).sum())
         assert tuple(count(x, limit)) == (above, N - above)
 
 
-def test_no_groups_give_zeros(each: ps.Device, x: ps.Array) -> None:
+def test_no_groups_give_zeros(any_device: ps.Device, x: ps.Array) -> None:
     """However the groups are given, and whatever was in the slot before."""
     for _ in range(20):
         first(x, 100).result()
-    none = each.zeros(3, np.uint32)
-    with each.record(groups=0) as g:
+    none = any_device.zeros(3, np.uint32)
+    with any_device.record(groups=0) as g:
         first(x, 1, groups=g["groups"])
         first(x, 2, groups=none)
     for _ in range(2):
@@ -136,8 +136,8 @@ def test_no_groups_give_zeros(each: ps.Device, x: ps.Array) -> None:
 # Each launch has a place of its own.
 
 
-def test_many_in_flight_read_in_any_order(each: ps.Device, x: ps.Array) -> None:
-    streams = [each.default_stream, each.stream()]
+def test_many_in_flight_read_in_any_order(any_device: ps.Device, x: ps.Array) -> None:
+    streams = [any_device.default_stream, any_device.stream()]
     made = [first(x, i, streams[i % 2]) for i in range(300)]
     order = list(enumerate(made))
     random.Random(1).shuffle(order)
@@ -192,53 +192,53 @@ def test_on_the_simulator_no_slot_is_used_twice_at_once(seed: int) -> None:
 # What it costs.
 
 
-def test_reading_one_waits_for_its_launch_only(each: ps.Device, x: ps.Array) -> None:
-    y = each.zeros(N, np.uint32)
-    with each.stream() as other:
+def test_reading_one_waits_for_its_launch_only(any_device: ps.Device, x: ps.Array) -> None:
+    y = any_device.zeros(N, np.uint32)
+    with any_device.stream() as other:
         early = first(x, 1)
         slow_add(y, 1, other, spin=200_000)
         with ps.trace() as t:
             assert early.result() == 6
             assert early.result() == 6  # the second time it is there
         assert t.waits <= 1
-        if each.info.driver != "sim":
+        if any_device.info.driver != "sim":
             assert not other.record().done
     assert y[0].item() == 1
 
 
-def test_not_asked_for_it_costs_no_wait(each: ps.Device, x: ps.Array) -> None:
+def test_not_asked_for_it_costs_no_wait(any_device: ps.Device, x: ps.Array) -> None:
     with ps.trace() as t:
         for i in range(50):
             first(x, i)
     assert t.waits == 0
 
 
-def test_dropped_unread_memory_stays_flat(each: ps.Device, x: ps.Array) -> None:
+def test_dropped_unread_memory_stays_flat(any_device: ps.Device, x: ps.Array) -> None:
     """Also while a launch on another stream holds on to the slot that was dropped first."""
-    rounds, each_round = (6, 20) if each.info.driver == "sim" else (20, 200)
-    y = each.zeros(N, np.uint32)
-    with each.stream() as other:
+    rounds, each_round = (6, 20) if any_device.info.driver == "sim" else (20, 200)
+    y = any_device.zeros(N, np.uint32)
+    with any_device.stream() as other:
         for _ in range(each_round):  # as many slots as can be in flight below
             first(x, 1)
-        each.synchronize()
-        used = each.memory.used
+        any_device.synchronize()
+        used = any_device.memory.used
         slow_add(y, 1, other, spin=SLOW)
         first(x, 1, other)
         for _ in range(rounds):
             for i in range(each_round):
                 first(x, i)
-            each.default_stream.synchronize()
-        assert each.memory.used == used
+            any_device.default_stream.synchronize()
+        assert any_device.memory.used == used
 
 
 # Ends of life.
 
 
-def test_it_outlives_its_kernel(each: ps.Device, x: ps.Array) -> None:
+def test_it_outlives_its_kernel(any_device: ps.Device, x: ps.Array) -> None:
     used = None
     for end in ("close", "drop"):
         for _ in range(2):
-            run = each.kernel(FIRST, reference=REFERENCES[FIRST])
+            run = any_device.kernel(FIRST, reference=REFERENCES[FIRST])
             kept = [run(x=x, n=1, spin=0, add=i, groups=1) for i in range(40)]
             if end == "close":
                 run.close()
@@ -247,9 +247,9 @@ def test_it_outlives_its_kernel(each: ps.Device, x: ps.Array) -> None:
             assert [r.result() for r in reversed(kept)] == [5 + i for i in reversed(range(40))]
             del kept
             gc.collect()
-            each.synchronize()
-            used = used or each.memory.used
-            assert each.memory.used == used
+            any_device.synchronize()
+            used = used or any_device.memory.used
+            assert any_device.memory.used == used
 
 
 def test_a_closed_device_says_so(open_device: OpenDevice) -> None:

@@ -49,8 +49,8 @@ def test_a_weight_is_read_without_waiting_while_kernels_read_it(dev: ps.Device) 
     assert (y.numpy() == counted()).all()
 
 
-def test_a_sealed_weight_is_never_written(each: ps.Device) -> None:
-    device = each
+def test_a_sealed_weight_is_never_written(any_device: ps.Device) -> None:
+    device = any_device
     w = device.zeros(N, np.uint32, role="weight", name="w")
     slow_add(w, 5, spin=0)  # not sealed yet
     assert w.seal() is w
@@ -71,8 +71,8 @@ def test_a_sealed_weight_is_never_written(each: ps.Device) -> None:
     assert (w.numpy() == 5).all()
 
 
-def test_sealing_is_noticed_by_a_kernel_that_wrote_the_array_before(each: ps.Device) -> None:
-    device = each
+def test_sealing_is_noticed_by_a_kernel_that_wrote_the_array_before(any_device: ps.Device) -> None:
+    device = any_device
     w = device.zeros(N, np.uint32)
     for _ in range(3):
         slow_add(w, 1, spin=0)
@@ -84,8 +84,8 @@ def test_sealing_is_noticed_by_a_kernel_that_wrote_the_array_before(each: ps.Dev
     assert (w.numpy() == 3).all()
 
 
-def test_sealing_is_noticed_by_a_graph(each: ps.Device) -> None:
-    device = each
+def test_sealing_is_noticed_by_a_graph(any_device: ps.Device) -> None:
+    device = any_device
     w = device.zeros(N, np.uint32, name="w")
     with device.record() as g:
         slow_add(w, 1, spin=0)
@@ -114,8 +114,8 @@ def test_appended_rows_are_read_without_waiting_for_the_append_in_flight(dev: ps
     assert log.length == 2
 
 
-def test_bytes_are_appended_once(each: ps.Device) -> None:
-    device = each
+def test_bytes_are_appended_once(any_device: ps.Device) -> None:
+    device = any_device
     log = device.empty((8, N), np.uint32, role="append", name="log")
     source = device.ones(N, np.uint32)
     assert log.length == 0
@@ -141,8 +141,8 @@ def test_bytes_are_appended_once(each: ps.Device) -> None:
     assert (log.length, log.numpy()[0, 0]) == (1, 9)
 
 
-def test_every_head_of_a_cache_grows(each: ps.Device) -> None:
-    device = each
+def test_every_head_of_a_cache_grows(any_device: ps.Device) -> None:
+    device = any_device
     cache = device.zeros((4, 16, 8), np.uint32, role="append")
     for position in range(16):
         cache[:, position].write(np.full((4, 8), position, np.uint32))
@@ -154,8 +154,8 @@ def test_every_head_of_a_cache_grows(each: ps.Device) -> None:
     assert (cache.numpy() == np.arange(16)[None, :, None]).all()
 
 
-def test_what_was_appended_stays_known_through_a_rename(each: ps.Device) -> None:
-    device = each
+def test_what_was_appended_stays_known_through_a_rename(any_device: ps.Device) -> None:
+    device = any_device
     log = device.zeros((4, N), np.uint32, role="append")
     log[0].write(counted())
     held = log[:2].view()
@@ -186,8 +186,8 @@ def test_a_failed_append_may_be_tried_again() -> None:
     assert log.length == 1
 
 
-def test_length_is_of_append_only_arrays(each: ps.Device) -> None:
-    device = each
+def test_length_is_of_append_only_arrays(any_device: ps.Device) -> None:
+    device = any_device
     x = device.zeros(4)
     with pytest.raises(ps.RoleViolation, match="not 'append'"):
         _ = x.length
@@ -198,8 +198,8 @@ def test_length_is_of_append_only_arrays(each: ps.Device) -> None:
 # Scratch.
 
 
-def test_scratch_is_not_for_the_host(each: ps.Device) -> None:
-    device = each
+def test_scratch_is_not_for_the_host(any_device: ps.Device) -> None:
+    device = any_device
     s = device.zeros(N, np.uint32, role="scratch", name="s")
     slow_add(s, 3, spin=0)
     for attempt in (s.numpy, s.read, s.view, lambda: np.asarray(s), lambda: s[3].item(),
@@ -216,8 +216,8 @@ def test_scratch_is_not_for_the_host(each: ps.Device) -> None:
     assert (copy.deepcopy(s).numpy() == 3).all()
 
 
-def test_submissions_show_the_host_only_what_it_may_see(each: ps.Device) -> None:
-    device = each
+def test_submissions_show_the_host_only_what_it_may_see(any_device: ps.Device) -> None:
+    device = any_device
     w = device.array(counted(), role="weight")
     s = device.zeros(N, np.uint32, role="scratch")
     log = device.empty((4, N), np.uint32, role="append")
@@ -272,8 +272,8 @@ def test_outputs_are_double_buffered_without_allocating(dev: ps.Device) -> None:
     assert (t.allocations, t.copies) == (0, 0)
 
 
-def test_an_output_is_written_by_the_device_only(each: ps.Device) -> None:
-    device = each
+def test_an_output_is_written_by_the_device_only(any_device: ps.Device) -> None:
+    device = any_device
     out = device.zeros(N, np.uint32, role="output", name="out")
     for attempt in (lambda: out.write(counted()), lambda: out.fill(1), lambda: out.view("rw")):
         with pytest.raises(ps.RoleViolation, match=r"'out'.*'output'.*device only"):
@@ -282,8 +282,8 @@ def test_an_output_is_written_by_the_device_only(each: ps.Device) -> None:
     assert (out.numpy() == counted()).all()
 
 
-def test_unknown_roles_are_refused(each: ps.Device) -> None:
-    device = each
+def test_unknown_roles_are_refused(any_device: ps.Device) -> None:
+    device = any_device
     with pytest.raises(ps.InvalidValue, match=r"'wait'.*weight"):
         device.zeros(4, role="wait")  # type: ignore[arg-type]
 

@@ -43,8 +43,8 @@ def test_nothing_is_allocated_until_it_is_needed(open_device: OpenDevice) -> Non
     assert (x.numpy() == 204).all()
 
 
-def test_it_grows_geometrically(each: ps.Device) -> None:
-    scratch = each.scratch()
+def test_it_grows_geometrically(any_device: ps.Device) -> None:
+    scratch = any_device.scratch()
     grown = 0
     before = 0
     for nbytes in range(1, 200_000, 1000):
@@ -60,11 +60,11 @@ def test_it_grows_geometrically(each: ps.Device) -> None:
     scratch.close()
 
 
-def test_it_grows_while_it_is_in_use(each: ps.Device) -> None:
+def test_it_grows_while_it_is_in_use(any_device: ps.Device) -> None:
     """Work in flight finishes on the old memory, which comes back when it is done."""
-    y = each.zeros(1024, np.uint32)
-    scratch = each.scratch()
-    used = settled(each)
+    y = any_device.zeros(1024, np.uint32)
+    scratch = any_device.scratch()
+    used = settled(any_device)
     for value in range(8):
         x = scratch.array(1024, np.uint32)
         x.fill(value)
@@ -76,9 +76,9 @@ def test_it_grows_while_it_is_in_use(each: ps.Device) -> None:
             x.numpy()
         scratch.array(1024, np.uint32).fill(99)
         assert (y.numpy() == value).all()
-    assert settled(each) == used + scratch.capacity
+    assert settled(any_device) == used + scratch.capacity
     scratch.release()
-    assert settled(each) == used
+    assert settled(any_device) == used
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -142,9 +142,9 @@ def test_where_twice_as_much_does_not_fit_what_is_needed_may() -> None:
         assert scratch.capacity == 10 << 20
 
 
-def test_it_moves_to_a_new_owner(each: ps.Device) -> None:
-    used = settled(each)
-    scratch = each.scratch(name="mine")
+def test_it_moves_to_a_new_owner(any_device: ps.Device) -> None:
+    used = settled(any_device)
+    scratch = any_device.scratch(name="mine")
     x = scratch.array(1000, np.uint32)
     x.fill(5)
     other = scratch.move()
@@ -160,19 +160,19 @@ def test_it_moves_to_a_new_owner(each: ps.Device) -> None:
         other.array(1)
     with pytest.raises(ps.Closed):
         other.move()
-    empty = each.scratch().move()
+    empty = any_device.scratch().move()
     assert empty.capacity == 0
     scratch.close()
     del x, other
-    assert settled(each) == used
+    assert settled(any_device) == used
 
 
 @pytest.mark.parametrize("end", ["release", "close", "with", "drop"])
-def test_the_memory_comes_back(end: str, each: ps.Device) -> None:
-    y = each.zeros(1024, np.uint32)
-    used = settled(each)
+def test_the_memory_comes_back(end: str, any_device: ps.Device) -> None:
+    y = any_device.zeros(1024, np.uint32)
+    used = settled(any_device)
     for _ in range(3):
-        scratch = each.scratch()
+        scratch = any_device.scratch()
         x = scratch.array(1024, np.uint32)
         x.fill(7)
         slow_copy(x, y)  # still under way
@@ -186,12 +186,12 @@ def test_the_memory_comes_back(end: str, each: ps.Device) -> None:
             getattr(scratch, end)()
             getattr(scratch, end)()
         assert (y.numpy() == 7).all()
-        assert settled(each) == used
+        assert settled(any_device) == used
     assert end in ("with", "drop") or scratch.capacity == 0
 
 
-def test_an_array_outlives_a_scratch_that_is_forgotten(each: ps.Device) -> None:
-    x = each.scratch().array(1024, np.uint32)
+def test_an_array_outlives_a_scratch_that_is_forgotten(any_device: ps.Device) -> None:
+    x = any_device.scratch().array(1024, np.uint32)
     gc.collect()
     x.fill(4)
     assert (x.numpy() == 4).all()
@@ -258,8 +258,8 @@ def test_a_forked_child_may_release(driver: str) -> None:
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "end", "")
 
 
-def test_what_is_refused(each: ps.Device) -> None:
-    scratch = each.scratch()
+def test_what_is_refused(any_device: ps.Device) -> None:
+    scratch = any_device.scratch()
     for call, error in (
         (lambda: scratch.reserve(-1), ps.InvalidValue),
         (lambda: scratch.reserve(1.5), ps.ArgumentError),  # type: ignore[arg-type]
@@ -267,10 +267,10 @@ def test_what_is_refused(each: ps.Device) -> None:
         (lambda: scratch.reserve(1 << 60), ps.OutOfMemory),
         (lambda: scratch.array((-1, 2)), ps.Error),
         (lambda: scratch.array(1, object), ps.DtypeMismatch),
-        (lambda: each.scratch(5), ps.ArgumentError),  # type: ignore[arg-type]
+        (lambda: any_device.scratch(5), ps.ArgumentError),  # type: ignore[arg-type]
     ):
         with pytest.raises(error):
             call()
     assert scratch.capacity == 0
     with ps.Device(driver="sim") as other, pytest.raises(ps.ArgumentError, match="not a stream of"):
-        each.scratch(other.default_stream)
+        any_device.scratch(other.default_stream)

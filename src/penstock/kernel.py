@@ -302,10 +302,11 @@ class Kernel(Closing):
     def backings(self, arrays: tuple[Array, ...], stream: Stream) -> list[Backing]:
         """The memory to use for each array, where that takes a closer look."""
         for slot, array in zip(self.slots, arrays, strict=True):
-            array.buffer.check()
-            if slot.writes and array.buffer.guarded:
-                array.buffer.check_write(array.region, self.what)
-            array.buffer.backing_for(stream, array.region, self.what, write=slot.writes)
+            buffer = array.buffer
+            buffer.check()
+            if slot.writes and buffer.guarded:
+                buffer.check_write(array.region, self.what)
+            buffer.backing_for(stream, array.region, self.what, write=slot.writes)
         # Only now: making way for a view of one array may have moved another of the same buffer.
         return [array.buffer.backing for array in arrays]
 

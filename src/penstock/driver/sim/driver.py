@@ -262,8 +262,11 @@ class SimDriver:
         count = self.calls[name] = self.calls.get(name, 0) + 1
         if self._fault is not None:
             error = self._fault(name, count)
-            if error is not None:
-                raise error
+            try:
+                if error is not None:
+                    raise error
+            finally:
+                del error  # or it and its traceback would keep each other
 
     def allocate(self, nbytes: int, *, host: bool) -> SimMemory:
         self.called("allocate")
