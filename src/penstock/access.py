@@ -67,7 +67,7 @@ def host_copy(
         start = time.perf_counter() if tracing.active else 0.0
         np.copyto(target, source)
         if tracing.active:
-            emit_copy(array, path, why, start=start, seconds=time.perf_counter() - start)
+            emit_copy(array, path, why, start)
         if write:
             flush(scheduler, backing, array.layout)
 
@@ -117,8 +117,12 @@ def wait_for_conflicts(array: Array, *, write: bool, what: str) -> None:
         buffer.backing.history.collect(region, write, found)
         if not found or not (points := needs_of_host(found)):
             return
-        reason = f"{what} what is in flight: {_latest(found)!r}" if tracing.active else what
-    scheduler.wait_for(points, None, reason, buffer=buffer.name, lo=region.lo, hi=region.hi)
+        if not tracing.active:
+            reason, works = what, {}
+        else:
+            reason = f"{what} what is in flight: {_latest(found)!r}"
+            works = {each.lane: each.what for each in sorted(found, key=lambda each: each.value)}
+    scheduler.wait_for(points, None, reason, works, buffer=buffer.name, lo=region.lo, hi=region.hi)
 
 
 def _latest(found: list[Access]) -> Access:
@@ -196,9 +200,10 @@ def _rows(backing: Backing, layout: Layout) -> Iterator[tuple[int, int]]:
             yield backing.offset + start, backing.offset + start + width
 
 
-def emit_copy(array: Array, path: str, why: str, **details: Any) -> None:
+def emit_copy(array: Array, path: str, why: str, start: float = 0.0) -> None:
+    """Put a copy on the receipt: one that the host began at `start` and has made, or will make."""
     region = array.region
     tracing.emit(
         "copy", why, nbytes=array.nbytes, buffer=array.name, lo=region.lo, hi=region.hi,
-        path=path, **details,
+        path=path, start=start, seconds=tracing.since(start),
     )  # fmt: skip

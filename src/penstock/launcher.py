@@ -56,7 +56,8 @@ def __call__(self, *, {parameters}stream=None, threads=None, groups=None, **unkn
         uses = ({uses})
         stream.begin(uses).dispatch(program, ({flat}), block, counts)
         if tracing.active:
-            tracing.emit("launch", f"{{self.name}} in {{counts}} groups")
+            why = ("%s in %s groups", self.name, counts)
+            tracing.emit("launch", why, at=stream.here())
         {note}
     {end}
 """
