@@ -224,6 +224,24 @@ class Trace:
                 lines += _shown([event for kind in kinds for event in self.of_kind(kind)])
             raise AssertionError("\n".join(lines))
 
+    def save_html(self, path: str | os.PathLike[str], title: str = "") -> None:
+        """Write a page that shows all of it on a timeline, for any browser, in one file."""
+        from penstock.timeline.page import as_html
+
+        Path(path).write_text(as_html(self, title), encoding="utf-8")
+
+    def save_json(self, path: str | os.PathLike[str], title: str = "") -> None:
+        """Write events and counts, for machines; docs/tracing.md describes the format."""
+        from penstock.timeline.document import as_json
+
+        Path(path).write_text(as_json(self, title), encoding="utf-8")
+
+    def save_perfetto(self, path: str | os.PathLike[str], title: str = "") -> None:
+        """Write a file for https://ui.perfetto.dev and other viewers of Chrome's format."""
+        from penstock.timeline.perfetto import as_perfetto
+
+        Path(path).write_text(as_perfetto(self, title), encoding="utf-8")
+
     def __enter__(self) -> Trace:
         global active
         with _lock:
