@@ -1,9 +1,11 @@
-"""A trace that people can look at: the page in a real browser, the files."""
+"""A trace that people can look at: the page in a real browser, the files, the command."""
 
 from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from kernels import SAXPY, slow_add
 
 import penstock as ps
 from penstock import tracing
+from penstock.__main__ import main
 from penstock.timeline.document import as_document
 from penstock.timeline.flights import flights
 
@@ -361,3 +364,93 @@ def test_device_times_are_on_page_and_in_files(browser: Browser, tmp_path: Path)
     browser.ask("penstock.select({event: 0})")
     assert "2.00 ms" in browser.ask("document.getElementById('details').innerText")
     assert not browser.complaints
+
+
+# The command.
+
+PROGRAM = """
+import sys, threading, penstock as ps
+
+def step():
+    assert sys.modules["__main__"].step is step
+    with ps.Device(driver="sim", seed=1) as dev:
+        dev.zeros(16, name="tokens").write([1.0] * 16)
+
+threading.Timer(0.05, step).start()
+print("given", sys.argv[1:], __name__, sys.path[0])
+{end}
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "says"),
+    [
+        ("", 0, ""),
+        ("sys.exit(7)", 7, ""),
+        ("sys.exit('sorry')", 1, "sorry\n"),
+        ("raise KeyboardInterrupt", 130, "KeyboardInterrupt\n"),
+        ("1 / 0", 1, "ZeroDivisionError: division by zero\n"),
+    ],
+)
+def test_a_script_runs_as_python_would_run_it(
+    end: str, code: int, says: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM.format(end=end))
+    files = [tmp_path / name for name in ("page.html", "t.json", "p.json")]
+    options = ["--output", str(files[0]), "--json", str(files[1]), "--perfetto", str(files[2])]
+    before = sys.argv, sys.path[:], sys.modules["__main__"]
+    assert main(["trace", *options, str(script), "--size", "3", "--json"]) == code
+    assert (sys.argv, sys.path, sys.modules["__main__"]) == before
+    out, err = capfd.readouterr()
+    assert out == f"given ['--size', '3', '--json'] __main__ {tmp_path}\n"
+    assert says in err
+    assert "script.py" not in err  # no frame of ours in a traceback
+    assert "copies            1  (64 B)" in err  # in a thread that outlives the script's last line
+    assert all(str(file) in err for file in files)
+    document = json.loads(files[1].read_text())
+    assert document["counts"]["copies"] == 1
+    assert document["title"] == f"{script} --size 3 --json"
+    assert f"{script}:" in next(e["where"] for e in document["events"] if e["kind"] == "copy")
+
+
+def test_a_module_runs_with_its_name(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code = "import sys; print(__name__, sys.argv[1:]); sys.exit(3)"
+    (tmp_path / "some_program.py").write_text(code)
+    command = [sys.executable, "-m", "penstock", "trace", "-m", "some_program", "-x"]
+    source = str(Path(ps.__file__).parent.parent)
+    run = subprocess.run(
+        command, cwd=tmp_path, env={"PYTHONPATH": source}, capture_output=True, text=True
+    )
+    assert (run.returncode, run.stdout) == (3, "__main__ ['-x']\n"), run.stderr
+    assert (tmp_path / "trace.html").exists()
+
+
+def test_the_page_can_be_opened_and_broken_scripts_shown(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    (tmp_path / "broken.py").write_text("x = (\n")
+    page = tmp_path / "a page.html"
+    assert main(["trace", "--open", "-o", str(page), str(tmp_path / "broken.py")]) == 1
+    assert opened == [page.as_uri()]
+    python = subprocess.run(
+        [sys.executable, str(tmp_path / "broken.py")], capture_output=True, text=True
+    )
+    assert capfd.readouterr().err.startswith(python.stderr)
+
+
+def test_mistakes_are_told_before_the_program_runs(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "p.py"
+    script.write_text("raise AssertionError")
+    for words, says in (
+        ([], "which program?"),
+        (["no-such.py"], "there is no file 'no-such.py'"),
+        (["--json", str(tmp_path / "no" / "t.json"), str(script)], "to write t.json to"),
+    ):
+        assert main(["trace", "--output", str(tmp_path / "t.html"), *words]) == 2
+        assert says in capfd.readouterr().err
+    assert not (tmp_path / "t.html").exists()
