@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -162,7 +163,7 @@ def test_a_wait_is_found_and_explained(page: Browser, small: tracing.Trace) -> N
     first = small.of_kind("wait")[0]
     details = page.ask("document.getElementById('details').innerText")
     assert first.reason in details
-    assert first.where in details
+    assert f"Line\n{os.path.relpath(first.where)}\n" in details
     assert str(first.awaited[0]) in details
     assert first.reason in page.ask("document.getElementById('status').textContent")
     page.ask("document.querySelector('#details .go').click()")  # to what it waited for

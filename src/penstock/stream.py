@@ -340,10 +340,11 @@ class Stream(Closing):
         lane.submitted = value
         self._in_flight.append((recording, value))
         if tracing.active:
+            count = self._count
+            words = "%d command on %s: %s" if count == 1 else "%d commands on %s: %s"
             tracing.emit(
-                "submission", ("%d commands on %s: %s", self._count, self.name, reason),
-                start=start, seconds=tracing.since(start),
-                at=(lane.place, value, 0), awaited=awaited,
+                "submission", (words, count, self.name, reason), start=start,
+                seconds=tracing.since(start), at=(lane.place, value, 0), awaited=awaited,
             )  # fmt: skip
 
     def _consider_submitting(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ SCHEMA = "penstock-trace"
 VERSION = 1
 
 #: Fields of an event that are left out when they do not apply.
-_OPTIONAL = ("nbytes", "buffer", "path", "where", "seconds", "submission", "command")
+_OPTIONAL = ("nbytes", "buffer", "path", "submission", "command")
 
 
 def as_json(trace: Trace, title: str = "") -> str:
@@ -32,21 +33,23 @@ def as_document(trace: Trace, title: str = "") -> dict[str, Any]:
     counts = trace.as_dict()
     origin, seconds = trace.started, counts["seconds"]
     moment = datetime.datetime.fromtimestamp(trace.started_at, datetime.UTC)
-    threads: dict[tuple[str, int], int] = {}
+    here = f"{os.getcwd()}{os.sep}"
+    threads = _threads(events)
     named = _streams(events)
     streams = {stream_id: number for number, stream_id in enumerate(named)}
 
     def plain(event: TraceEvent) -> dict[str, Any]:
-        thread = threads.setdefault((event.thread, event.thread_id), len(threads))
         told: dict[str, Any] = {
             "kind": event.kind,
             "reason": event.reason,
             "start": _rounded(event.start - origin),
-            "thread": thread,
+            "thread": threads[event.thread, event.thread_id],
         }
         told |= {name: value for name in _OPTIONAL if (value := getattr(event, name))}
         if event.buffer:
             told["lo"], told["hi"] = event.lo, event.hi
+        if event.where:
+            told["where"] = event.where.removeprefix(here)
         if event.seconds:
             told["seconds"] = _rounded(event.seconds)
         if event.stream_id >= 0:
@@ -90,6 +93,13 @@ def as_document(trace: Trace, title: str = "") -> dict[str, Any]:
         ],
         "events": told,
     }
+
+
+def _threads(events: Sequence[TraceEvent]) -> dict[tuple[str, int], int]:
+    """The number of every thread: the main one's is the first, then as they appear."""
+    found = dict.fromkeys((event.thread, event.thread_id) for event in events)
+    ordered = sorted(found, key=lambda thread: thread[1] != os.getpid())
+    return {thread: number for number, thread in enumerate(ordered)}
 
 
 def _streams(events: Sequence[TraceEvent]) -> dict[int, dict[str, str]]:

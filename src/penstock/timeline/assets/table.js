@@ -82,7 +82,7 @@ function tableRow(group) {
   const first = element("td");
   first.append(button);
   const others = group.reasons.size - 1;
-  const reason = others ? `${group.reason}  (and ${number(others)} other reasons)` : group.reason;
+  const reason = others ? `${group.reason} (and ${number(others)} other reason${others > 1 ? "s" : ""})` : group.reason;
   row.append(
     first,
     element("td", group.what, "what"),
