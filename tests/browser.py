@@ -86,8 +86,9 @@ class Browser:
         """Wait until an expression is true."""
         deadline = time.monotonic() + self._patience
         while not self.ask(expression):
+            assert not self.complaints, self.complaints
             if time.monotonic() > deadline:
-                raise TimeoutError(f"never true: {expression}; the page says {self.complaints}")
+                raise TimeoutError(f"never true: {expression}")
             time.sleep(0.02)
 
     def key(self, key: str, text: str = "", modifiers: int = 0) -> None:

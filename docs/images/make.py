@@ -27,10 +27,10 @@ def main() -> None:
         with Browser(Path(folder, "profile"), size=(1200, 700)) as browser:
             browser.prefer("light")
             browser.open(page)
-            waits = [event.start - receipt.started for event in receipt.of_kind("wait")]
-            browser.ask(f"penstock.show({min(waits) * 1e9 - 1e7}, {receipt.seconds * 1e9})")
             for _ in range(3):
                 browser.key("w")
+            waits = [event.start - receipt.started for event in receipt.of_kind("wait")]
+            browser.ask(f"penstock.show({min(waits) * 1e9 - 1e7}, {receipt.seconds * 1e9})")
             browser.ask("new Promise(requestAnimationFrame)")
             browser.picture(HERE / "trace.png")
 

@@ -20,6 +20,9 @@ function duration(ns) {
   return `${Math.round(ns)} ns`;
 }
 
+// A point in time, from the start of the trace: finer than a duration of that length.
+const moment = (ns) => `${(ns / 1e6).toLocaleString("en", { minimumFractionDigits: 3 })} ms`;
+
 function bytes(count) {
   let size = count, unit = "B";
   for (const next of ["KiB", "MiB", "GiB"]) {
