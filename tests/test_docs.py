@@ -44,6 +44,20 @@ def test_links_and_commands_exist() -> None:
                 assert main([*line.split(), *quick]) == 0, line
 
 
+def test_traces_in_the_docs_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    monkeypatch.chdir(tmp_path)
+    lines = [
+        line
+        for page in PAGES
+        for line in re.findall(r"^penstock (trace .*?)(?:  #.*)?$", page.read_text(), re.M)
+    ]
+    assert lines
+    for line in lines:
+        assert main(line.split()) == 0, line
+    assert {file.name for file in tmp_path.iterdir()} > {"trace.html"}
+
+
 def test_design_names_every_module() -> None:
     text = (ROOT / "docs" / "design.md").read_text()
     modules = {path.stem for path in (ROOT / "src" / "penstock").glob("*.py")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from conftest import OpenDevice
 from kernels import slow_add, slow_copy
 
 import penstock as ps
+from penstock import tracing
 from penstock.transfer import MODES, Case, choose_write
 
 N = 1024
@@ -251,3 +253,115 @@ def test_many_small_launches_share_submissions(dev: ps.Device) -> None:
     assert t.launches == 101
     assert t.submissions < 20
     assert (x.numpy() == 101).all()
+
+
+# Where and when: what a timeline needs.
+
+
+def test_events_know_their_thread_stream_and_submission(dev: ps.Device) -> None:
+    (x,) = arrays(dev, 0)
+    with dev.stream(name="uploads") as other, ps.trace() as t:
+        worker = threading.Thread(target=slow_add, args=(x, 1, other, 0), name="worker")
+        worker.start()
+        worker.join()
+        other.synchronize()
+    launch, submission = *t.of_kind("launch"), *t.of_kind("submission")
+    assert (launch.thread, launch.thread_id) == ("worker", worker.native_id)
+    for event in (launch, submission):
+        assert (event.device, event.stream) == (dev.name, "uploads")
+        assert (event.stream_id, event.submission) == (other.lane.number, 1)
+    assert (launch.command, submission.command) == (1, 0)
+    assert t.started <= launch.start < submission.start + submission.seconds
+
+
+def test_a_wait_names_the_submission_it_waited_for(dev: ps.Device) -> None:
+    (x,) = arrays(dev, 0)
+    with ps.trace() as t:
+        slow_add(x, 1)
+        x.numpy()
+    (launch,), (wait,) = t.of_kind("launch"), t.of_kind("wait")
+    assert wait.thread == threading.current_thread().name
+    (point,) = wait.awaited
+    assert point[:4] == (dev.name, "default stream", launch.stream_id, launch.submission)
+    assert point.what == "kernel slow_add"
+    done = t.of_kind("done")[-1]
+    assert (done.stream_id, done.submission) == (launch.stream_id, launch.submission)
+    assert wait.start <= done.start <= wait.start + wait.seconds
+
+
+def test_a_submission_names_the_stream_it_waits_for(dev: ps.Device) -> None:
+    (x,) = arrays(dev, 0)
+    with dev.stream() as other, ps.trace() as t:
+        slow_add(x, 1)
+        slow_add(x, 1, other, spin=0)
+        other.synchronize()
+    first, second = t.of_kind("submission")
+    assert [point.stream_id for point in second.awaited] == [first.stream_id]
+    assert second.awaited[0].submission == first.submission
+
+
+def test_an_ordered_copy_tells_when_its_thread_made_it(dev: ps.Device) -> None:
+    x = dev.zeros(LARGE // 2, np.uint32)
+    (y,) = arrays(dev, 0)
+    slow_copy(x[:N], y)
+    with ps.trace() as t:
+        x[: LARGE // 4].write(np.full(LARGE // 4, 2, np.uint32), borrow=True).result()
+    (made,) = [event for event in t.of_kind("done") if "host copies" in event.stream]
+    assert made.seconds > 0
+    assert made.thread == "penstock host copies of default stream"
+
+
+def test_reasons_are_of_the_moment_they_were_given(dev: ps.Device) -> None:
+    (x,) = arrays(dev, 0)
+    slow_add(x, 1)
+    with ps.trace() as t:
+        slow_add(x, 1, spin=0)
+    x[:8].fill(1)  # the ledger's entry for x is another by now
+    slow_copy(x, x.copy(), spin=0)
+    assert f"after write of bytes 0:{4 * N} by kernel slow_add" in t.of_kind("barrier")[0].reason
+    dev.synchronize()
+
+
+def test_device_times_find_their_event() -> None:
+    here = (("a device", "a stream", 7), 3, 2)
+    with ps.trace() as t:
+        tracing.emit("launch", ("%s in %s groups", "k", (1, 1, 1)), at=here)
+        tracing.emit("launch", "another", at=(*here[:2], 3))
+        assert t.events[0].device_start is None
+        tracing.device_times(here, 1.5, 0.25)
+    first, second = t.events
+    assert (first.reason, first.device_start, first.device_seconds) == (
+        "k in (1, 1, 1) groups",
+        1.5,
+        0.25,
+    )
+    assert second.device_start is None
+
+
+# Expectations.
+
+
+def test_expect_is_silent_when_the_counts_are_right(dev: ps.Device) -> None:
+    (x,) = arrays(dev, 0)
+    with ps.trace() as t:
+        slow_add(x, 1, spin=0)
+        dev.synchronize()
+    t.expect(launches=1, copies=0, bytes_copied=0, waits=range(2), seconds=lambda s: s < 60)
+
+
+def test_expect_names_the_offenders(dev: ps.Device) -> None:
+    x = dev.full(N, 1, np.uint32, name="tokens")
+    with ps.trace() as t:
+        slow_add(x, 1)
+        x[16:32].numpy()
+    with pytest.raises(AssertionError) as failure:
+        t.expect(waits=0, launches=1, bytes_copied=range(64))
+    message = str(failure.value)
+    assert "waits: 1, expected 0" in message
+    assert "bytes_copied: 64, expected range(0, 64)" in message
+    assert "launches" not in message
+    assert message.count("tokens[64:128]") == 2
+    assert "by kernel slow_add on default stream" in message
+    assert message.count("test_tracing.py:") == 2
+    with pytest.raises(ps.ArgumentError, match="knows no 'wait'; there are launches, replays"):
+        t.expect(wait=0)

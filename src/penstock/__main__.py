@@ -1,4 +1,4 @@
-"""The command line: `penstock demo`, `penstock devices`, `penstock check`."""
+"""The command line: `penstock demo`, `penstock devices`, `penstock check`, `penstock trace`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import penstock as ps
+from penstock.timeline import script
 from penstock.transfer import MODES
 
 
@@ -31,6 +32,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             command.add_argument("--size", type=int, default=1 << 20, help="elements (%(default)s)")
         if name == "check":
             _add_check_options(command)
+    about = "run a program and write a page that shows what it cost, on a timeline"
+    command = commands.add_parser("trace", help=about, description=about)
+    command.set_defaults(run=script.run)
+    script.add_options(command)
     arguments = parser.parse_args(argv)
     try:
         code: int = arguments.run(arguments)

@@ -65,7 +65,7 @@ def host_copy(
         start = time.perf_counter() if tracing.active else 0.0
         np.copyto(target, source)
         if tracing.active:
-            emit_copy(array, path, why, start=start, seconds=time.perf_counter() - start)
+            emit_copy(array, path, why, start)
         if write:
             flush(scheduler, backing, array.layout)
 
@@ -117,14 +117,15 @@ def wait_for_conflicts(array: Array, *, write: bool, what: str) -> None:
         quiet = history.quiet
         if not points and not quiet:
             return
-        reason = what
+        reason, works = what, {}
         if points and tracing.active:
             reason = f"{what} what is in flight: {_latest(found)!r}"
+            works = {each.lane: each.what for each in sorted(found, key=lambda each: each.value)}
         if quiet:
             # What the host has no business in is not made visible to it; its first look is an end
             # to that. Until then nobody else may think that it is.
             points |= scheduler.publish_everything()
-    scheduler.wait_for(points, None, reason, buffer=buffer.name, lo=region.lo, hi=region.hi)
+    scheduler.wait_for(points, None, reason, works, buffer=buffer.name, lo=region.lo, hi=region.hi)
     if quiet:
         history.quiet = False
 
@@ -208,9 +209,10 @@ def _rows(backing: Backing, layout: Layout) -> Iterator[tuple[int, int]]:
             yield backing.offset + start, backing.offset + start + width
 
 
-def emit_copy(array: Array, path: str, why: str, **details: Any) -> None:
+def emit_copy(array: Array, path: str, why: str, start: float = 0.0) -> None:
+    """Put a copy on the receipt: one that the host began at `start` and has made, or will make."""
     region = array.region
     tracing.emit(
         "copy", why, nbytes=array.nbytes, buffer=array.name, lo=region.lo, hi=region.hi,
-        path=path, **details,
+        path=path, start=start, seconds=tracing.since(start),
     )  # fmt: skip

@@ -223,4 +223,12 @@ class Buffer:
     def _copy_all(self, stream: Stream, fresh: Backing) -> None:
         whole = Region(0, self.nbytes)
         rows = np.array([[self.backing.offset, fresh.offset, self.nbytes]], np.uint64)
-        stream.copy(self.backing, whole, fresh, whole, rows, "keep what is not overwritten")
+        stream.copy(
+            self.backing,
+            whole,
+            fresh,
+            whole,
+            rows,
+            "keep what is not overwritten",
+            (self.name, whole),
+        )

@@ -77,7 +77,7 @@ def bring_in(
     np.copyto(host_array(array, backing), host)
     flush(device.scheduler, backing, array.layout)
     if tracing.active:
-        emit_copy(array, "direct", "a NumPy argument", start=start, seconds=_since(start))
+        emit_copy(array, "direct", "a NumPy argument", start)
     return array
 
 
@@ -131,11 +131,7 @@ def _empty(each: Carried) -> None:
     invalidate(array.buffer.scheduler, backing, array.layout)
     np.copyto(each.host, host_array(array, backing))
     if tracing.active:
-        emit_copy(array, "direct", "a NumPy argument", start=start, seconds=_since(start))
-
-
-def _since(start: float) -> float:
-    return time.perf_counter() - start
+        emit_copy(array, "direct", "a NumPy argument", start)
 
 
 def _share_memory(a: Host, b: Host) -> bool:

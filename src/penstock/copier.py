@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from penstock import tracing
 from penstock.errors import Error
 from penstock.hazards import Lane
 from penstock.hostlane import HostLane
@@ -87,7 +89,13 @@ class Copier(HostLane):
             return
         try:
             scheduler.await_points(after)
+            start = time.perf_counter() if tracing.active else 0.0
             copy()
+            if start and tracing.active:
+                tracing.emit(
+                    "done", "a host copy in stream order", start=start,
+                    seconds=tracing.since(start), at=(self.lane.place, value, 0),
+                )  # fmt: skip
             self.finish(value)
         except Error as error:
             # Whoever waits for this copy, or for work behind it, learns of it from there; device

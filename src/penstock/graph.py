@@ -320,8 +320,9 @@ class Graph(Closing):
             results = variant.new_results()
             on.begin(variant.uses).execute(variant.commands)
             if tracing.active:
-                what = f"{len(self._nodes)} commands with {variant.barriers} barriers between them"
-                tracing.emit("replay", what)
+                counts = (len(self._nodes), variant.barriers)
+                why = ("%d commands with %d barriers between them", *counts)
+                tracing.emit("replay", why, at=on.here())
             if results:
                 on.expect_result()
             value = on.note(variant.uses, "a graph")

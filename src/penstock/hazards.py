@@ -35,6 +35,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 _PRUNE_AT = 32
+ACCESS = "%s of bytes %d:%d by %s on %s"
 _numbers = itertools.count()
 
 
@@ -78,11 +79,14 @@ def _rows_touch(rows: Region, block: Region) -> bool:
 class Lane:
     """A line of work that completes in order. `owner` is whoever submits and signals it."""
 
-    __slots__ = ("complete", "epoch", "is_host", "name", "number", "owner", "seen", "submitted")
+    __slots__ = (
+        "complete", "epoch", "is_host", "name", "number", "owner", "place", "seen", "submitted",
+    )  # fmt: skip
 
-    def __init__(self, name: str, owner: Any, *, is_host: bool = False) -> None:
+    def __init__(self, name: str, owner: Any, *, is_host: bool = False, device: str = "") -> None:
         self.name = name
         self.number = next(_numbers)
+        self.place = (device, name, self.number)  # what a receipt keeps, instead of the lane
         self.owner = owner
         self.is_host = is_host
         self.submitted = 0
@@ -116,9 +120,13 @@ class Access:
         return self.value > self.lane.complete
 
     def __repr__(self) -> str:
+        return ACCESS % self.facts
+
+    @property
+    def facts(self) -> tuple[str, int, int, str, str]:
+        """What there is to say of it now, to be put into words with `ACCESS`, perhaps later."""
         verb = "write" if self.write else "read"
-        lo, hi = self.region.lo, self.region.hi
-        return f"{verb} of bytes {lo}:{hi} by {self.what} on {self.lane.name}"
+        return (verb, self.region.lo, self.region.hi, self.what, self.lane.name)
 
 
 class History:

@@ -21,7 +21,7 @@ class HostLane:
     def __init__(self, driver: Driver, name: str) -> None:
         self._driver = driver
         self.timeline = driver.timeline()
-        self.lane = Lane(name, self, is_host=True)
+        self.lane = Lane(name, self, is_host=True, device=driver.info.name)
         self._changed = threading.Condition()
         self._signalled = 0
         self._aborted = False

@@ -378,7 +378,8 @@ class Kernel(Closing):
             lo = counts.offset + groups.region.lo
             on.begin(uses).dispatch_indirect(self.program, flat, block, counts.memory, lo)
             if tracing.active:
-                tracing.emit("launch", f"{self.name} in groups of {groups.name!r}")
+                why = ("%s in groups of %r", self.name, groups.name)
+                tracing.emit("launch", why, at=on.here())
             if result is not None:
                 on.expect_result()
             value = on.note(uses, self.what)

@@ -56,7 +56,8 @@ def __call__(self, *, {parameters}stream=None, threads=None, groups=None, **unkn
         uses = ({uses})
         stream.begin(uses).dispatch(program, ({flat}), block, counts)
         if tracing.active:
-            tracing.emit("launch", f"{{self.name}} in {{counts}} groups")
+            why = ("%s in %s groups", self.name, counts)
+            tracing.emit("launch", why, at=stream.here())
         {note}
     {end}
 """
@@ -223,5 +224,5 @@ def _variable(number: int, name: str) -> str:
 _TAKEN = {
     "Array", "MISSING", "as_usual", "at", "block", "bring_back", "buffer", "carried", "counts",
     "counts_of", "device", "pack", "program", "result", "results", "ring", "scheduler", "self",
-    "tracing", "unknown", "uses", "value", "what",
+    "tracing", "unknown", "uses", "value", "what", "why",
 }  # fmt: skip

@@ -17,7 +17,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from penstock.device import Device
     from penstock.graph import Graph
 
+_UNKNOWN: Mapping[Lane, str] = {}
 _SLICE = 0.1  # seconds; waits wake this often, to hear of Ctrl-C and of a lost device
 _CLOSE_TIMEOUT = 30.0  # seconds that closing gives a kernel to end
 
@@ -213,9 +214,13 @@ class Scheduler:
             return all(value <= lane.complete for lane, value in points.items())
 
     def wait_for(
-        self, points: dict[Lane, int], timeout: float | None, reason: str, **details: Any
-    ) -> bool:
-        """Block the host until all points are reached; False when `timeout` seconds ran out."""
+        self, points: dict[Lane, int], timeout: float | None, reason: str,
+        works: Mapping[Lane, str] = _UNKNOWN, **details: Any,
+    ) -> bool:  # fmt: skip
+        """Block the host until all points are reached; False when `timeout` seconds ran out.
+
+        `works` names what is waited for on each lane, where that is known, for the receipt.
+        """
         over = True
         for lane, value in points.items():
             lane.owner.rest()
@@ -233,7 +238,8 @@ class Scheduler:
         start = time.perf_counter()
         done = self.await_points(left, timeout)
         seconds = time.perf_counter() - start
-        tracing.emit("wait", reason, start=start, seconds=seconds, **details)
+        awaited = tuple((lane.place, value, works.get(lane, "")) for lane, value in left.items())
+        tracing.emit("wait", reason, start=start, seconds=seconds, awaited=awaited, **details)
         return done
 
     def _check_own_views(self, points: dict[Lane, int]) -> None:
@@ -298,6 +304,8 @@ class Scheduler:
         for lane, value in points.items():
             if value > lane.complete:
                 lane.complete = value
+                if tracing.active and not lane.is_host:
+                    tracing.emit("done", "the host has waited", at=(lane.place, value, 0))
         return True
 
     def take_host_lane(self) -> HostLane:

@@ -52,7 +52,15 @@ class Growing:
             if old is not None and keep_on is not None:
                 whole = Region(0, old.nbytes)
                 rows = np.array([[old.backing.offset, backing.offset, old.nbytes]], np.uint64)
-                keep_on.copy(old.backing, whole, backing, whole, rows, f"{self._name} grows")
+                keep_on.copy(
+                    old.backing,
+                    whole,
+                    backing,
+                    whole,
+                    rows,
+                    f"{self._name} grows",
+                    (self._name, whole),
+                )
         except BaseException:
             scheduler.retire(backing)
             raise

@@ -11,6 +11,7 @@ do something else.
 from __future__ import annotations
 
 import contextlib
+import time
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -21,7 +22,7 @@ from penstock.closing import Closing
 from penstock.copier import Copier
 from penstock.errors import ArgumentError, Closed, OutOfMemory, Timeout
 from penstock.event import Event
-from penstock.hazards import Lane, Region, Use, collect_all, needs_of_lane, note_all
+from penstock.hazards import ACCESS, Lane, Region, Use, collect_all, needs_of_lane, note_all
 from penstock.memory import Backing
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Stream(Closing):
             undo.callback(self.copier.close)
             self._spare: list[Recording] = list(self.queue.recordings(_RECORDINGS))
             undo.pop_all()
-        self.lane = Lane(name, self)
+        self.lane = Lane(name, self, device=scheduler.name)
         #: By kernel, the ring of its large argument blocks. Here and not with the kernel, because
         #: the ledger of a ring's memory keeps the stream.
         self.rings: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
@@ -175,8 +176,14 @@ class Stream(Closing):
             recording.barrier()
             lane.epoch += 1
             if tracing.active:
-                tracing.emit("barrier", f"after {found[0]!r}", path="device")
+                why = (f"after {ACCESS}", *found[0].facts)
+                tracing.emit("barrier", why, path="device", at=self.here())
         return recording
+
+    def here(self) -> tracing.At:
+        """Where the next command comes, for the receipt."""
+        lane = self.lane
+        return (lane.place, lane.submitted + 1, self._count + 1)
 
     def note(self, uses: Iterable[Use], what: str) -> int:
         """Write down a command just recorded; the value its completion will have."""
@@ -195,13 +202,19 @@ class Stream(Closing):
 
     def copy(
         self, source: Backing, source_region: Region, target: Backing, target_region: Region,
-        regions: Regions, what: str,
+        regions: Regions, what: str, of: tuple[str, Region],
     ) -> int:  # fmt: skip
-        """Record a copy on the device; the value its completion will have."""
+        """Record a copy on the device; the value its completion will have.
+
+        `of` is what the copy is about, for the receipt: the name of a buffer, and bytes of it.
+        """
         uses = ((source.history, source_region, False), (target.history, target_region, True))
         self.begin(uses).copy(source.memory, target.memory, regions)
         if tracing.active:
-            tracing.emit("copy", what, nbytes=int(regions[:, 2].sum()), path="device")
+            tracing.emit(
+                "copy", what, nbytes=int(regions[:, 2].sum()), buffer=of[0], lo=of[1].lo,
+                hi=of[1].hi, path="device", at=self.here(),
+            )  # fmt: skip
         return self.note(uses, what)
 
     def expect_result(self) -> None:
@@ -244,7 +257,10 @@ class Stream(Closing):
         """Learn how far the device has come."""
         lane = self.lane
         if lane.complete < lane.submitted:
-            lane.complete = self.timeline.value()
+            reached = self.timeline.value()
+            if tracing.active and reached > lane.complete:
+                tracing.emit("done", "the host has looked", at=(lane.place, reached, 0))
+            lane.complete = reached
 
     @property
     def has_recorded(self) -> bool:
@@ -294,7 +310,9 @@ class Stream(Closing):
             if self._waits and any(lane.is_host for lane in self._waits):
                 recording.acquire()
                 if tracing.active:
-                    tracing.emit("barrier", "the device may look at a host copy", path="host")
+                    tracing.emit(
+                        "barrier", "the device may look at a host copy", path="host", at=self.here()
+                    )
         except BaseException as error:
             self._spare.append(recording)
             self.scheduler.note_failure(error)
@@ -317,7 +335,8 @@ class Stream(Closing):
                 recording.publish()
                 self.published = value
                 if tracing.active:
-                    tracing.emit("barrier", "the host may look at what was written", path="host")
+                    why = "the host may look at what was written"
+                    tracing.emit("barrier", why, path="host", at=self.here())
             self._sealed = True
             self._loud = False
         waits: list[tuple[Any, int]] = [
@@ -325,6 +344,15 @@ class Stream(Closing):
             for other, reached in self._waits.items()
             if reached > other.complete
         ]
+        awaited: tuple[tracing.Awaited, ...] = ()
+        start = 0.0
+        if tracing.active:
+            awaited = tuple(
+                (other.place, reached, "")
+                for other, reached in self._waits.items()
+                if reached > other.complete
+            )
+            start = time.perf_counter()
         try:
             self.queue.submit(recording, waits, self.timeline, value)
         except BaseException as error:
@@ -336,7 +364,12 @@ class Stream(Closing):
         lane.submitted = value
         self._in_flight.append((recording, value))
         if tracing.active:
-            tracing.emit("submission", f"{self._count} commands on {self.name}: {reason}")
+            count = self._count
+            words = "%d command on %s: %s" if count == 1 else "%d commands on %s: %s"
+            tracing.emit(
+                "submission", (words, count, self.name, reason), start=start,
+                seconds=tracing.since(start), at=(lane.place, value, 0), awaited=awaited,
+            )  # fmt: skip
 
     def _consider_submitting(self) -> None:
         self.poll()

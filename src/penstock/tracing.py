@@ -1,7 +1,9 @@
 """The receipt: every copy, allocation, wait, barrier, submission and launch, with its reason.
 
 `with trace() as t:` collects what all devices do, in all threads, while the block runs. With no
-trace active, the runtime's only cost is looking at the empty tuple `active`.
+trace active, the runtime's only cost is looking at the empty tuple `active`. With one, an event
+costs about a microsecond: `emit` only gathers what will not be there later, and what people read
+(reasons, source lines) is put into words when it is asked for.
 """
 
 from __future__ import annotations
@@ -11,21 +13,50 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any, NamedTuple
 
-_PACKAGE = str(Path(__file__).parent)
+from penstock.errors import ArgumentError
+
+_PACKAGE = f"{Path(__file__).parent}{os.sep}"
 #: Parts of the package that use the runtime as anyone would; their lines are user code.
-_APPLICATIONS = tuple(str(Path(_PACKAGE, name)) for name in ("demo.py",))
+_APPLICATIONS = tuple(f"{_PACKAGE}{name}" for name in ("demo.py",))
 _lock = threading.Lock()
+_local = threading.local()
 
 #: The traces that are collecting now.
 active: tuple[Trace, ...] = ()
 
+#: A line of work as it is named on the receipt: device, stream, and a number unlike any other's.
+Place = tuple[str, str, int]
+#: A point on it: the place, the submission, and the command in it (0: the submission as a whole).
+At = tuple[Place, int, int]
+#: A point that something waited for, and the work at that point if it is known.
+Awaited = tuple[Place, int, str]
+#: Words, or a format and what to put into it when somebody reads it.
+Reason = str | tuple[Any, ...]
+
+_NOWHERE: At = (("", "", -1), 0, 0)
+
+
+class Point(NamedTuple):
+    """What a wait waited for: a submission of a stream, or a host copy."""
+
+    device: str
+    stream: str
+    stream_id: int
+    submission: int
+    what: str = ""  #: the work in it that was the reason, where that is known
+
+    def __str__(self) -> str:
+        what = f"{self.what}, " if self.what else ""
+        return f"{what}submission {self.submission} of {self.stream}"
+
 
 class TraceEvent(NamedTuple):
-    """Something that cost, and why it was done."""
+    """Something that cost, and why it was done. Times are seconds of `time.perf_counter`."""
 
     kind: str  #: "copy", "fill", "wait", "barrier", "submission", "launch", "allocation", …
     reason: str
@@ -35,8 +66,20 @@ class TraceEvent(NamedTuple):
     hi: int = 0  #: one past the last
     path: str = ""  #: how a transfer travelled: direct, rename, staged, ordered, adopt, …
     where: str = ""  #: the user's file and line
-    start: float = 0.0  #: seconds, `time.perf_counter`
-    seconds: float = 0.0
+    start: float = 0.0
+    seconds: float = 0.0  #: of the host; 0 for what has no duration worth measuring
+    thread: str = ""  #: the name of the host thread
+    thread_id: int = 0  #: and its number, as the system counts
+    device: str = ""
+    stream: str = ""  #: the stream, or line of host copies, that it is on
+    stream_id: int = -1  #: its number, which no other has, on any device
+    submission: int = 0  #: the submission it is part of; "done": all up to this one are done
+    command: int = 0  #: the command it is in that submission, from 1
+    awaited: tuple[Point, ...] = ()  #: what a wait, or a submission, waited for
+    #: When the device did it, on the host's clock; only where the runtime has the device's
+    #: timestamps. See `device_times`.
+    device_start: float | None = None
+    device_seconds: float | None = None
 
     def __str__(self) -> str:
         parts = [f"{self.kind:<11}"]
@@ -55,20 +98,54 @@ class TraceEvent(NamedTuple):
         return "  ".join(parts)
 
 
+#: What is counted: the name of the count, the kind of event, and whether its bytes are summed.
+_COUNTS = (
+    ("launches", "launch", False),
+    ("replays", "replay", False),
+    ("submissions", "submission", False),
+    ("barriers", "barrier", False),
+    ("copies", "copy", False),
+    ("bytes_copied", "copy", True),
+    ("fills", "fill", False),
+    ("renames", "rename", False),
+    ("allocations", "allocation", False),
+    ("waits", "wait", False),
+)
+_CHEAP = ("launch", "replay", "submission", "barrier", "done")
+_SHOWN = 20  # events in words, before "and so many more"
+
+Expected = int | float | range | Callable[[Any], bool]
+
+
 class Trace:
     """What happened while this was active. Counts are plain numbers."""
 
     def __init__(self) -> None:
-        self.events: list[TraceEvent] = []
-        self._started = time.perf_counter()
+        self._records: list[Any] = []  # as `emit` leaves them
+        self._events: list[TraceEvent] = []  # the first of them, as people read them
+        self._times: dict[tuple[int, int, int], tuple[float, float]] = {}
+        self._lines: dict[tuple[int, int], str] = {}
+        self._reading = threading.Lock()
         self._stopped: float | None = None
+        self.started = time.perf_counter()  #: the clock of `TraceEvent.start`
+        self.started_at = time.time()  #: the same moment, as the calendar has it
+
+    @property
+    def events(self) -> list[TraceEvent]:
+        """Everything that happened so far, in order."""
+        with self._reading:
+            done = self._events
+            done += [self._read(record) for record in self._records[len(done) :]]
+            if self._times:
+                self._put_device_times()
+            return done
 
     def of_kind(self, kind: str) -> list[TraceEvent]:
         """The events of one kind, in order."""
         return [event for event in self.events if event.kind == kind]
 
     def _count(self, kind: str) -> int:
-        return sum(event.kind == kind for event in self.events)
+        return sum(record[0] == kind for record in self._records)
 
     @property
     def waits(self) -> int:
@@ -82,7 +159,7 @@ class Trace:
 
     @property
     def bytes_copied(self) -> int:
-        return sum(event.nbytes for event in self.events if event.kind == "copy")
+        return sum(record[2] for record in self._records if record[0] == "copy")
 
     @property
     def allocations(self) -> int:
@@ -119,29 +196,58 @@ class Trace:
     @property
     def seconds(self) -> float:
         """How long the trace has been, or was, active."""
-        return (self._stopped or time.perf_counter()) - self._started
+        return (self._stopped or time.perf_counter()) - self.started
 
     def as_dict(self) -> dict[str, int | float]:
         """The counts, for machines."""
-        return {
-            "launches": self.launches,
-            "replays": self.replays,
-            "submissions": self.submissions,
-            "barriers": self.barriers,
-            "copies": self.copies,
-            "bytes_copied": self.bytes_copied,
-            "fills": self.fills,
-            "renames": self.renames,
-            "allocations": self.allocations,
-            "waits": self.waits,
-            "seconds": self.seconds,
-        }
+        counts: dict[str, int | float] = {name: getattr(self, name) for name, _, _ in _COUNTS}
+        return {**counts, "seconds": self.seconds}
+
+    def expect(self, **counts: Expected) -> None:
+        """Raise `AssertionError`, with the events to blame, unless the counts are as given.
+
+        Takes the names of `as_dict`, each with a number, a range or a function that judges it:
+        `t.expect(waits=1, allocations=0, copies=range(3), bytes_copied=lambda n: n < 4096)`.
+        """
+        __tracebackhide__ = True  # pytest shows the line that expects, not this one
+        actual = self.as_dict()
+        if unknown := [name for name in counts if name not in actual]:
+            raise ArgumentError(
+                f"expect() knows no {', '.join(map(repr, unknown))}; there are {', '.join(actual)}"
+            )
+        wrong = [name for name, wanted in counts.items() if not _fits(actual[name], wanted)]
+        if wrong:
+            lines = ["the receipt is not as expected"]
+            for name in wrong:
+                lines.append(f"  {name}: {actual[name]}, expected {_in_words(counts[name])}")
+                kinds = [kind for count, kind, _ in _COUNTS if count == name]
+                lines += _shown([event for kind in kinds for event in self.of_kind(kind)])
+            raise AssertionError("\n".join(lines))
+
+    def save_html(self, path: str | os.PathLike[str], title: str = "") -> None:
+        """Write a page that shows all of it on a timeline, for any browser, in one file."""
+        from penstock.timeline.page import as_html
+
+        Path(path).write_text(as_html(self, title), encoding="utf-8")
+
+    def save_json(self, path: str | os.PathLike[str], title: str = "") -> None:
+        """Write events and counts, for machines; docs/tracing.md describes the format."""
+        from penstock.timeline.document import as_json
+
+        Path(path).write_text(as_json(self, title), encoding="utf-8")
+
+    def save_perfetto(self, path: str | os.PathLike[str], title: str = "") -> None:
+        """Write a file for https://ui.perfetto.dev and other viewers of Chrome's format."""
+        from penstock.timeline.perfetto import as_perfetto
+
+        Path(path).write_text(as_perfetto(self, title), encoding="utf-8")
 
     def __enter__(self) -> Trace:
         global active
         with _lock:
             active = (*active, self)
-        self._started = time.perf_counter()
+        self.started_at = time.time()
+        self.started = time.perf_counter()
         return self
 
     def __exit__(
@@ -164,16 +270,40 @@ class Trace:
             lines.append(f"  {name:<12}{value:>7}{extra}")
         costly = [e for e in self.events if e.kind not in _CHEAP]
         if costly:
-            lines.append("  in detail")
-            lines += [f"    {event}" for event in costly[:20]]
-            if len(costly) > 20:
-                lines.append(f"    … and {len(costly) - 20} more in .events")
+            lines += ["  in detail", *_shown(costly)]
         return "\n".join(lines)
 
     __repr__ = __str__
 
+    def _read(self, record: Any) -> TraceEvent:
+        """Put into words what `emit` gathered."""
+        kind, reason, *details, start, seconds, code, instruction, thread, at, awaited = record
+        if type(reason) is tuple:
+            reason = reason[0] % reason[1:]
+        where = "" if code is None else self._where(code, instruction)
+        if awaited:
+            awaited = tuple([Point._make((*place, *rest)) for place, *rest in awaited])
+        place, *point = at
+        told = (kind, reason, *details, where, start, seconds, *thread, *place, *point, awaited)
+        return TraceEvent._make((*told, None, None))
 
-_CHEAP = ("launch", "replay", "submission", "barrier")
+    def _where(self, code: CodeType, instruction: int) -> str:
+        key = (id(code), instruction)  # the records keep the code, so its id stays its own
+        where = self._lines.get(key)
+        if where is None:
+            where = self._lines[key] = f"{code.co_filename}:{_line(code, instruction)}"
+        return where
+
+    def _put_device_times(self) -> None:
+        for number, event in enumerate(self._events):
+            key = (event.stream_id, event.submission, event.command)
+            if event.kind in _ON_DEVICE and key in self._times:
+                start, seconds = self._times[key]
+                self._events[number] = event._replace(device_start=start, device_seconds=seconds)
+        self._times.clear()
+
+
+_ON_DEVICE = ("launch", "copy", "fill", "replay", "submission")
 
 
 def trace() -> Trace:
@@ -181,11 +311,63 @@ def trace() -> Trace:
     return Trace()
 
 
-def emit(kind: str, reason: str, **details: Any) -> None:
-    """Tell every active trace. Callers look at `active` first, so that this costs nothing off."""
-    event = TraceEvent(kind, reason, where=user_line(), **{"start": time.perf_counter(), **details})
+def emit(
+    kind: str,
+    reason: Reason,
+    *,
+    nbytes: int = 0,
+    buffer: str = "",
+    lo: int = 0,
+    hi: int = 0,
+    path: str = "",
+    start: float = 0.0,
+    seconds: float = 0.0,
+    at: At = _NOWHERE,
+    awaited: tuple[Awaited, ...] = (),
+) -> None:
+    """Tell every active trace. Callers look at `active` first, so that this costs nothing off.
+
+    `reason` may be a format and its arguments, which must not change any more. Everything in the
+    record is of a plain kind, so that the garbage collector soon forgets about it.
+    """
+    try:
+        thread = _local.thread
+    except AttributeError:
+        thread = _introduce_thread()
+    frame: FrameType | None = sys._getframe(1)
+    code, instruction = None, 0
+    while frame is not None:
+        asked = frame.f_code
+        name = asked.co_filename
+        is_user = _is_user.get(name)
+        if is_user is None:
+            is_user = _judge(name)
+        if is_user:
+            if name != threading.__file__:
+                code, instruction = asked, frame.f_lasti
+            break
+        frame = frame.f_back
+    record = (
+        kind, reason, nbytes, buffer, lo, hi, path, start or time.perf_counter(), seconds,
+        code, instruction, thread, at, awaited,
+    )  # fmt: skip
     for receipt in active:
-        receipt.events.append(event)
+        receipt._records.append(record)
+
+
+def device_times(at: At, start: float, seconds: float) -> None:
+    """For a runtime with timestamps of the device: when it did the command (or submission) `at`.
+
+    May come any time after the event, as long as the trace is active.
+    """
+    place, submission, command = at
+    for receipt in active:
+        receipt._times[place[2], submission, command] = (start, seconds)
+
+
+def since(start: float) -> float:
+    """How long something took that began at `start`; 0 if no trace was active then."""
+    return time.perf_counter() - start if start else 0.0
 
 
 def user_line() -> str:
@@ -193,12 +375,52 @@ def user_line() -> str:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        own = name.startswith(_PACKAGE) or name == contextlib.__file__
-        if not own or name.startswith(_APPLICATIONS):
+        if _judge(name):
             # What a thread of the runtime's own does was not called by anyone.
             return "" if name == threading.__file__ else f"{name}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
+
+
+#: By file name, whether its code is the user's (and not the runtime's).
+_is_user: dict[str, bool] = {}
+
+
+def _judge(name: str) -> bool:
+    own = name.startswith(_PACKAGE) or name == contextlib.__file__
+    _is_user[name] = not own or name.startswith(_APPLICATIONS)
+    return _is_user[name]
+
+
+def _line(code: CodeType, instruction: int) -> int:
+    for start, end, line in code.co_lines():
+        if start <= instruction < end and line is not None:
+            return line
+    return code.co_firstlineno
+
+
+def _introduce_thread() -> tuple[str, int]:
+    _local.thread = (threading.current_thread().name, threading.get_native_id())
+    thread: tuple[str, int] = _local.thread
+    return thread
+
+
+def _fits(value: int | float, wanted: Expected) -> bool:
+    if callable(wanted):
+        return bool(wanted(value))
+    return value in wanted if isinstance(wanted, range) else value == wanted
+
+
+def _in_words(wanted: Expected) -> str:
+    if callable(wanted):
+        return f"something for which {getattr(wanted, '__name__', wanted)} holds"
+    return str(wanted)
+
+
+def _shown(events: Sequence[TraceEvent]) -> Iterable[str]:
+    yield from (f"    {event}" for event in events[:_SHOWN])
+    if len(events) > _SHOWN:
+        yield f"    … and {len(events) - _SHOWN} more in .events"
 
 
 def human_bytes(count: int) -> str:

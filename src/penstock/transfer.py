@@ -21,6 +21,7 @@ stream order. `read_now` and `view`, which block by nature, wait for the writers
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -174,13 +175,15 @@ def _write_staged(array: Array, data: Host, stream: Stream, why: str, what: str)
                 points = block.history.pending()
                 scheduler.wait_for(points, None, "a large write fills the staging ring")
             snapshot = packed_array(part, block)
+            start = time.perf_counter() if tracing.active else 0.0
             np.copyto(snapshot, content)
             flush(scheduler, block, packed_layout(part.layout))
             if tracing.active:
-                emit_copy(part, "staged", f"snapshot: {why}")
+                emit_copy(part, "staged", f"snapshot: {why}", start)
             rows = packed_rows(part.layout, target, block, to_device=True)
             packed = Region(0, part.nbytes)
-            value = stream.copy(block, packed, target, part.region, rows, what)
+            about = (array.name, part.region)
+            value = stream.copy(block, packed, target, part.region, rows, what, about)
             if len(parts) > 1:
                 stream.flush()
     finally:
@@ -232,11 +235,12 @@ def fill(array: Array, value: Any, stream: Stream | None) -> Pending[None]:
             or views_shown(buffer, array.region)
         )
         if is_mapped(buffer) and not busy and array.nbytes <= scheduler.sizes.under_lock:
+            start = time.perf_counter() if tracing.active else 0.0
             host_array(array, buffer.backing)[...] = element
             flush(scheduler, buffer.backing, array.layout)
             buffer.wrote(array.region)
             if tracing.active:
-                _emit_fill(array, "direct")
+                _emit_fill(array, "direct", start=start, seconds=tracing.since(start))
             return scheduler.done
         word = fill_word(array, element)
         if word is None:
@@ -248,7 +252,7 @@ def fill(array: Array, value: Any, stream: Stream | None) -> Pending[None]:
         offset = backing.offset + array.region.lo
         on.begin(uses).fill(backing.memory, offset, array.nbytes, word)
         if tracing.active:
-            _emit_fill(array, "device")
+            _emit_fill(array, "device", at=on.here())
         return Pending(scheduler, {on.lane: on.note(uses, what)}, what, value=None)
 
 
@@ -282,7 +286,8 @@ def copy(array: Array, source: Array, stream: Stream | None) -> Pending[None]:
             value = _copy_overlapping(array, source, on, target, what)
         else:
             rows = copy_rows(source.layout, origin, array.layout, target)
-            value = on.copy(origin, source.region, target, array.region, rows, what)
+            about = (array.name, array.region)
+            value = on.copy(origin, source.region, target, array.region, rows, what, about)
         return Pending(scheduler, {on.lane: value}, what, value=None)
 
 
@@ -295,9 +300,11 @@ def _copy_overlapping(
     try:
         packed = Region(0, array.nbytes)
         rows = packed_rows(source.layout, backing, between, to_device=False)
-        stream.copy(backing, source.region, between, packed, rows, what)
+        about = (source.name, source.region)
+        stream.copy(backing, source.region, between, packed, rows, what, about)
         rows = packed_rows(array.layout, backing, between, to_device=True)
-        return stream.copy(between, packed, backing, array.region, rows, what)
+        about = (array.name, array.region)
+        return stream.copy(between, packed, backing, array.region, rows, what, about)
     finally:
         pool.retire(between)
 
@@ -344,7 +351,8 @@ def _read_staged(
     packed = Region(0, array.nbytes)
     try:
         rows = packed_rows(array.layout, source, block, to_device=False)
-        value = stream.copy(source, array.region, block, packed, rows, f"{what}: {why}")
+        about = (array.name, array.region)
+        value = stream.copy(source, array.region, block, packed, rows, f"{what}: {why}", about)
         shown = HostView(scheduler, block, packed, write=True)
     finally:
         scheduler.host_pool.retire(block)
@@ -445,6 +453,8 @@ def _result(array: Array) -> Host:
     return shown.array(array.shape, array.dtype)
 
 
-def _emit_fill(array: Array, path: str) -> None:
+def _emit_fill(array: Array, path: str, **details: Any) -> None:
     region = array.region
-    tracing.emit("fill", "fill()", buffer=array.name, lo=region.lo, hi=region.hi, path=path)
+    tracing.emit(
+        "fill", "fill()", buffer=array.name, lo=region.lo, hi=region.hi, path=path, **details
+    )

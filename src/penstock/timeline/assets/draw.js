@@ -1,0 +1,335 @@
+// The canvases. However many events there are, a pixel is painted about once per row and kind:
+// neighbours that would touch on the screen are painted as one.
+
+const BAR = 20, TICK = 9, DEVICE = 12, PAD = 7;
+const colours = {};
+let dirty = false;
+const frames = []; // milliseconds of the last ones, for tests and the curious
+
+function readColours() {
+  const style = getComputedStyle(document.documentElement);
+  const names = ["other", "panel", "ink", "soft", "line", "stripe", "accent", "flight",
+    "flight-edge", "dim", "on-bar", ...KINDS.map(([kind]) => kind)];
+  for (const name of names) {
+    colours[name] = style.getPropertyValue(`--${name}`).trim() || colours.other;
+  }
+}
+
+const colourOf = (kind) => colours[kind] ?? colours.other;
+
+function layOut() {
+  let y = 0;
+  for (const row of shownRows) {
+    row.y = y;
+    row.barY = y + PAD;
+    row.deviceY = row.barY + BAR + 2;
+    row.tickY = row.deviceY + (row.device.length ? DEVICE + 2 : 0);
+    row.height = row.tickY + TICK + PAD - y;
+    y += row.height;
+  }
+  view.width = byId("rows").clientWidth;
+  fitCanvas(byId("chart"), y);
+  fitCanvas(byId("axis"), 24);
+  fitCanvas(byId("overview"), 40);
+  overviewPicture = null;
+}
+
+function fitCanvas(canvas, height) {
+  const scale = window.devicePixelRatio || 1;
+  canvas.style.height = `${height}px`;
+  canvas.width = Math.round(view.width * scale);
+  canvas.height = Math.round(height * scale);
+}
+
+function context(id) {
+  const canvas = byId(id);
+  const scale = window.devicePixelRatio || 1;
+  const ctx = canvas.getContext("2d");
+  ctx.setTransform(scale, 0, 0, scale, 0, 0);
+  ctx.clearRect(0, 0, view.width, canvas.height / scale);
+  return ctx;
+}
+
+function redraw() {
+  if (dirty) return;
+  dirty = true;
+  requestAnimationFrame(drawNow);
+}
+
+function drawNow() {
+  dirty = false;
+  const begun = performance.now();
+  drawChart();
+  drawAxis();
+  drawOverview();
+  frames.push(performance.now() - begun);
+  if (frames.length > 200) frames.shift();
+}
+
+function drawChart() {
+  const ctx = context("chart");
+  const box = byId("rows");
+  const steps = axisSteps();
+  shownRows.forEach((row, n) => {
+    if (row.y + row.height < box.scrollTop || row.y > box.scrollTop + box.clientHeight) return;
+    if (n % 2) {
+      ctx.fillStyle = colours.stripe;
+      ctx.fillRect(0, row.y, view.width, row.height);
+    }
+    ctx.fillStyle = colours.line;
+    for (const time of steps.times) ctx.fillRect(Math.round(pixel(time)), row.y, 1, row.height);
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(GUTTER, row.y, view.width - GUTTER, row.height);
+    ctx.clip();
+    drawFlights(ctx, row);
+    drawDeviceWork(ctx, row);
+    const stack = [];
+    for (const [kind] of KINDS) {
+      if (hidden.has(kind)) continue;
+      if (row.ticks[kind]) drawMarks(ctx, row.ticks[kind], kind, row.tickY, TICK, false, null);
+    }
+    for (const [kind] of [...KINDS].reverse()) {
+      if (hidden.has(kind)) continue;
+      if (row.bars[kind]) drawMarks(ctx, row.bars[kind], kind, row.barY, BAR, true, stack);
+    }
+    ctx.restore();
+    drawName(ctx, row);
+  });
+  drawArrows(ctx);
+  drawSelection(ctx);
+}
+
+function drawName(ctx, row) {
+  ctx.textBaseline = "middle";
+  ctx.fillStyle = colours.ink;
+  ctx.font = `600 12px ${fontFamily()}`;
+  ctx.fillText(shortened(ctx, row.name), 18, row.barY + 6);
+  ctx.fillStyle = colours.soft;
+  ctx.font = `11px ${fontFamily()}`;
+  ctx.fillText(shortened(ctx, row.note), 18, row.barY + 22);
+  ctx.fillStyle = colours.line;
+  ctx.fillRect(GUTTER - 1, row.y, 1, row.height);
+  ctx.fillRect(0, row.y + row.height - 1, view.width, 1);
+}
+
+function shortened(ctx, words) {
+  let shown = words;
+  while (shown && ctx.measureText(shown).width > GUTTER - 28) {
+    shown = `${shown.replace(/.…?$/u, "")}…`;
+  }
+  return shown;
+}
+
+let family = "";
+const fontFamily = () => (family ||= getComputedStyle(document.body).fontFamily);
+
+// Marks of one kind: those that do not match a search first, and pale.
+function drawMarks(ctx, marks, kind, y, height, labelled, stack) {
+  if (search.active) {
+    paint(ctx, marks, colours.dim, y, height, stack, (i) => !search.matches[i]);
+    paint(ctx, marks, colourOf(kind), y, height, stack, (i) => search.matches[i]);
+  } else {
+    paint(ctx, marks, colourOf(kind), y, height, stack, null);
+  }
+  if (labelled) drawLabels(ctx, marks, kind, y, height);
+}
+
+// Ticks that touch become one. Bars too narrow to be seen become a share of their pixel, stacked
+// on what other kinds have of it: red up to a third means a third of that time was waiting.
+function paint(ctx, marks, colour, y, height, stack, wanted) {
+  const { events, reach } = marks;
+  const scale = (view.width - GUTTER) / (view.to - view.from);
+  const shares = stack && new Map();
+  ctx.fillStyle = colour;
+  let left = -1, right = -2;
+  for (let n = firstAtLeast(reach, view.from); n < events.length; n++) {
+    const i = events[n];
+    const start = column.start[i];
+    if (start > view.to) break;
+    if (wanted && !wanted(i)) continue;
+    const x = Math.max(GUTTER - 2, GUTTER + (start - view.from) * scale);
+    let end = GUTTER + (start + column.seconds[i] - view.from) * scale;
+    if (stack) {
+      if (end - x >= 2) {
+        ctx.fillRect(x, y, end - x - (end - x > 5 ? 1 : 0), height); // wide neighbours stay apart
+      } else {
+        const place = Math.floor(x);
+        shares.set(place, (shares.get(place) ?? 0) + Math.max(end - x, 0.04));
+      }
+      continue;
+    }
+    end = Math.max(x + 1.5, end);
+    if (x <= right + 0.5) {
+      if (end > right) right = end;
+      continue;
+    }
+    if (right > left) ctx.fillRect(left, y, right - left, height);
+    left = x;
+    right = end;
+  }
+  if (right > left) ctx.fillRect(left, y, right - left, height);
+  if (stack) paintShares(ctx, shares, y, height, stack);
+}
+
+function paintShares(ctx, shares, y, height, stack) {
+  for (const [place, share] of shares) {
+    const below = stack[place] ?? 0;
+    const tall = Math.min(height - below, Math.max(2.5, share * height));
+    if (tall > 0) ctx.fillRect(place, y + height - below - tall, 1, tall);
+    stack[place] = below + tall;
+  }
+}
+
+function drawLabels(ctx, marks, kind, y, height) {
+  const { events, reach } = marks;
+  const narrowest = (44 / (view.width - GUTTER)) * (view.to - view.from);
+  ctx.font = `500 11px ${fontFamily()}`;
+  ctx.textBaseline = "middle";
+  let drawn = 0;
+  for (let n = firstAtLeast(reach, view.from); n < events.length && drawn < 300; n++) {
+    const i = events[n];
+    if (column.start[i] > view.to) break;
+    if (column.seconds[i] < narrowest || (search.active && !search.matches[i])) continue;
+    drawn += 1;
+    const what = text("buffer", i);
+    inBar(ctx, `${kind}${what ? ` ${what}` : ""}  ${duration(column.seconds[i])}`,
+      column.start[i], endOf(i), y, height, colours["on-bar"]);
+  }
+}
+
+function inBar(ctx, words, start, end, y, height, colour) {
+  const x = Math.max(GUTTER, pixel(start)), right = Math.min(view.width, pixel(end));
+  if (right - x < 40) return;
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(x, y, right - x - 3, height);
+  ctx.clip();
+  ctx.fillStyle = colour;
+  ctx.fillText(words, x + 6, y + height / 2 + 0.5);
+  ctx.restore();
+}
+
+function drawFlights(ctx, row) {
+  ctx.font = `11px ${fontFamily()}`;
+  ctx.textBaseline = "middle";
+  let right = -Infinity, queued = -Infinity;
+  for (const n of row.flights) {
+    const flight = flights[n];
+    if (flight.end < view.from || flight.submitted > view.to) continue;
+    const x = Math.max(GUTTER - 2, pixel(flight.start));
+    const end = Math.min(view.width + 2, Math.max(pixel(flight.end), x + 1));
+    if (end <= right + 0.5) continue;
+    // Handed over, and not yet first in line: a thin line that leads to the bar.
+    const lead = Math.max(GUTTER - 2, pixel(flight.submitted), queued);
+    if (x - lead > 1) {
+      ctx.fillStyle = colours["flight-edge"];
+      ctx.fillRect(lead, row.barY + BAR / 2, x - lead, 1);
+    }
+    ctx.fillStyle = colours.flight;
+    ctx.fillRect(Math.max(x, right), row.barY, end - Math.max(x, right), BAR);
+    if (end - x > 4) {
+      ctx.fillStyle = colours["flight-edge"];
+      ctx.fillRect(x, row.barY, 1.5, BAR);
+      if (flight.seen) ctx.fillRect(end - 1.5, row.barY, 1.5, BAR);
+      inBar(ctx, flightName(flight), flight.start, flight.end, row.barY, BAR, colours.ink);
+    }
+    right = queued = end;
+  }
+}
+
+function flightName(flight) {
+  const which = flight.last > flight.first ? `#${flight.first}–${flight.last}` : `#${flight.first}`;
+  return `${which}  ${duration(flight.end - flight.start)}${flight.seen ? "" : ", not seen done"}`;
+}
+
+function drawDeviceWork(ctx, row) {
+  let right = -Infinity;
+  for (const work of row.device) {
+    if (work.end < view.from) continue;
+    if (work.start > view.to) break;
+    const x = pixel(work.start), end = Math.max(x + 1, pixel(work.end));
+    if (end <= right + 0.5 || hidden.has(kindOf(work.event))) continue;
+    const pale = search.active && !search.matches[work.event];
+    ctx.fillStyle = pale ? colours.dim : colourOf(kindOf(work.event));
+    ctx.fillRect(Math.max(x, right), row.deviceY, end - Math.max(x, right), DEVICE);
+    right = end;
+  }
+}
+
+// From each wait to what it waited for. With many on the screen only that of the one looked at.
+function drawArrows(ctx) {
+  if (hidden.has("wait")) return;
+  const waits = [];
+  for (const row of threadRows) {
+    const marks = row.bars.wait;
+    if (!marks) continue;
+    for (let n = firstAtLeast(marks.reach, view.from); n < marks.events.length; n++) {
+      const i = marks.events[n];
+      if (column.start[i] > view.to || waits.length > 400) break;
+      if (endOf(i) <= view.to && (!search.active || search.matches[i])) waits.push(i);
+    }
+  }
+  const looked = [hovered?.event, selected?.event];
+  const all = waits.length <= 60;
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(GUTTER, 0, view.width - GUTTER, ctx.canvas.height);
+  ctx.clip();
+  for (const i of waits) {
+    if (all || looked.includes(i)) drawArrow(ctx, i, looked.includes(i));
+  }
+  for (const i of looked) {
+    if (i !== undefined && kindOf(i) === "submission") drawArrow(ctx, i, true);
+  }
+  ctx.restore();
+}
+
+function drawArrow(ctx, i, strong) {
+  const from = threadRows[column.thread[i]];
+  ctx.strokeStyle = ctx.fillStyle = kindOf(i) === "wait" ? colours.wait : colours.soft;
+  ctx.globalAlpha = strong ? 1 : 0.55;
+  ctx.lineWidth = strong ? 2 : 1.25;
+  for (const point of awaitedBy(i)) {
+    const found = flightOf(point.stream, point.submission);
+    if (found < 0) continue;
+    const to = streamRows[point.stream];
+    const x = pixel(endOf(i)) - 1, y = from.barY + BAR;
+    const tipX = Math.min(pixel(flights[found].end), pixel(endOf(i))) - 1, tipY = to.barY - 1;
+    ctx.beginPath();
+    ctx.moveTo(x, y);
+    ctx.bezierCurveTo(x, y + (tipY - y) * 0.4, tipX, tipY - (tipY - y) * 0.4, tipX, tipY - 5);
+    ctx.stroke();
+    ctx.beginPath();
+    ctx.moveTo(tipX, tipY);
+    ctx.lineTo(tipX - 4, tipY - 7);
+    ctx.lineTo(tipX + 4, tipY - 7);
+    ctx.fill();
+  }
+  ctx.globalAlpha = 1;
+}
+
+function drawSelection(ctx) {
+  if (!selected) return;
+  outline(ctx, selected);
+  if (selected.event === undefined) return;
+  const i = selected.event;
+  for (const point of awaitedBy(i)) {
+    const found = flightOf(point.stream, point.submission);
+    if (found >= 0) outline(ctx, { flight: found });
+  }
+  const own = column.stream[i] >= 0 ? flightOf(column.stream[i], column.submission[i]) : -1;
+  if (own >= 0) outline(ctx, { flight: own });
+}
+
+function outline(ctx, thing) {
+  const [start, end] = spanOf(thing);
+  const row = rowOf(thing);
+  const tick = thing.event !== undefined && end === start;
+  const x = Math.max(GUTTER, pixel(start)), right = Math.min(view.width - 1, pixel(end));
+  if (right < GUTTER || x > view.width) return;
+  ctx.strokeStyle = colours.ink;
+  ctx.lineWidth = 2;
+  const y = tick ? row.tickY : row.barY, height = tick ? TICK : BAR;
+  ctx.strokeRect(x - 2, y - 2, Math.max(2, right - x) + 4, height + 4);
+}

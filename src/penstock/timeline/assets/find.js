@@ -1,0 +1,121 @@
+// Search, and what is under the pointer.
+
+const search = { active: false, matches: new Uint8Array(size), found: [], at: -1 };
+
+// All words must occur, each anywhere in what there is to say of the event.
+function runSearch(query) {
+  const words = query.toLowerCase().split(/\s+/).filter(Boolean);
+  search.active = words.length > 0;
+  search.at = -1;
+  search.found = [];
+  if (search.active) {
+    const lower = texts.map((each) => each.toLowerCase());
+    const threads = trace.threads.map((thread) => thread.name.toLowerCase());
+    const streams = trace.streams.map((stream) => `${stream.name} ${stream.device}`.toLowerCase());
+    const hits = words.map((word) => ({
+      texts: Uint8Array.from(lower, (each) => each.includes(word)),
+      threads: threads.map((each) => each.includes(word)),
+      streams: streams.map((each) => each.includes(word)),
+    }));
+    const columns = ["kind", "path", "buffer", "reason", "where"].map((name) => column[name]);
+    for (let i = 0; i < size; i++) {
+      const matches = kindOf(i) !== "done" && hits.every((hit) =>
+        columns.some((values) => hit.texts[values[i]]) || hit.threads[column.thread[i]] ||
+        (column.stream[i] >= 0 && hit.streams[column.stream[i]]));
+      search.matches[i] = matches;
+      if (matches) search.found.push(i);
+    }
+    search.found.sort((a, b) => column.start[a] - column.start[b]);
+  }
+  overviewPicture = null;
+  tellFound();
+  fillTable();
+  redraw();
+}
+
+function tellFound() {
+  const count = search.found.length;
+  byId("found").textContent = !search.active ? "" : search.at < 0
+    ? `${number(count)} found` : `${number(search.at + 1)} of ${number(count)}`;
+}
+
+function jump(step) {
+  if (!search.active) {
+    stepThrough(orderedWaits(), step);
+    return;
+  }
+  const count = search.found.length;
+  if (!count) return;
+  if (search.at < 0) {
+    // The first one on the screen, or behind it.
+    const here = search.found.findIndex((i) => endOf(i) >= view.from);
+    search.at = step > 0 ? Math.max(0, here) : (here > 0 ? here - 1 : count - 1);
+  } else {
+    search.at = (search.at + step + count) % count;
+  }
+  tellFound();
+  goTo(search.found[search.at]);
+}
+
+let waitsInOrder = null;
+const orderedWaits = () => (waitsInOrder ??= Array.from({ length: size }, (_, i) => i)
+  .filter((i) => kindOf(i) === "wait").sort((a, b) => column.start[a] - column.start[b]));
+
+// From what is selected, or from the left of the screen, to the next in a list ordered by start.
+function stepThrough(list, step) {
+  if (!list.length) return;
+  let at = selected?.event === undefined ? -1 : list.indexOf(selected.event);
+  if (at < 0) {
+    const from = selected ? spanOf(selected)[0] : view.from;
+    const next = list.findIndex((i) => column.start[i] >= from);
+    at = step > 0 ? (next < 0 ? -1 : next - 1) : (next < 0 ? list.length : next);
+  }
+  goTo(list[(at + step + list.length) % list.length]);
+}
+
+function nextInRow(step) {
+  if (selected?.event === undefined) return;
+  const thread = column.thread[selected.event];
+  const list = Array.from({ length: size }, (_, i) => i)
+    .filter((i) => column.thread[i] === thread && kindOf(i) !== "done" && !hidden.has(kindOf(i)))
+    .sort((a, b) => column.start[a] - column.start[b] || a - b);
+  stepThrough(list, step);
+}
+
+function goTo(i) {
+  select({ event: i });
+  reveal({ event: i });
+  announce(inWords({ event: i }));
+}
+
+// What is drawn at a point of the chart: the loudest thing, or the nearest.
+function thingAt(x, y) {
+  if (x < GUTTER) return null;
+  const row = shownRows.find((each) => y >= each.y && y < each.y + each.height);
+  if (!row) return null;
+  const time = timeAt(x), slack = (4 * (view.to - view.from)) / (view.width - GUTTER);
+  const onTicks = y >= row.tickY - 1, onDevice = !onTicks && row.device.length && y >= row.deviceY;
+  if (onDevice) {
+    const work = row.device.find((each) => each.start - slack <= time && time <= each.end + slack);
+    return work ? { event: work.event } : null;
+  }
+  const layer = onTicks ? row.ticks : row.bars;
+  let best = null, distance = slack;
+  for (const [kind] of [...KINDS].reverse()) {
+    if (!layer[kind] || hidden.has(kind)) continue;
+    const { events, reach } = layer[kind];
+    for (let n = firstAtLeast(reach, time - slack); n < events.length; n++) {
+      const i = events[n];
+      if (column.start[i] > time + slack) break;
+      const away = Math.max(0, column.start[i] - time, time - endOf(i));
+      if (away < distance) {
+        best = { event: i };
+        distance = away;
+      }
+    }
+  }
+  if (best || onTicks) return best;
+  const n = row.flights.find((each) =>
+    flights[each].start - slack <= time && time <= flights[each].end + slack);
+  return n === undefined ? null : { flight: n };
+}
