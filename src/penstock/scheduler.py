@@ -27,6 +27,7 @@ from penstock.errors import (
     ArgumentError,
     Closed,
     DeviceLost,
+    Error,
     ForkedDevice,
     OutOfMemory,
     ViewHeld,
@@ -457,7 +458,10 @@ class Scheduler:
         if shown.release is not None and not self._torn_down:
             lane, value = shown.release
             del self._held[lane]
-            lane.owner.finish(value)
+            try:
+                lane.owner.finish(value)
+            except Error as error:  # in a finaliser nobody would hear of it
+                self.mark_lost(error)
             self._idle_view_lanes.append(lane.owner)
 
     def _let_go(self) -> None:
