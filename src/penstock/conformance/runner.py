@@ -108,6 +108,7 @@ def run(program: Program, bench: Bench) -> Failure | None:
         what = f"{type(error).__name__}: {error}"
     finally:
         running.end_batches()
+        bench.device.scheduler.sizes = Sizes()
     messages = tuple(bench.device.messages[said_before:])
     if not what and not messages:
         return None
@@ -142,7 +143,8 @@ class Running:
         self.arrays: list[ps.Array] = []
 
     def all(self) -> None:
-        self.device.scheduler.sizes = SMALL if self.program.small else Sizes()
+        if self.program.small:
+            self.device.scheduler.sizes = SMALL
         for number in range(len(self.program.arrays)):
             self.arrays.append(self._make(number))
         steps = [partial(self._step, number) for number in range(len(self.expected))]

@@ -171,7 +171,9 @@ class SimMemory:
 
     def free(self) -> None:
         self.freed = True
-        self.device.fill(0xDB)
+        self.device = np.broadcast_to(np.uint8(0xDB), self.nbytes)  # poison that takes no memory
+        self._last = None
+        self._entries.clear()
         if not self.imported:  # else it is the program's, which goes on with it
             self.host.fill(0xDB)
 
