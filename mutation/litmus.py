@@ -51,6 +51,12 @@ SAFEGUARDS = {
     "stream waits for value": "a stream waits for the newest work of another",
     "copier waits for value": "an ordered copy waits for the newest work of a lane",
     "copy waits for value": "a host copy waits for the newest copy of a lane",
+    "view flushed": "what was written through a view is not flushed",
+    "graph barriers": "a graph has no barriers",
+    "graph noted": "a graph minds no other work",
+    "own slot": "launches share the place of their results",
+    "result published": "results of kernels are not published",
+    "first look": "the host looks at scratch as it is",
 }
 
 #: Two commands in order: on one stream by a barrier, on several by a wait.
@@ -133,6 +139,15 @@ GUARDS: dict[str, dict[str, Guards]] = {
     "borrowed writes on two streams": {**_PART, "ordered": ("copy noted", "copier waits")},
     "strided write beside device writes": _modes("rows", staged="barrier"),
     "adopted memory": _PART,
+    "write through a view": _modes("view flushed", unmapped=IN_ORDER),
+    "a graph in itself": _modes("graph barriers"),
+    "a graph among other work": _modes("graph noted"),
+    "results of many launches": _modes("own slot"),
+    "a result alone": _modes("result published"),
+    "a look at scratch": _modes("first look", unmapped=IN_ORDER),
+    # About what is refused or lost, not about order.
+    "write beside a writable view": {},
+    "host copies without the lock": {},
 }
 
 
@@ -140,7 +155,8 @@ def guards_of(program: Program) -> dict[str, Guards]:
     """By transfer mode, the safeguards without each of which the program must fail."""
     one = not any(getattr(operation, "stream", 0) for operation in program.operations)
     order = "barrier" if one else "submit wait"
-    declared = GUARDS.get(program.name) or GUARDS[program.name.removesuffix(", one stream")]
+    name = program.name
+    declared = GUARDS[name if name in GUARDS else name.removesuffix(", one stream")]
     return {
         mode: tuple(order if guard == IN_ORDER else guard for guard in guards)
         for mode, guards in declared.items()

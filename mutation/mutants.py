@@ -287,6 +287,38 @@ _SINGLE = [
         "            return self._aborted or self.lane.complete >= value\n",
         "            return self._aborted or self.lane.complete >= self.lane.submitted\n",
     ),
+    # Launches, graphs and roles.
+    Mutant(
+        "what was written through a view is not flushed",
+        "transfer",
+        "                written = partial(flush, scheduler, backing, array.layout)\n",
+        "                written = None\n",
+    ),
+    Mutant("a graph has no barriers", "graph", "            commands.barrier()\n", ""),
+    Mutant(
+        "a graph minds no other work",
+        "graph",
+        "        self.uses = [(b.backing.history, region, write) for",
+        "        self.uses = [(History(), region, write) for",
+    ),
+    Mutant(
+        "launches share the place of their results",
+        "slots",
+        "        if free and not free[-1].in_flight:\n            return free.pop()\n",
+        "        if free:\n            return free[-1]\n",
+    ),
+    Mutant(
+        "results of kernels are not published",
+        "stream",
+        "that no use of it tells.\"\"\"\n        self._loud = True\n",
+        "that no use of it tells.\"\"\"\n",
+    ),
+    Mutant(
+        "the host looks at scratch as it is",
+        "access",
+        "            points |= scheduler.publish_everything()\n",
+        "            pass\n",
+    ),
     # Copies put off, as others do it, and copies dropped.
     Mutant(
         "an event drops what is recorded",

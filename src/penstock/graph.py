@@ -660,10 +660,15 @@ class _Variant:
         self._points[lane] = value
         self.last_used = next(_ages)
 
-    def clear(self) -> None:
-        """Give back what the encoding holds. Nothing of it may be in flight."""
+    def unpin(self) -> None:
+        """It is not replayed any more, so its buffers may get other memory again."""
         for buffer in self._buffers:
             buffer.graphs -= 1
+        self._buffers = set()
+
+    def clear(self) -> None:
+        """Give back what the encoding holds. Nothing of it may be in flight."""
+        self.unpin()
         for kernel, slot in self._slots:
             assert kernel.results is not None
             slot.home = kernel.results.free
@@ -672,7 +677,6 @@ class _Variant:
         self._blocks = []
         self._slots = []
         self._free.clear()
-        self._buffers = set()
         self.uses = []
         self.touched = []
 

@@ -183,12 +183,11 @@ class Scheduler:
         return points
 
     def publish_everything(self) -> dict[Lane, int]:
-        """Make visible to the host what no submission did so far; when that is done."""
-        points: dict[Lane, int] = {}
+        """Have everything made visible to the host; when that is so."""
         for stream in self._all_streams():
             if stream.published < stream.lane.recorded:
-                points[stream.lane] = stream.publish()
-        return points
+                stream.publish()
+        return {stream.lane: stream.published for stream in self._all_streams()}
 
     def poll(self) -> None:
         """Learn how far every stream has come."""
@@ -394,6 +393,7 @@ class Scheduler:
     def retire_graph(self, variants: list[Any]) -> None:
         """Give a graph's commands back once everything recorded so far is done."""
         for variant in variants:
+            variant.unpin()
             self._release_later(variant.release)
 
     def graph_dropped(self, variants: list[Any]) -> None:

@@ -136,6 +136,8 @@ class Stream(Closing):
             self._closed = True
             scheduler.stream_forgotten(self)  # its driver objects go with the device
             return
+        with scheduler.lock:
+            self._publish_the_rest()
         self.synchronize()
         with scheduler.lock:
             if not self._closed:
@@ -221,12 +223,11 @@ class Stream(Closing):
         """The command about to be noted writes something for the host that no use of it tells."""
         self._loud = True
 
-    def publish(self) -> int:
-        """Make everything so far visible to the host; when that is done."""
+    def publish(self) -> None:
+        """Make everything so far visible to the host, once `published` is reached."""
         self.begin(())
         self._loud = True
         self._submit("the host looks at what was not meant for it")
-        return self.lane.submitted
 
     def wait_for_lanes(self, points: dict[Lane, int]) -> None:
         """Let what is recorded from here on wait for these points, on the device."""
@@ -281,9 +282,15 @@ class Stream(Closing):
     def is_done(self) -> bool:
         """For a stream nobody can use any more: whether its work is done, and it can be closed."""
         self._submit("the stream was forgotten")
+        self._publish_the_rest()
         self.poll()
         self._closed = not self.points()
         return self._closed
+
+    def _publish_the_rest(self) -> None:
+        """Nobody could ask for it any more once the stream is gone."""
+        if self.published < self.lane.recorded:
+            self.publish()
 
     def stop_copier(self) -> None:
         """End the copier's thread; its tasks are done, or never will be."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.conformance.program import (
+    Ask,
     BeginBatch,
     Change,
     Collect,
@@ -35,6 +36,7 @@ from penstock.conformance.program import (
     View,
     Write,
 )
+from penstock.roles import Role
 
 _N = 256
 X, Y, Z = Part(0, 0, _N), Part(1, 0, _N), Part(2, 0, _N)
@@ -54,13 +56,14 @@ def _add_x(value: int, stream: int = 0) -> Launch:
 def _both(
     name: str, about: str, *operations: Operation,
     how: str = "array", borrowed: bool = False, small: bool = False,
+    role: Role = "generic",
 ) -> list[Program]:  # fmt: skip
     """The program as written, on several streams, and on one; with `borrowed`, also with every
     write borrowed, without which a transfer is never *ordered*.
 
     All start with everything done, so that a failure is one of the program's own operations.
     """
-    arrays = (Declared(_N, how), Declared(_N), Declared(_N, "adopted"))
+    arrays = (Declared(_N, how, role=role), Declared(_N), Declared(_N, "adopted"))
     variants = {name: (Synchronize(), *operations)}
     if borrowed:
         variants[f"{name}, borrowed"] = (Synchronize(), *map(_borrowed, operations))
@@ -247,6 +250,34 @@ CORPUS: tuple[Program, ...] = tuple(
             "a copy behind held work",
             "a host copy waits for work that is recorded and held back, so that must be let go",
             BeginBatch(), _read_x(), Write(X, 5, 0, 1, borrow=True), Collect(0), EndBatch(),
+        ),
+        # Graphs, results, roles.
+        _both(
+            "a graph in itself",
+            "launches of one graph, and its replays, are in order",
+            Launch("add", (X,), 1, again=2),
+        ),
+        _both(
+            "a graph among other work",
+            "a graph is ordered against what comes before and after it",
+            _read_x(), Launch("mix", (Y, X), 1, 1, again=2), Launch("copy", (X, Z), 0), Read(X, 0),
+        ),
+        _both(
+            "results of many launches",
+            "each launch has a result of its own",
+            Ask(X, 0, slow=True), _add_x(1), Ask(X, 1, 1), _add_x(1), Ask(X, 2), Collect(1),
+            Collect(2), Collect(0),
+        ),
+        _both(
+            "a result alone",
+            "a kernel that writes nothing but its result",
+            Ask(X, 0), Collect(0),
+        ),
+        _both(
+            "a look at scratch",
+            "what was not made visible to the host is, when it insists to look",
+            _add_x(1), Flush(), Synchronize(), _read_x(1),
+            role="scratch",
         ),
         # Found by this suite.
         _both(

@@ -12,6 +12,7 @@ from penstock.conformance.oracle import Invalid, Oracle
 from penstock.conformance.parts import Part, Raises
 from penstock.conformance.program import (
     DTYPES,
+    Ask,
     BeginBatch,
     Change,
     Collect,
@@ -40,6 +41,7 @@ from penstock.conformance.program import (
     Write,
 )
 from penstock.conformance.scripting import MISUSES
+from penstock.roles import Role
 
 _ERRORS = 0.3  # of the operations that turn out to raise, so many are kept
 _LARGE = 300_000  # elements: more than a megabyte
@@ -76,7 +78,8 @@ def _declare(chance: random.Random) -> tuple[Declared, ...]:
     if chance.random() < 0.5:
         hows = ("zeros", "array", "array", "adopted")
         sizes = (16, 32, 64, 256)
-        return tuple(Declared(chance.choice(sizes), chance.choice(hows)) for _ in range(count))
+        arrays = [Declared(chance.choice(sizes), chance.choice(hows)) for _ in range(count)]
+        return tuple(_with_role(chance, each) for each in arrays)
     common = chance.choice(DTYPES)
     arrays = [_declare_any(chance, common) for _ in range(count)]
     if arrays[0].how in ("adopted", "own") and chance.random() < 0.5:
@@ -86,6 +89,15 @@ def _declare(chance: random.Random) -> tuple[Declared, ...]:
         arrays[0] = Declared(_LARGE, arrays[0].how)
         arrays = [each for each in arrays if each.how != "again"]
     return tuple(arrays)
+
+
+def _with_role(chance: random.Random, declared: Declared) -> Declared:
+    if declared.how not in ("zeros", "array") or chance.random() < 0.8:
+        return declared
+    roles: tuple[Role, ...] = ("scratch", "scratch", "output")
+    if declared.how == "array":
+        roles += ("weight",)  # sealed, which zeros would not be
+    return replace(declared, role=chance.choice(roles))
 
 
 def _declare_any(chance: random.Random, common: str) -> Declared:
@@ -117,7 +129,13 @@ class _Chooser:
         """Remember what later operations may refer to; nothing if it raised."""
         self.count += 1
         self.last = operation
-        kinds = {Write: "transfer", Read: "transfer", Record: "event", View: "view"}
+        kinds = {
+            Write: "transfer",
+            Read: "transfer",
+            Ask: "transfer",
+            Record: "event",
+            View: "view",
+        }
         kind = kinds.get(type(operation))
         if kind is not None:
             self.slots[kind].append(self.count - 1)
@@ -251,7 +269,11 @@ class _Chooser:
         nbytes = (first.hi - first.lo) * declared.nbytes // declared.shape[0]
         rest = (self.kernel_part(nbytes) for _ in KERNELS[kernel].arrays[1:])
         slow = self.slow and self.chance.random() < 0.4
-        return Launch(kernel, (first, *rest), self.value, self.stream, slow)
+        again = 2 if self.chance.random() < 0.15 else 0
+        return Launch(kernel, (first, *rest), self.value, self.stream, slow, again)
+
+    def ask(self) -> Operation:
+        return Ask(self.kernel_part(), self.count, self.stream, self.slow)
 
     def misuse(self) -> Operation:
         return Misuse(self.chance.choice(list(MISUSES)), self.part(), self.stream)
@@ -261,6 +283,7 @@ _WEIGHTS: dict[Callable[[_Chooser], Operation], float] = {
     _Chooser.launch: 7,
     _Chooser.write: 5,
     _Chooser.read: 3,
+    _Chooser.ask: 1,
     _Chooser.copy: 3,
     _Chooser.fill: 2,
     _Chooser.view: 2,

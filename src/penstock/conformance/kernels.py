@@ -94,6 +94,18 @@ KERNELS = {
 }
 
 
+def _total(x: Host, result: dict[str, Host], n: int, spin: int, a: int, threads: object) -> None:
+    result["total"][...] = np.uint32(a) + x[:n].sum(dtype=np.uint32)
+
+
+#: A kernel with a result.
+TOTAL = _SOURCE.format(
+    bindings="layout(binding = 0) readonly buffer X { uint x[]; };\n"
+    "layout(binding = 1) writeonly buffer Result { uint total; };",
+    body="if (i == 0) { uint s = a + zero; for (uint k = 0; k < n; ++k) s += x[k]; total = s; }",
+)
+
+
 class Kernels:
     """The kernels of one device, made when first called."""
 
@@ -103,12 +115,11 @@ class Kernels:
 
     def __getitem__(self, name: str) -> ps.Kernel:
         if name not in self._made:
-            self._made[name] = self._device.kernel(
-                _spirv(name), name=name, reference=KERNELS[name].reference
-            )
+            reference = _total if name == "total" else KERNELS[name].reference
+            self._made[name] = self._device.kernel(_spirv(name), name=name, reference=reference)
         return self._made[name]
 
 
 @functools.cache
 def _spirv(name: str) -> bytes:
-    return compile_glsl(KERNELS[name].source, name=name)
+    return compile_glsl(TOTAL if name == "total" else KERNELS[name].source, name=name)

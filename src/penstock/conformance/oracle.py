@@ -19,6 +19,7 @@ from penstock.conformance.kernels import KERNELS
 from penstock.conformance.parts import Part, Raises
 from penstock.conformance.program import (
     IN_PLACE,
+    Ask,
     BeginBatch,
     Change,
     Collect,
@@ -132,7 +133,12 @@ class Oracle:
                 self.at(target)[...] = self.at(source).copy()
             case Launch(kernel=kernel, parts=parts):
                 places = (self.at(part).reshape(-1) for part in parts)
-                KERNELS[kernel].apply(*places, np.uint32(operation.value))
+                arrays = list(places)
+                for _ in range(max(1, operation.again**2)):
+                    KERNELS[kernel].apply(*arrays, np.uint32(operation.value))
+            case Ask(of=part, slot=slot, stream=stream):
+                total = np.array(self.at(part).sum(dtype=np.uint32), np.uint32)
+                self._started(slot, stream, total, False)
             case Collect(slot=slot):
                 self.transfers[slot].collected = True
                 return self.transfers[slot].value
@@ -203,6 +209,8 @@ class Oracle:
         match operation:
             case Misuse(what=what):
                 raise Raises(MISUSES[what][0])
+            case View(of=part) if self.declared[part.array].role == "scratch":
+                raise Raises(ps.RoleViolation)
             case View(of=part, mode=mode) if self.mapped:
                 self._check_view(part, mode)
             case Copy(source=source, target=target):
@@ -213,18 +221,21 @@ class Oracle:
             case _:
                 pass
         accesses = accesses_of(operation)
-        if not isinstance(operation, Launch):
+        self._check_role(operation)
+        if not isinstance(operation, Launch | Ask):
             for part, write in accesses:
                 self._check_read_only(part, write)
         for part, write in accesses:
-            if isinstance(operation, Launch):
+            if isinstance(operation, Launch | Ask):
                 place = self.at(part)
                 if place.dtype != np.uint32:
                     raise Raises(ps.DtypeMismatch)
                 if not place.flags.c_contiguous:
                     raise Raises(ps.ShapeMismatch)
                 self._check_read_only(part, write)
-            on_device = isinstance(operation, Launch | Copy)
+            if isinstance(operation, Launch) and operation.again and self._shown_at(part):
+                raise Raises(ps.ViewHeld)  # a graph keeps the memory it was encoded with
+            on_device = isinstance(operation, Launch | Copy | Ask)
             if on_device and self.threads > 1 and any(v.writable for v in self._shown_at(part)):
                 _refuse("raises in the thread that holds the view, waits in the others")
             self._check_held(part, write)
@@ -240,6 +251,20 @@ class Oracle:
     def _check_read_only(self, part: Part, write: bool) -> None:
         if write and self.declared[part.array].how == "file":
             raise Raises(ps.ReadOnly)
+        if write and self.declared[part.array].role == "weight":
+            raise Raises(ps.RoleViolation)
+
+    def _check_role(self, operation: Operation) -> None:
+        """Rule 9, as far as it depends on who touches the array."""
+        for part in parts_of(operation):
+            role = self.declared[part.array].role
+            match operation:
+                case Numpy() | Read() if role == "scratch":
+                    raise Raises(ps.RoleViolation)
+                case Write() | Fill() if role == "output":
+                    raise Raises(ps.RoleViolation)
+                case _:
+                    pass
 
     def _check_held(self, part: Part, write: bool) -> None:
         """Rule 6: what a view shows goes to a fresh backing if it can, and is else refused."""
@@ -286,9 +311,15 @@ class Oracle:
                 _refuse("a slice outside its array")
         if getattr(operation, "stream", 0) >= self.streams:
             _refuse("no such stream")
+        for part in parts_of(operation):
+            self._refuse_for_role(operation, part)
         match operation:
-            case Launch():
-                self._check_launch(operation)
+            case Launch(parts=parts, again=again):
+                self._check_launch(parts, accesses_of(operation))
+                if again and self.threads > 1:
+                    _refuse("one thread at a time may record")
+            case Ask(of=part):
+                self._check_launch((part,), accesses_of(operation))
             case Misuse(of=part):
                 self._check_exists(part)
             case Poke(to=part):
@@ -335,15 +366,30 @@ class Oracle:
             case _:
                 pass
 
-    def _check_launch(self, launch: Launch) -> None:
-        places = [self.at(part) for part in launch.parts]
-        for number, (place, (_, write)) in enumerate(zip(places, accesses_of(launch), strict=True)):
+    def _refuse_for_role(self, operation: Operation, part: Part) -> None:
+        role = self.declared[part.array].role
+        if role == "generic":
+            return
+        if isinstance(operation, Misuse):
+            _refuse("a call that is wrong in two ways")
+        if isinstance(operation, View) and operation.mode != "r":
+            _refuse("where memory is not mapped, another call would raise")
+        if not self.mapped:
+            return
+        if role == "output" and any(view.array == part.array for view in self.views.values()):
+            _refuse("an output that is written while it is looked at does not keep the rest")
+
+    def _check_launch(
+        self, parts: tuple[Part, ...], accesses: tuple[tuple[Part, bool], ...]
+    ) -> None:
+        places = [self.at(part) for part in parts]
+        for number, (place, (_, write)) in enumerate(zip(places, accesses, strict=True)):
             others = (other for n, other in enumerate(places) if n != number)
             if write and any(np.may_share_memory(place, other) for other in others):
                 _refuse("a kernel whose arrays overlap")
             if not place.size or place.size != places[0].size:
                 _refuse("arrays of nothing, or of different sizes")
-            memory = self._memories[launch.parts[number].array]
+            memory = self._memories[parts[number].array]
             if (_address(place) - _address(memory)) % self.alignment:
                 _refuse("a slice that kernels do not take")
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from penstock.conformance.kernels import KERNELS
 from penstock.conformance.parts import Part as Part
+from penstock.roles import Role
 
 DTYPES = ("uint8", "int16", "uint32", "float32", "int64", "complex128")
 
@@ -37,6 +38,7 @@ class Declared:
     how: str = "zeros"
     dtype: str = "uint32"
     columns: int = 0
+    role: Role = "generic"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -150,6 +152,17 @@ class Launch:
     value: int = 0
     stream: int = 0
     slow: bool = False
+    again: int = 0  # if not 0: recorded so often into a graph, which is replayed so often
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Launch a kernel that returns the sum of what it reads; `Collect` gets it."""
+
+    of: Part
+    slot: int
+    stream: int = 0
+    slow: bool = False
 
 
 @dataclass(frozen=True)
@@ -224,8 +237,8 @@ class Misuse:
 
 Operation: TypeAlias = (
     Write | Change | Read | Collect | Numpy | View | Touch | Drop | Fill | Copy | Poke | Launch
-    | Record | StreamWait | EventWait | EventDone | Flush | Reopen | BeginBatch | EndBatch | Renew
-    | Synchronize | Misuse
+    | Ask | Record | StreamWait | EventWait | EventDone | Flush | Reopen | BeginBatch | EndBatch
+    | Renew | Synchronize | Misuse
 )  # fmt: skip
 
 
@@ -269,6 +282,8 @@ def accesses_of(operation: Operation) -> tuple[tuple[Part, bool], ...]:
             return ((to, True),)
         case Copy(source=source, target=target):
             return ((target, True), (source, False))
+        case Ask(of=of):
+            return ((of, False),)
         case Launch(kernel=kernel, parts=parts):
             writes = ("w" in access for _, access in KERNELS[kernel].arrays)
             return tuple(zip(parts, writes, strict=True))

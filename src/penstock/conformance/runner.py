@@ -16,6 +16,7 @@ from penstock.conformance.kernels import KERNELS, SLOW, Kernels
 from penstock.conformance.oracle import Oracle, fitting, initial, numbers
 from penstock.conformance.parts import Part, Raises
 from penstock.conformance.program import (
+    Ask,
     BeginBatch,
     Change,
     Collect,
@@ -189,7 +190,7 @@ class Running:
     def _finish(self) -> None:
         """Everything that is still to be seen; no waiting for all before, that would help."""
         for number, array in enumerate(self.arrays):
-            _compare(f"array {number}", array.numpy(), self.oracle.arrays[number])
+            _compare(f"array {number}", array.numpy(force=True), self.oracle.arrays[number])
         self.end_batches()
         for slot, transfer in self.oracle.transfers.items():
             if not transfer.collected:
@@ -212,9 +213,9 @@ class Running:
         content = initial(number, declared)
         match declared.how:
             case "zeros":
-                return self.device.zeros(declared.shape, declared.dtype)
+                return self.device.zeros(declared.shape, declared.dtype, role=declared.role)
             case "array":
-                return self.device.array(content)
+                return self.device.array(content, role=declared.role)
             case "file":
                 return self._make_file(content)
             case "again":
@@ -276,6 +277,12 @@ class Running:
                 place[...] = fitting(value, place)
             case Launch():
                 self._launch(operation)
+            case Ask(of=part, slot=slot, stream=stream, slow=slow):
+                array = self._part(part)
+                self.pending[slot] = self.bench.kernels["total"](
+                    x=array, n=array.size, spin=SLOW if slow else 0, a=0, threads=array.size,
+                    stream=self.streams[stream],
+                )  # fmt: skip
             case Renew(array=number):
                 self._renew(number, operation.close)
             case Misuse(what=what, of=part, stream=stream):
@@ -363,10 +370,17 @@ class Running:
         parts = zip(names, map(self._part, launch.parts), strict=True)
         arguments: dict[str, Any] = dict(parts)
         size = arguments[names[0]].size
-        self.bench.kernels[launch.kernel](
-            **arguments, n=size, spin=SLOW if launch.slow else 0, a=launch.value,
-            threads=size, stream=self.streams[launch.stream],
-        )  # fmt: skip
+        arguments |= {"n": size, "spin": SLOW if launch.slow else 0, "a": launch.value}
+        kernel, stream = self.bench.kernels[launch.kernel], self.streams[launch.stream]
+        if not launch.again:
+            kernel(**arguments, threads=size, stream=stream)
+            return
+        with self.device.record() as graph:
+            for _ in range(launch.again):
+                kernel(**arguments, threads=size)
+        with graph:
+            for _ in range(launch.again):
+                graph.replay(stream)
 
     def _collect(self, slot: int) -> Host | None:
         result = self.pending[slot].result(PATIENCE)

@@ -15,6 +15,7 @@ from penstock.conformance.oracle import Oracle, fitting, initial, numbers
 from penstock.conformance.parts import Part, Raises
 from penstock.conformance.program import (
     IN_PLACE,
+    Ask,
     BeginBatch,
     Change,
     Collect,
@@ -118,11 +119,12 @@ class _Writer:
         a, host = f"a{number}", f"host{number}"
         kind = f"{declared.shape}, np.{declared.dtype}"
         content = _values(initial(number, declared))
+        role = "" if declared.role == "generic" else f', role="{declared.role}"'
         match declared.how:
             case "zeros":
-                return [f"{a} = dev.zeros({_shape(declared.shape)}, np.{declared.dtype})"]
+                return [f"{a} = dev.zeros({_shape(declared.shape)}, np.{declared.dtype}{role})"]
             case "array":
-                return [f"{a} = dev.array({content})"]
+                return [f"{a} = dev.array({content}{role})"]
             case "file":
                 return [
                     "with tempfile.NamedTemporaryFile() as file:",
@@ -148,6 +150,9 @@ class _Writer:
         try:
             expected = self.oracle.step(operation)
         except Raises as refused:
+            if isinstance(operation, Launch):
+                inner = [f"    {line}" for line in lines]
+                return [f"with raises(ps.{refused.error.__name__}):", *inner]
             *before, last = lines[:1] if isinstance(operation, View) else lines
             return [*before, f"with raises(ps.{refused.error.__name__}):", f"    {last}"]
         if expected is None:
@@ -157,7 +162,10 @@ class _Writer:
         return [*before, _equal(shown, expected), *after]
 
     def end(self) -> list[str]:
-        lines = [_equal(f"a{n}.numpy()", value) for n, value in enumerate(self.oracle.arrays)]
+        lines = [
+            _equal(f"a{n}.numpy({'force=True' if self._is_scratch(n) else ''})", value)
+            for n, value in enumerate(self.oracle.arrays)
+        ]
         lines += [f"batch{stream}.__exit__(None, None, None)" for stream in self.oracle.batches]
         for slot, transfer in self.oracle.transfers.items():
             result = f"pending{slot}.result(20)"
@@ -206,7 +214,13 @@ class _Writer:
             case Poke(to=part, value=value):
                 return self._poke(part, value)
             case Launch():
-                return [self._launch(operation)]
+                return self._launch(operation)
+            case Ask(of=part, slot=slot, stream=stream, slow=slow):
+                size = self._like(part).size
+                rest = (
+                    f"a=0, n={size}, spin={SLOW if slow else 0}, threads={size}, stream=s{stream}"
+                )
+                return [f'pending{slot} = kernels["total"](x={self._part(part)}, {rest})']
             case Renew(array=array, close=close):
                 return [f"a{array}.close()" if close else f"del a{array}", *self.made(array)]
             case Record(slot=slot, stream=stream):
@@ -281,13 +295,21 @@ class _Writer:
         call = f"{self._part(write.to)}.write({source}, s{write.stream}{borrow})"
         return [*lines, f"pending{write.slot} = {call}"]
 
-    def _launch(self, launch: Launch) -> str:
+    def _is_scratch(self, number: int) -> bool:
+        return self.program.arrays[number].role == "scratch"
+
+    def _launch(self, launch: Launch) -> list[str]:
         names = [name for name, _ in KERNELS[launch.kernel].arrays]
         given = [f"{n}={self._part(p)}" for n, p in zip(names, launch.parts, strict=True)]
         size = self._like(launch.parts[0]).size
         spin = SLOW if launch.slow else 0
         given += [f"a={launch.value}", f"n={size}", f"spin={spin}", f"threads={size}"]
-        return f'kernels["{launch.kernel}"]({", ".join(given)}, stream=s{launch.stream})'
+        call = f'kernels["{launch.kernel}"]({", ".join(given)}'
+        if not launch.again:
+            return [f"{call}, stream=s{launch.stream})"]
+        recorded = [f"    {call})"] * launch.again
+        replayed = [f"    graph.replay(s{launch.stream})"] * launch.again
+        return ["with dev.record() as graph:", *recorded, "with graph:", *replayed]
 
 
 def _shape(shape: tuple[int, ...]) -> str:

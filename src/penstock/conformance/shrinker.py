@@ -10,6 +10,7 @@ from typing import Any
 from penstock.conformance.oracle import is_valid
 from penstock.conformance.parts import Part
 from penstock.conformance.program import (
+    Ask,
     BeginBatch,
     Declared,
     EndBatch,
@@ -106,12 +107,14 @@ def _simpler_shape(program: Program) -> Iterator[Program]:
 
 def _plainer(declared: Declared) -> Iterator[Declared]:
     """One dimension, uint32, made by the runtime, small."""
+    if declared.role != "generic":
+        yield replace(declared, role="generic")
     if declared.columns:
         yield replace(declared, columns=0)
         if declared.size > 2 * declared.columns:
             yield replace(declared, size=declared.size // 2 // declared.columns * declared.columns)
     for how in ("zeros", "array", "adopted"):
-        if how == declared.how:
+        if how == declared.how or declared.role != "generic":
             break
         yield replace(declared, how=how)
     if declared.dtype != "uint32":
@@ -156,7 +159,7 @@ def _simpler_operation(operation: Operation) -> Iterator[Operation]:
     """The operation with less: shorter and plainer slices, no options."""
     parts = parts_of(operation)
     size = max((part.hi - part.lo for part in parts), default=0)
-    half = max(4, size // 8 * 4) if isinstance(operation, Launch) else size // 2
+    half = max(4, size // 8 * 4) if isinstance(operation, Launch | Ask) else size // 2
     if 0 < half < size:
         yield with_parts(operation, lambda p: replace(p, hi=p.lo + half))
         yield with_parts(operation, lambda p: replace(p, lo=p.hi - half))
