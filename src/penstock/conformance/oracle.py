@@ -233,7 +233,8 @@ class Oracle:
                 if not place.flags.c_contiguous:
                     raise Raises(ps.ShapeMismatch)
                 self._check_read_only(part, write)
-            if isinstance(operation, Launch) and operation.again and self._shown_at(part):
+            replayed = isinstance(operation, Launch) and operation.again > 0
+            if replayed and write and self._shown_at(part):
                 raise Raises(ps.ViewHeld)  # a graph keeps the memory it was encoded with
             on_device = isinstance(operation, Launch | Copy | Ask)
             if on_device and self.threads > 1 and any(v.writable for v in self._shown_at(part)):
