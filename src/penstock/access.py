@@ -140,7 +140,7 @@ def views_shown(buffer: Buffer, region: Region) -> bool:
     if any(view.writable for view in shown):
         raise ViewHeld(
             f"a live writable view shows bytes {region.lo}:{region.hi} of array {buffer.name!r}; "
-            "drop it (del it and all its slices) before writing them otherwise"
+            "drop it (del it and all its slices) before using them otherwise"
         )
     return bool(shown)
 

@@ -327,6 +327,7 @@ def read(array: Array, stream: Stream | None, out: Host | None) -> Pending[Host]
             return Pending(scheduler, {}, what, value=empty)
         if out is not None:
             check_host_memory(scheduler, out, write=True, what="out=")
+        views_shown(buffer, array.region)  # raises for a writable one: its holder may be writing
         busy = pending_conflicts(buffer, array.region, write=False)
         if busy or not is_readable(buffer) or buffer.backing.history.quiet:
             return _read_staged(array, on, out, what, "busy" if busy else "memory is not readable")

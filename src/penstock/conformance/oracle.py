@@ -222,6 +222,8 @@ class Oracle:
                 pass
         accesses = accesses_of(operation)
         self._check_role(operation)
+        if isinstance(operation, Read) and any(v.writable for v in self._shown_at(operation.of)):
+            raise Raises(ps.ViewHeld)
         if not isinstance(operation, Launch | Ask):
             for part, write in accesses:
                 self._check_read_only(part, write)
@@ -329,9 +331,6 @@ class Oracle:
                     _refuse("not the program's own memory")
                 if not self.quiet:
                     _refuse("the device may still use the memory")
-            case Read(of=part):
-                if any(view.writable for view in self._shown_at(part)):
-                    _refuse("whether an asynchronous read gets by a writable view is chance")
             case View(of=part):
                 place = self.at(part)
                 if not place.size:
