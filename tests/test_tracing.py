@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -365,3 +366,31 @@ def test_expect_names_the_offenders(dev: ps.Device) -> None:
     assert message.count("test_tracing.py:") == 2
     with pytest.raises(ps.ArgumentError, match="knows no 'wait'; there are launches, replays"):
         t.expect(wait=0)
+
+
+def test_the_device_tells_when_it_did_it(dev: ps.Device) -> None:
+    x, y = dev.zeros(1024, np.uint32), dev.zeros(1024, np.uint32)
+    slow_copy(x, y, spin=0)
+    dev.synchronize()
+    with ps.trace() as t:
+        before = time.perf_counter()
+        slow_copy(x, y)
+        x.copy_from(y)
+        slow_copy(x, y, spin=0)
+        dev.synchronize()
+        after = time.perf_counter()
+    assert t.allocations == 0
+    work = [event for event in t.events if event.kind in ("launch", "copy")]
+    assert len(work) == 3
+    end = before - _CLOCKS
+    for event in work:
+        assert event.device_start is not None
+        assert event.device_seconds is not None
+        assert event.device_start >= end - _CLOCKS  # in order: each reads what the last wrote
+        end = event.device_start + event.device_seconds
+    assert end <= after + _CLOCKS
+    slow, copied, quick = (event.device_seconds or 0 for event in work)
+    assert slow > max(copied, quick)
+
+
+_CLOCKS = 0.005  # seconds by which the two clocks may disagree on a busy machine

@@ -239,6 +239,8 @@ class Scheduler:
         done = self.await_points(left, timeout)
         seconds = time.perf_counter() - start
         awaited = tuple((lane.place, value, works.get(lane, "")) for lane, value in left.items())
+        for lane in points:
+            lane.owner.tell_times()
         tracing.emit("wait", reason, start=start, seconds=seconds, awaited=awaited, **details)
         return done
 

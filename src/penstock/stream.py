@@ -14,13 +14,13 @@ import contextlib
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock import tracing
 from penstock.closing import Closing
 from penstock.copier import Copier
-from penstock.errors import ArgumentError, Closed, OutOfMemory, Timeout
+from penstock.errors import ArgumentError, Closed, Error, OutOfMemory, Timeout
 from penstock.event import Event
 from penstock.hazards import ACCESS, Lane, Region, Use, collect_all, needs_of_lane, note_all
 from penstock.memory import Backing
@@ -63,6 +63,10 @@ class Stream(Closing):
         self._next_check = 1
         self._in_flight: deque[tuple[Recording, int]] = deque()
         self._waits: dict[Lane, int] = {}
+        #: For the receipt: where commands of the recording take the time, and of those in flight.
+        self._begun_at: int | None = None
+        self._marks: list[tuple[tracing.At, int, int]] = []
+        self._marked: dict[int, tuple[Recording, list[tuple[tracing.At, int, int]]]] = {}
         self._batches = 0
         self._closed = False
 
@@ -180,6 +184,8 @@ class Stream(Closing):
             if tracing.active:
                 why = (f"after {ACCESS}", *found[0].facts)
                 tracing.emit("barrier", why, path="device", at=self.here())
+        if tracing.active:
+            self._begun_at = recording.mark(end=False)
         return recording
 
     def here(self) -> tracing.At:
@@ -197,10 +203,32 @@ class Stream(Closing):
                 if write and not history.quiet:
                     self._loud = True
                     break
+        if tracing.active:
+            self._take_time()
         self._count += 1
         if self._count >= self._next_check:
             self._consider_submitting()
         return value
+
+    def _take_time(self) -> None:
+        """For the receipt: when the device is done with the command just recorded."""
+        start, self._begun_at = self._begun_at, None
+        if start is not None and self._open is not None:
+            end = self._open.mark(end=True)
+            if end is not None:
+                self._marks.append((self.here(), start, end))
+
+    def tell_times(self) -> None:
+        """Put on the receipt when the device did what is done by now."""
+        with self.scheduler.lock:
+            done = [value for value in self._marked if value <= self.lane.complete]
+            for value in done:
+                recording, marks = self._marked.pop(value)
+                times: Sequence[float] = ()
+                with contextlib.suppress(Error):  # a receipt is not worth a failure
+                    times = recording.times() if tracing.active else ()
+                for at, start, end in marks if times else ():
+                    tracing.device_times(at, times[start], times[end] - times[start])
 
     def copy(
         self, source: Backing, source_region: Region, target: Backing, target_region: Region,
@@ -370,6 +398,9 @@ class Stream(Closing):
         self._waits.clear()
         lane.submitted = value
         self._in_flight.append((recording, value))
+        if self._marks:
+            self._marked[value] = (recording, self._marks)
+            self._marks = []
         if tracing.active:
             count = self._count
             words = "%d command on %s: %s" if count == 1 else "%d commands on %s: %s"
@@ -404,6 +435,8 @@ class Stream(Closing):
                 {self.lane: in_flight[0][1]}, None, f"{_DEEPEST} submissions are in flight"
             )
             complete = self.lane.complete
+        if self._marked:
+            self.tell_times()
         while in_flight and in_flight[0][1] <= complete:
             self._spare.append(in_flight.popleft()[0])
 

@@ -152,6 +152,14 @@ class Recording(Commands, Protocol):
 
     def acquire(self) -> None: ...
 
+    def mark(self, *, end: bool) -> int | None:
+        """Take the time before a command, or at its end; its number, None if there is no clock."""
+        ...
+
+    def times(self) -> Sequence[float]:
+        """The times taken, once the recording is done, in seconds of `time.perf_counter`."""
+        ...
+
 
 class Queue(Protocol):
     """Where recordings go to run, in order."""

@@ -175,6 +175,12 @@ class SimRecording(_Commands):
             for command in replayable.commands
         ]
 
+    def mark(self, *, end: bool) -> int | None:
+        return None
+
+    def times(self) -> list[float]:
+        return []
+
     def publish(self) -> None:
         self.commands.append("publish")
 

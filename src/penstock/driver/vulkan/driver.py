@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock.driver.protocol import DeviceInfo, Notify, Reference
 from penstock.driver.vulkan.api import C, Instance, check, instance, listing, load, text
+from penstock.driver.vulkan.clock import Clock
 from penstock.driver.vulkan.memory import MemoryTypes, VulkanMemory
 from penstock.driver.vulkan.program import VulkanProgram
 from penstock.driver.vulkan.recording import VulkanQueue, VulkanReplayable, new_command_pool
@@ -98,6 +99,11 @@ _DEVICE_FUNCTIONS = [
     "vkDestroyCommandPool",
     "vkAllocateCommandBuffers",
     "vkFreeCommandBuffers",
+    "vkCreateQueryPool",
+    "vkDestroyQueryPool",
+    "vkGetQueryPoolResults",
+    "vkCmdResetQueryPool",
+    "vkCmdWriteTimestamp",
     "vkBeginCommandBuffer",
     "vkEndCommandBuffer",
     "vkQueueSubmit",
@@ -279,6 +285,9 @@ class VulkanDriver:
         self._programs: set[VulkanProgram] = set()
         self._spare_waits: list[WaitInfo] = []
         self._replayable_pool: C | None = None
+        period = float(physical.properties.properties.limits.timestampPeriod)
+        self.has_clock = bool(physical.properties.properties.limits.timestampComputeAndGraphics)
+        self.clock = Clock(self, period)
         self.generation = 0  # counts what was freed: recorded commands that name it are stale
         optional = (_PUSH_DESCRIPTOR, _HOST_IMPORT, _ROBUSTNESS)
         wanted = [extension for extension in optional if extension in physical.extensions]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.driver.protocol import Regions
 from penstock.driver.vulkan.api import C, check, load
+from penstock.driver.vulkan.clock import ROOM, Timestamps
 
 if TYPE_CHECKING:
     from penstock.driver.vulkan.driver import VulkanDriver
@@ -187,13 +188,16 @@ class VulkanRecording(_Commands):
         super().__init__(driver, queue.pool, lib.VK_COMMAND_BUFFER_LEVEL_PRIMARY, usage=0)
         self._to_host = _Barrier(driver, (_GPU, _GPU_WRITE), (_HOST, _HOST_READ))
         self._from_host = _Barrier(driver, (_HOST, _HOST_WRITE), (_GPU, _GPU_ACCESS))
+        self._queue = queue
+        self._times: Timestamps | None = None
+        self._timed = False  # whether it takes the time, this time
         self._begun = self._ended = False
         self._held: tuple[Any, ...] | None = None  # the first launch
         self._published = False
         self._content: tuple[Any, ...] | None = None  # what is in the buffer if it is a lone launch
 
     def begin(self) -> None:
-        self._begun = self._ended = self._published = False
+        self._begun = self._ended = self._published = self._timed = False
         self._held = None
 
     def dispatch(
@@ -239,6 +243,25 @@ class VulkanRecording(_Commands):
         if not self._begun:
             self._really_begin()
         self._between.record(self.command)
+
+    def mark(self, *, end: bool) -> int | None:
+        if not self._driver.has_clock or (self._times is not None and self._times.count == ROOM):
+            return None
+        if not self._begun:
+            self._really_begin()
+        if self._times is None:
+            self._times = Timestamps(self._driver)
+            self._queue.timestamps.append(self._times)
+        if not self._timed:
+            self._times.begin(self.command)
+            self._timed = True
+        return self._times.mark(self.command, end=end)
+
+    def times(self) -> list[float]:
+        return self._driver.clock.seconds(self.ticks(), self._queue)
+
+    def ticks(self) -> list[int]:
+        return [] if self._times is None or not self._timed else self._times.ticks()
 
     def publish(self) -> None:
         if self._begun:
@@ -288,6 +311,7 @@ class VulkanQueue:
         self.driver = driver
         self.handle = handle
         self.pool = new_command_pool(driver)
+        self.timestamps: list[Timestamps] = []  # of its recordings
         self._signal_semaphore = ffi.new("VkSemaphore *")
         self._signal_value = ffi.new("uint64_t *")
         self._times = ffi.new("VkTimelineSemaphoreSubmitInfo *")
@@ -306,6 +330,10 @@ class VulkanQueue:
     def recordings(self, count: int) -> list[VulkanRecording]:
         self.driver.notify("recordings", 0)
         return [VulkanRecording(self) for _ in range(count)]
+
+    def unlisted_recording(self) -> VulkanRecording:
+        """One that the receipt does not hear of."""
+        return VulkanRecording(self)
 
     def submit(
         self,
@@ -335,6 +363,8 @@ class VulkanQueue:
 
     def close(self) -> None:
         ffi, _ = load()
+        for times in self.timestamps:
+            times.close()
         self.driver.call.vkDestroyCommandPool(self.driver.handle, self.pool, ffi.NULL)
 
     def _room_for_waits(self, count: int) -> None:

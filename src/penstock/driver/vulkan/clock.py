@@ -1,0 +1,105 @@
+"""The device's clock: timestamps in recordings, and what they are on the host's clock.
+
+What is made here is made for the receipt, and so is not on it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from penstock.driver.vulkan.api import C, check, load
+from penstock.driver.vulkan.timeline import VulkanTimeline
+
+if TYPE_CHECKING:
+    from penstock.driver.vulkan.driver import VulkanDriver
+    from penstock.driver.vulkan.recording import VulkanQueue
+
+_TOP, _BOTTOM = 0x1, 0x2000  # stages: when a command may begin, when all before are done
+_RESULTS_64 = 0x1
+_ROUNDS = 5  # of finding out how the clocks differ; the quickest counts
+ROOM = 512  # timestamps in one recording
+
+
+class Timestamps:
+    """The timestamps of one recording."""
+
+    def __init__(self, driver: VulkanDriver) -> None:
+        ffi, lib = load()
+        self._driver = driver
+        info = ffi.new("VkQueryPoolCreateInfo *")
+        info.sType = lib.VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO
+        info.queryType = lib.VK_QUERY_TYPE_TIMESTAMP
+        info.queryCount = ROOM
+        out = ffi.new("VkQueryPool *")
+        check(
+            driver.call.vkCreateQueryPool(driver.handle, info, ffi.NULL, out), "vkCreateQueryPool"
+        )
+        self._pool: C = out[0]
+        self.count = 0
+        self._ticks = np.zeros(ROOM, np.uint64)
+
+    def begin(self, command: C) -> None:
+        """Forget the timestamps of the last time; recorded before any of this time."""
+        self.count = 0
+        self._driver.call.vkCmdResetQueryPool(command, self._pool, 0, ROOM)
+
+    def mark(self, command: C, *, end: bool) -> int:
+        """Take the time at this place: before a command, or at its end. Its number."""
+        stage = _BOTTOM if end else _TOP
+        self._driver.call.vkCmdWriteTimestamp(command, stage, self._pool, self.count)
+        self.count += 1
+        return self.count - 1
+
+    def ticks(self) -> list[int]:
+        """All times of a recording that is done, as the device counts."""
+        ffi, _ = load()
+        if not self.count:
+            return []
+        target = ffi.from_buffer(self._ticks)
+        result = self._driver.call.vkGetQueryPoolResults(
+            self._driver.handle, self._pool, 0, self.count, 8 * self.count, target, 8, _RESULTS_64
+        )
+        check(result, "vkGetQueryPoolResults")
+        return [int(tick) for tick in self._ticks[: self.count]]
+
+    def close(self) -> None:
+        ffi, _ = load()
+        self._driver.call.vkDestroyQueryPool(self._driver.handle, self._pool, ffi.NULL)
+
+
+class Clock:
+    """Turns the device's ticks into seconds of `time.perf_counter`.
+
+    How the clocks differ is found out with a submission that does nothing but take the time, made
+    when the first timestamps are read.
+    """
+
+    def __init__(self, driver: VulkanDriver, period: float) -> None:
+        self._driver = driver
+        self._period = period * 1e-9  # seconds of a tick
+        self._offset: float | None = None
+
+    def seconds(self, ticks: list[int], queue: VulkanQueue) -> list[float]:
+        if self._offset is None:
+            self._offset = self._compare(queue)
+        return [tick * self._period + self._offset for tick in ticks]
+
+    def _compare(self, queue: VulkanQueue) -> float:
+        """What to add to the device's seconds."""
+        timeline = VulkanTimeline(self._driver)
+        recording = queue.unlisted_recording()
+        found = []
+        for value in range(1, _ROUNDS + 1):
+            recording.begin()
+            recording.mark(end=False)
+            before = time.perf_counter()
+            queue.submit(recording, [], timeline, value)
+            self._driver.wait([(timeline, value)], 10**10)
+            after = time.perf_counter()
+            (tick,) = recording.ticks()
+            found.append((after - before, (before + after) / 2 - tick * self._period))
+        timeline.close()
+        return min(found)[1]
