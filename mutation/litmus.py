@@ -144,7 +144,7 @@ GUARDS: dict[str, dict[str, Guards]] = {
     "a graph among other work": _modes("graph noted"),
     "results of many launches": _modes("own slot"),
     "a result alone": _modes("result published"),
-    "a look at scratch": _modes("first look", unmapped=IN_ORDER),
+    "a look at scratch": _modes("first look", unmapped="used kept"),
     # About what is refused or lost, not about order.
     "write beside a writable view": {},
     "host copies without the lock": {},
