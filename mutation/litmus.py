@@ -139,7 +139,7 @@ GUARDS: dict[str, dict[str, Guards]] = {
     "borrowed writes on two streams": {**_PART, "ordered": ("copy noted", "copier waits")},
     "strided write beside device writes": _modes("rows", staged="barrier"),
     "adopted memory": _PART,
-    "write through a view": _modes("view flushed", unmapped=IN_ORDER),
+    "write through a view": _modes("view flushed", unmapped="used kept"),
     "a graph in itself": _modes("graph barriers"),
     "a graph among other work": _modes("graph noted"),
     "results of many launches": _modes("own slot"),
