@@ -50,7 +50,9 @@ def _test(name: str, told: Connection) -> None:
                 told.send(report.nodeid.split("::")[1].split("[")[0])
                 os._exit(0)  # what the mutant left behind is not to be tidied up
 
-    options = ["-x", "-q", "-p", "no:cacheprovider", "-k", "not SwiftShader"]
+    # Plain assertions: pytest rewrites the modules of packages that bring plugins, as this one
+    # does, and would load them past the mutant.
+    options = ["-x", "-q", "--assert=plain", "-p", "no:cacheprovider", "-k", "not SwiftShader"]
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         pytest.main([*options, _TESTS], plugins=[Listener()])
     os._exit(0)

@@ -428,11 +428,14 @@ class Graph(Closing):
         found = None if kept is None else _usable(kept)
         if found is not None:
             return found
-        variant = self._spare() or _Variant(self._scheduler)
+        variant = self._spare()
         try:
+            variant = variant or _Variant(self._scheduler)
             variant.encode(self._nodes, self._arrays, values)
-        except BaseException:
-            self._scheduler.retire_graph([variant])
+        except BaseException as error:
+            self._scheduler.note_failure(error)
+            if variant is not None:
+                self._scheduler.retire_graph([variant])
             raise
         self._variants.setdefault(key, deque()).append(variant)
         return variant
