@@ -136,6 +136,9 @@ class Running:
         self.pending: dict[int, ps.Pending[Any]] = {}
         self.sources: dict[int, Host] = {}
         self.outs: dict[int, Host] = {}
+        self.replaying: tuple[ps.Graph, int] | None = (
+            None  # a graph, and how often it is left to do
+        )
         self.results: dict[int, Host] = {}
         self.events: dict[int, ps.Event] = {}
         self.views: dict[int, Host] = {}
@@ -375,12 +378,24 @@ class Running:
         if not launch.again:
             kernel(**arguments, threads=size, stream=stream)
             return
-        with self.device.record() as graph:
-            for _ in range(launch.again):
-                kernel(**arguments, threads=size)
-        with graph:
-            for _ in range(launch.again):
+        if self.replaying is None:
+            with self.device.record() as graph:
+                for _ in range(launch.again):
+                    kernel(**arguments, threads=size)
+            self.replaying = (graph, launch.again)
+        graph, left = self.replaying
+        try:
+            while left:
                 graph.replay(stream)
+                left -= 1
+        except ps.OutOfMemory:
+            self.replaying = (graph, left)  # the call is made again, and goes on from here
+            raise
+        except ps.Error:
+            self.replaying = None
+            raise
+        self.replaying = None
+        graph.close()
 
     def _collect(self, slot: int) -> Host | None:
         result = self.pending[slot].result(PATIENCE)
