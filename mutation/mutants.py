@@ -319,6 +319,24 @@ _SINGLE = [
         "            points |= scheduler.publish_everything()\n",
         "            pass\n",
     ),
+    Mutant(
+        "a view is not tracked",
+        "view",
+        "            backing.views.append(self._shown)\n",
+        "            self._shown = None\n",
+    ),
+    Mutant(
+        "a role is not asked before a write",
+        "buffer",
+        "        if self.sealed:\n            self._violated(",
+        "        if False:\n            self._violated(",
+    ),
+    Mutant(
+        "a role is not asked before a read",
+        "buffer",
+        "        if self.role == \"scratch\":\n",
+        "        if False:\n",
+    ),
     # Copies put off, as others do it, and copies dropped.
     Mutant(
         "an event drops what is recorded",
