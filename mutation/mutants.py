@@ -294,10 +294,10 @@ _SINGLE = [
         "                written = partial(flush, scheduler, backing, array.layout)\n",
         "                written = None\n",
     ),
-    Mutant("a graph has no barriers", "graph", "            commands.barrier()\n", ""),
+    Mutant("a graph has no barriers", "encoding", "            commands.barrier()\n", ""),
     Mutant(
         "a graph minds no other work",
-        "graph",
+        "encoding",
         "        self.uses = [(b.backing.history, region, write) for",
         "        self.uses = [(History(), region, write) for",
     ),

@@ -11,12 +11,11 @@ values is a *variant*, encoded when first wanted and kept for the next time.
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +25,7 @@ from penstock.access import check_not_recording
 from penstock.array import Array
 from penstock.buffer import Buffer
 from penstock.closing import Closing
+from penstock.encoding import CopyNode, FillNode, LaunchNode, Node, Scalar, Variant, WriteNode
 from penstock.errors import (
     ArgumentError,
     Closed,
@@ -33,38 +33,19 @@ from penstock.errors import (
     NotWhileRecording,
     ShapeMismatch,
 )
-from penstock.hazards import History, Lane, Region, Use, collect_all, needs_of_lane, note_all
 from penstock.kernel import Kernel
-from penstock.memory import Backing
 from penstock.pending import Pending
-from penstock.regions import copy_rows, packed_array, packed_rows
-from penstock.result import Result
-from penstock.slots import ResultSlot
+from penstock.regions import packed_array
 from penstock.sources import as_array
 
 if TYPE_CHECKING:
     from penstock.device import Device
-    from penstock.driver.protocol import Replayable
     from penstock.scheduler import Scheduler
     from penstock.stream import Stream
 
-_ages = itertools.count()
 _VARIANTS = 16  # kept; beyond, the one not used for longest is encoded anew
 
 Host = npt.NDArray[Any]
-
-
-class Scalar:
-    """Stands for a parameter of a graph that is a number: `g["a"]` while recording."""
-
-    __slots__ = ("name", "value")
-
-    def __init__(self, name: str, value: Any) -> None:
-        self.name = name
-        self.value = value
-
-    def __repr__(self) -> str:
-        return f"<parameter {self.name}, now {self.value!r}>"
 
 
 class Recorded(Pending[Any]):
@@ -95,105 +76,6 @@ class Recorded(Pending[Any]):
     __hash__ = None  # type: ignore[assignment]
 
 
-# What can be recorded.
-
-
-class _Launch(NamedTuple):
-    kernel: Kernel
-    given: dict[str, Any]
-    threads: Any
-    groups: Any
-
-    def encode(self, encoder: _Encoder) -> None:
-        kernel = self.kernel
-        given = {name: encoder.value(value) for name, value in self.given.items()}
-        launch = kernel.prepare(given, encoder.value(self.threads), encoder.value(self.groups))
-        uses: list[_Use] = []
-        places = []
-        for slot, array in zip(kernel.slots, launch.arrays, strict=True):
-            backing = array.buffer.backing
-            uses.append((array.buffer, array.region, slot.writes))
-            places.append((backing.memory.handle, backing.offset + array.region.lo, array.nbytes))
-        result = encoder.result(kernel) if kernel.results is not None else None
-        block, place = encoder.block(kernel, launch.block)
-        flat = kernel.bindings(places, place, result)
-        if isinstance(launch.groups, Array):
-            groups = launch.groups
-            backing = groups.buffer.backing
-            uses.append((groups.buffer, groups.region, False))
-            commands = encoder.after(uses, kernel.what)
-            lo = backing.offset + groups.region.lo
-            commands.dispatch_indirect(kernel.program, flat, block, backing.memory, lo)
-        elif launch.groups[0]:
-            commands = encoder.after(uses, kernel.what)
-            commands.dispatch(kernel.program, flat, block, launch.groups)
-
-    def __str__(self) -> str:
-        fixed = [
-            f"{member.name}={self.given[member.name]!r}"
-            for member in self.kernel.interface.push
-            if not isinstance(self.given[member.name], Scalar)
-        ]
-        size = ("threads", self.threads) if self.groups is None else ("groups", self.groups)
-        if not isinstance(size[1], Scalar | Array):
-            fixed.append(f"{size[0]}={size[1]!r}")
-        return f"{self.kernel.name} with {', '.join(fixed)}" if fixed else ""
-
-
-class _Copy(NamedTuple):
-    source: Array
-    target: Array
-
-    def encode(self, encoder: _Encoder) -> None:
-        source, target = encoder.array(self.source), encoder.array(self.target, write=True)
-        same = source.buffer.backing is target.buffer.backing
-        if same and source.region.overlaps(target.region):
-            between = encoder.room(target)  # as if through a temporary, as NumPy does it
-            encoder.copy(source, between)
-            source = between
-        encoder.copy(source, target)
-
-    def __str__(self) -> str:
-        return ""
-
-
-class _Fill(NamedTuple):
-    target: Array
-    word: int
-    value: Any
-
-    def encode(self, encoder: _Encoder) -> None:
-        target = encoder.array(self.target, write=True)
-        lo = target.region.lo
-        if lo % 4:  # another array than at recording, where the device cannot fill
-            word = self.word.to_bytes(4, "little")
-            encoder.put(encoder.kept(word * (target.nbytes // 4)), target, "a fill")
-            return
-        backing = target.buffer.backing
-        commands = encoder.after([(target.buffer, target.region, True)], "a fill")
-        commands.fill(backing.memory, backing.offset + lo, target.nbytes, self.word)
-
-    def __str__(self) -> str:
-        return f"a fill of {self.target.name!r} with {self.value!r}"
-
-
-class _Write(NamedTuple):
-    """Bytes of the host as they were when the write was recorded."""
-
-    content: Buffer
-    target: Array
-
-    def encode(self, encoder: _Encoder) -> None:
-        encoder.put(self.content, encoder.array(self.target, write=True), "a write")
-
-    def __str__(self) -> str:
-        return f"a write of {self.target.nbytes:,} bytes to {self.target.name!r}"
-
-
-_Node = _Launch | _Copy | _Fill | _Write
-_Use = tuple[Buffer, Region, bool]  # what a command touches, and whether it writes it
-
-
 class Graph(Closing):
     """Launches, copies and fills, recorded once. Made by `Device.record`.
 
@@ -214,10 +96,10 @@ class Graph(Closing):
             else:
                 _key(name, value)
                 self._scalars[name] = Scalar(name, _frozen(value))
-        self._nodes: list[_Node] = []
+        self._nodes: list[Node] = []
         self._kernels: set[Kernel] = set()
         self._thread = threading.get_ident()
-        self._variants: dict[tuple[Any, ...], deque[_Variant]] = {}
+        self._variants: dict[tuple[Any, ...], deque[Variant]] = {}
         self._recorded = self._closed = False
 
     # While recording.
@@ -265,18 +147,18 @@ class Graph(Closing):
         with self._scheduler.lock:
             now = {name: self._now(value) for name, value in given.items()}
             kernel.prepare(now, self._now(threads), self._now(groups))
-            self._nodes.append(_Launch(kernel, given, threads, groups))
+            self._nodes.append(LaunchNode(kernel, given, threads, groups))
             self._kernels.add(kernel)
         return None if kernel.results is None else Recorded(self._scheduler, {}, kernel.what)
 
     def copy(self, target: Array, source: Array, stream: Any, what: str) -> Recorded:
         self._check_stream(stream)
-        self._nodes.append(_Copy(source, target))
+        self._nodes.append(CopyNode(source, target))
         return Recorded(self._scheduler, {}, what)
 
     def fill(self, target: Array, word: int, value: Any, stream: Any, what: str) -> Recorded:
         self._check_stream(stream)
-        self._nodes.append(_Fill(target, word, value))
+        self._nodes.append(FillNode(target, word, value))
         return Recorded(self._scheduler, {}, what)
 
     def write(self, target: Array, data: Host, stream: Any, what: str) -> Recorded:
@@ -287,7 +169,7 @@ class Graph(Closing):
         np.copyto(packed_array(target, block), data)
         lo, hi = block.offset, block.offset + target.nbytes
         scheduler.flush(block.memory, lo, hi)
-        self._nodes.append(_Write(content, target))
+        self._nodes.append(WriteNode(content, target))
         return Recorded(scheduler, {}, what)
 
     def _now(self, value: Any) -> Any:
@@ -357,7 +239,7 @@ class Graph(Closing):
 
     def __repr__(self) -> str:
         state = ", closed" if self._closed else "" if self._recorded else ", recording"
-        kinds = [type(node).__name__[1:].lower() for node in self._nodes]
+        kinds = [type(node).__name__.removesuffix("Node").lower() for node in self._nodes]
         counts = {"launch": "launches", "copy": "copies", "fill": "fills", "write": "writes"}
         made_of = [f"{kinds.count(k)} {name}" for k, name in counts.items() if k in kinds]
         lines = [f"<Graph of {', '.join(made_of) or 'nothing'}{state}>"]
@@ -422,7 +304,7 @@ class Graph(Closing):
                 f"{array.shape}{'' if array.contiguous else ', not contiguous,'} at replay"
             )
 
-    def _variant(self, values: dict[str, Any]) -> _Variant:
+    def _variant(self, values: dict[str, Any]) -> Variant:
         key = tuple(_key(name, value) for name, value in values.items())
         kept = self._variants.get(key)
         found = None if kept is None else _usable(kept)
@@ -430,7 +312,7 @@ class Graph(Closing):
             return found
         variant = self._spare()
         try:
-            variant = variant or _Variant(self._scheduler)
+            variant = variant or Variant(self._scheduler)
             variant.encode(self._nodes, self._arrays, values)
         except BaseException as error:
             self._scheduler.note_failure(error)
@@ -440,7 +322,7 @@ class Graph(Closing):
         self._variants.setdefault(key, deque()).append(variant)
         return variant
 
-    def _spare(self) -> _Variant | None:
+    def _spare(self) -> Variant | None:
         """A variant that can be encoded anew: the one not used for longest, if it is done."""
         if sum(map(len, self._variants.values())) < _VARIANTS:
             return None
@@ -457,13 +339,13 @@ class Graph(Closing):
             return variant
         return None
 
-    def _take_variants(self) -> list[_Variant]:
+    def _take_variants(self) -> list[Variant]:
         variants = [variant for kept in self._variants.values() for variant in kept]
         self._variants = {}
         return variants
 
 
-def _usable(kept: deque[_Variant]) -> _Variant | None:
+def _usable(kept: deque[Variant]) -> Variant | None:
     """One of these variants that can be replayed now; those with results are used in turn."""
     for _ in range(len(kept)):
         variant = kept[0]
@@ -490,200 +372,3 @@ def _frozen(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.copy()
     return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
-
-
-class _Encoder:
-    """Puts recorded commands into driver commands, with the barriers they need among themselves."""
-
-    def __init__(
-        self, variant: _Variant, recorded: Mapping[str, Array], values: Mapping[str, Any]
-    ) -> None:
-        self._variant = variant
-        self._recorded = recorded
-        self._values = values
-        self._lane = Lane("a graph", None)
-        self._histories: dict[Backing, History] = {}
-        self.touched: dict[tuple[Buffer, Region], bool] = {}
-        self.barriers = 0
-
-    def value(self, value: Any) -> Any:
-        """What stands for a recorded argument at this replay."""
-        if isinstance(value, Array):
-            return self.array(value)
-        return self._values[value.name] if isinstance(value, Scalar) else value
-
-    def array(self, array: Array, *, write: bool = False) -> Array:
-        """The array, or the part of a parameter's new array that takes its place."""
-        for name, recorded in self._recorded.items():
-            if array.buffer is recorded.buffer and recorded.region.covers(array.region):
-                new = self._values[name]
-                if new is not recorded:
-                    shift = new.layout.offset - recorded.layout.offset
-                    layout = array.layout._replace(offset=array.layout.offset + shift)
-                    array = Array(new.buffer, layout, array.dtype)
-                break
-        array.buffer.check()
-        if write:
-            array.buffer.check_write(array.region, "a graph")
-        return array
-
-    def room(self, like: Array) -> Array:
-        """An array of the variant's own."""
-        return self._variant.room(like)
-
-    def kept(self, content: bytes) -> Buffer:
-        """Bytes that stay as long as the variant does."""
-        return self._variant.keep(content)
-
-    def copy(self, source: Array, target: Array) -> None:
-        origin, goal = source.buffer.backing, target.buffer.backing
-        rows = copy_rows(source.layout, origin, target.layout, goal)
-        uses = [(source.buffer, source.region, False), (target.buffer, target.region, True)]
-        self.after(uses, "a copy").copy(origin.memory, goal.memory, rows)
-
-    def put(self, content: Buffer, target: Array, what: str) -> None:
-        """Copy packed bytes into an array."""
-        origin, goal = content.backing, target.buffer.backing
-        rows = packed_rows(target.layout, goal, origin, to_device=True)
-        packed = Region(0, target.nbytes)
-        uses = [(content, packed, False), (target.buffer, target.region, True)]
-        self.after(uses, what).copy(origin.memory, goal.memory, rows)
-
-    def block(self, kernel: Kernel, content: bytes) -> tuple[bytes, tuple[int, int]]:
-        """The push constants of a launch; or none, and where its scalars are instead."""
-        if len(content) <= kernel.interface.push_size:
-            return content, (0, 0)
-        backing = self.kept(content).backing
-        return b"", (backing.memory.handle, backing.offset)
-
-    def result(self, kernel: Kernel) -> ResultSlot:
-        return self._variant.result_slot(kernel)
-
-    def after(self, uses: list[_Use], what: str) -> Replayable:
-        """The commands, ready for one that touches these bytes."""
-        local: list[Use] = [
-            (self._histories.setdefault(buffer.backing, History()), region, write)
-            for buffer, region, write in uses
-        ]
-        barrier, _ = needs_of_lane(self._lane, collect_all(local))
-        commands = self._variant.commands
-        if barrier:
-            commands.barrier()
-            self.barriers += 1
-            self._lane.epoch += 1
-        note_all(local, self._lane, 1, what)
-        for buffer, region, write in uses:
-            self.touched[buffer, region] = write or self.touched.get((buffer, region), False)
-        return commands
-
-
-class _Variant:
-    """A graph encoded with certain values of its parameters."""
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
-        self.commands = scheduler.driver.replayable()
-        self._blocks: list[Buffer] = []
-        self._slots: list[tuple[Kernel, ResultSlot]] = []
-        self._free: deque[ResultSlot] = deque()
-        self._buffers: set[Buffer] = set()
-        self._points: dict[Lane, int] = {}
-        self.last_used = 0
-        self.uses: list[Use] = []
-        self.touched: list[_Use] = []
-        self.barriers = 0
-
-    @property
-    def has_results(self) -> bool:
-        """Whether results have their place in it, so that it serves one replay at a time."""
-        return bool(self._slots)
-
-    @property
-    def in_flight(self) -> bool:
-        for lane in self._points:
-            lane.owner.poll()
-        return any(value > lane.complete for lane, value in self._points.items())
-
-    @property
-    def unread(self) -> bool:
-        """Whether someone may still read a result of its last replay."""
-        return len(self._free) < len(self._slots)
-
-    def encode(
-        self, nodes: list[_Node], recorded: Mapping[str, Array], values: Mapping[str, Any]
-    ) -> None:
-        encoder = _Encoder(self, recorded, values)
-        self.commands.begin()
-        for node in nodes:
-            node.encode(encoder)
-        self.commands.end()
-        self.barriers = encoder.barriers
-        self.touched = [(*where, write) for where, write in encoder.touched.items()]
-        self._buffers = {buffer for buffer, _, _ in self.touched}
-        for buffer in self._buffers:
-            buffer.graphs += 1
-        self.uses = [(b.backing.history, region, write) for b, region, write in self.touched]
-        self.uses += [slot.use for _, slot in self._slots]
-
-    def keep(self, content: bytes) -> Buffer:
-        """Put bytes where they stay as long as the variant does."""
-        scheduler = self._scheduler
-        backing = scheduler.host_pool.allocate(len(content))
-        kept = Buffer(scheduler, backing, len(content), "arguments", pinned=True)
-        self._blocks.append(kept)
-        raw: Any = backing.chunk.bytes
-        raw[backing.offset : backing.offset + len(content)] = np.frombuffer(content, np.uint8)
-        scheduler.flush(backing.memory, backing.offset, backing.offset + len(content))
-        return kept
-
-    def room(self, like: Array) -> Array:
-        """An array of the same shape that stays as long as the variant does."""
-        made = self._scheduler.device.empty(like.shape, like.dtype, name="between")
-        self._blocks.append(made.buffer)
-        return made
-
-    def result_slot(self, kernel: Kernel) -> ResultSlot:
-        assert kernel.results is not None
-        slot = kernel.results.take()
-        slot.home = self._free
-        slot.give_back()
-        self._slots.append((kernel, slot))
-        return slot
-
-    def new_results(self) -> list[Result]:
-        """The results of a replay that is about to be recorded."""
-        made = []
-        for kernel, slot in self._slots:
-            self._free.remove(slot)
-            made.append(slot.result(kernel.what))
-        return made
-
-    def replayed(self, lane: Lane, value: int) -> None:
-        self._points = {o: v for o, v in self._points.items() if v > o.complete}
-        self._points[lane] = value
-        self.last_used = next(_ages)
-
-    def unpin(self) -> None:
-        """It is not replayed any more, so its buffers may get other memory again."""
-        for buffer in self._buffers:
-            buffer.graphs -= 1
-        self._buffers = set()
-
-    def clear(self) -> None:
-        """Give back what the encoding holds. Nothing of it may be in flight."""
-        self.unpin()
-        for kernel, slot in self._slots:
-            assert kernel.results is not None
-            slot.home = kernel.results.free
-            if slot in self._free:  # else a result that is not read yet: that gives it back
-                slot.give_back()
-        self._blocks = []
-        self._slots = []
-        self._free.clear()
-        self.uses = []
-        self.touched = []
-
-    def release(self) -> None:
-        """The end. Nothing of it may be in flight."""
-        self.clear()
-        self.commands.close()

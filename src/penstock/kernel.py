@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -333,14 +333,17 @@ class Kernel(Closing):
         return Launch(self, tuple(given[slot.name] for slot in self.slots), block, counts)
 
     def bindings(
-        self, places: list[tuple[int, int, int]], block: tuple[int, int], result: ResultSlot | None
+        self, arrays: Iterable[Array], block: tuple[int, int], result: ResultSlot | None
     ) -> tuple[int, ...]:
-        """What the driver binds: the arrays' places, the block of scalars, the result, in order."""
+        """What the driver binds: the arrays, the block of scalars, the result, in order."""
         flat: list[int] = []
-        arrays = iter(places)
+        left = iter(arrays)
         for binding in self.interface.bindings:
             if binding.purpose == "array":
-                flat += next(arrays)
+                array = next(left)
+                backing = array.buffer.backing
+                lo = backing.offset + array.region.lo
+                flat += (backing.memory.handle, lo, array.nbytes)
             elif binding.purpose == "arguments":
                 flat += (*block, self._block_size)
             else:
@@ -356,13 +359,11 @@ class Kernel(Closing):
         with self.scheduler.lock:
             launch = self.prepare(given, threads, groups)
             on = stream_of(groups.buffer, stream)
-            uses: list[Use] = []
-            places = []
             backings = self.backings(launch.arrays, on)
-            for slot, array, backing in zip(self.slots, launch.arrays, backings, strict=True):
-                uses.append((backing.history, array.region, slot.writes))
-                lo = backing.offset + array.region.lo
-                places.append((backing.memory.handle, lo, array.nbytes))
+            uses: list[Use] = [
+                (backing.history, array.region, slot.writes)
+                for slot, array, backing in zip(self.slots, launch.arrays, backings, strict=True)
+            ]
             counts = groups.buffer.backing_for(on, groups.region, self.what, write=False)
             uses.append((counts.history, groups.region, False))
             ring = self.ring(on) if self._block_size > self.interface.push_size else None
@@ -374,7 +375,7 @@ class Kernel(Closing):
             slot_of = None if result is None else result.slot
             if slot_of is not None:
                 uses.append(slot_of.use)
-            flat = self.bindings(places, place, slot_of)
+            flat = self.bindings(launch.arrays, place, slot_of)
             lo = counts.offset + groups.region.lo
             on.begin(uses).dispatch_indirect(self.program, flat, block, counts.memory, lo)
             if tracing.active:
