@@ -142,6 +142,7 @@ GUARDS: dict[str, dict[str, Guards]] = {
     "write through a view": _modes("view flushed", unmapped="used kept"),
     "a graph in itself": _modes("graph barriers"),
     "a graph among other work": _modes("graph noted"),
+    "deferred clear of what a graph reads": _FILL,
     "results of many launches": _modes("own slot"),
     "a result alone": _modes("result published"),
     "a look at scratch": _modes("first look", unmapped="used kept"),

@@ -324,3 +324,17 @@ def test_threads_replay_one_graph(threaded_device: ps.Device) -> None:
         worker.join()
     assert not wrong
     assert (total.numpy() == 4 * 3 * sum(range(20))).all()
+
+
+def test_what_a_closed_graph_used_may_get_other_memory(any_device: ps.Device) -> None:
+    x = any_device.zeros(64, np.uint32)
+    with any_device.record() as g:
+        slow_add(x, 1, spin=0)
+    g.replay()
+    shown = x.view()
+    with pytest.raises(ps.ViewHeld, match="a graph uses it"):
+        slow_add(x, 1, spin=0)
+    g.close()
+    slow_add(x, 1, spin=0)
+    assert (shown == 1).all()
+    assert (x.numpy() == 2).all()

@@ -263,6 +263,11 @@ CORPUS: tuple[Program, ...] = tuple(
             _read_x(), Launch("mix", (Y, X), 1, 1, again=2), Launch("copy", (X, Z), 0), Read(X, 0),
         ),
         _both(
+            "deferred clear of what a graph reads",
+            "a clear of memory that a graph in flight reads is ordered behind it",
+            Launch("copy", (X, Y), 0, slow=True, again=2), Fill(_HALF, 0, 1),
+        ),
+        _both(
             "results of many launches",
             "each launch has a result of its own",
             Ask(X, 0, slow=True), _add_x(1), Ask(X, 1, 1), _add_x(1), Ask(X, 2), Collect(1),
