@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -10,11 +11,13 @@ from penstock.driver.vulkan.api import C, check, load
 if TYPE_CHECKING:
     from penstock.driver.vulkan.driver import VulkanDriver
 
+_MOMENT = 1e-4  # seconds: what it may take to fall asleep and be woken
+
 
 class VulkanTimeline:
     """A `VkSemaphore` of timeline type that starts at 0. Owned by whoever made it."""
 
-    __slots__ = ("_driver", "_get", "_value", "semaphore")
+    __slots__ = ("_driver", "_value", "device", "get", "semaphore")
 
     def __init__(self, driver: VulkanDriver) -> None:
         ffi, lib = load()
@@ -30,12 +33,13 @@ class VulkanTimeline:
         )
         self.semaphore = out[0]
         self._driver = driver
-        self._get = driver.call.vkGetSemaphoreCounterValue
+        self.device = driver.handle
+        self.get = driver.call.vkGetSemaphoreCounterValue
         self._value = ffi.new("uint64_t *")
 
     def value(self) -> int:
         """The value reached so far."""
-        result = self._get(self._driver.handle, self.semaphore, self._value)
+        result = self.get(self.device, self.semaphore, self._value)
         if result:
             check(result, "vkGetSemaphoreCounterValue")
         return int(self._value[0])
@@ -53,6 +57,22 @@ class WaitInfo:
         self._info = ffi.new("VkSemaphoreWaitInfo *")
         self._info.sType = lib.VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO
         self._room = 0
+        self._reached = ffi.new("uint64_t *")
+
+    def comes_soon(self, timeline: VulkanTimeline, value: int) -> bool:
+        """Look for the value again and again for a moment, rather than sleep and be woken."""
+        get, device, semaphore, reached = (
+            timeline.get, timeline.device, timeline.semaphore, self._reached,
+        )  # fmt: skip
+        until = time.perf_counter() + _MOMENT
+        while True:
+            result = get(device, semaphore, reached)
+            if result:
+                check(result, "vkGetSemaphoreCounterValue")
+            if reached[0] >= value:
+                return True
+            if time.perf_counter() >= until:
+                return False
 
     def of(self, points: Sequence[tuple[VulkanTimeline, int]]) -> C:
         if len(points) > self._room:
