@@ -49,6 +49,12 @@ _SINGLE = [
         "        _nothing() and scheduler.driver.flush(",
     ),
     Mutant(
+        "a quick transfer does not mind what is pending",
+        "access",
+        "        or tracing.active or pending_conflicts(buffer, array.region, write)\n",
+        "        or tracing.active\n",
+    ),
+    Mutant(
         "host reads not invalidated",
         "access",
         "        scheduler.driver.invalidate(",
@@ -60,6 +66,14 @@ _SINGLE = [
         "hazards",
         "        if write and self.reads:\n            found +=",
         "        if False:\n            found +=",
+        also=(
+            Mutant(
+                "of a command",
+                "hazards",
+                "[*history.writes, *history.reads] if write and history.reads else history.writes",
+                "history.writes",
+            ),
+        ),
     ),
     Mutant(
         "reads of several lanes count as one",
@@ -129,7 +143,7 @@ _SINGLE = [
     Mutant(
         "an event forgets the stream's own work",
         "stream",
-        "            points[self.lane] = self.lane.recorded\n",
+        "            points[lane] = recorded\n",
         "            pass\n",
     ),
     Mutant(

@@ -19,7 +19,6 @@ from penstock.hazards import (
     History,
     Lane,
     Region,
-    collect_all,
     needs_of_host,
     needs_of_lane,
     note_all,
@@ -134,7 +133,7 @@ class Model:
     def work(self, step: Work) -> None:
         lane, owner = self.lanes[step.lane], self.owners[step.lane]
         uses = [(self.histories[memory], region, write) for memory, region, write in step.uses]
-        barrier, waits = needs_of_lane(lane, collect_all(uses))
+        barrier, waits = needs_of_lane(lane, uses)
         conflicts = [entry for use in step.uses for entry in self.conflicts(*use)]
         self.expect_no_more(waits, conflicts)
         for other, value in waits.items():
@@ -269,11 +268,11 @@ def test_the_example_of_the_module() -> None:
     y.note(everything, True, a, 1, "first kernel")
     assert needs_of_host(found(w, write=False)) == {}
     assert needs_of_host(found(y, write=False)) == {a: 1}
-    assert needs_of_lane(a, found(y, write=False)) == (True, {})
+    assert needs_of_lane(a, [(y, everything, False)]) == (True, {})
     a.epoch += 1
-    assert needs_of_lane(a, found(y, write=False)) == (False, {})
-    assert needs_of_lane(b, found(w, write=True)) == (False, {a: 1})
+    assert needs_of_lane(a, [(y, everything, False)]) == (False, {})
+    assert needs_of_lane(b, [(w, everything, True)]) == (False, {a: 1})
     b.seen[a.number] = 1
-    assert needs_of_lane(b, found(w, write=True)) == (False, {})
+    assert needs_of_lane(b, [(w, everything, True)]) == (False, {})
     a.complete = 1
     assert needs_of_host(found(y, write=True)) == {}

@@ -33,6 +33,28 @@ if TYPE_CHECKING:
 Host = npt.NDArray[Any]
 
 
+def at_once(array: Array, *, write: bool) -> Host | None:
+    """The array's bytes, if the host may touch them now and there is nothing else to it.
+
+    So it is for most small transfers. What stands in the way otherwise is for the caller to find.
+    Under the device's lock, under which the bytes must be touched, too.
+    """
+    buffer = array.buffer
+    backing = buffer.backing
+    scheduler = buffer.scheduler
+    seen = array.seen_by_host
+    if (
+        seen is None or seen[0] is not backing or not backing.memory.coherent
+        or buffer.closed or scheduler.closed or scheduler.lost is not None
+        or backing.views or (write and buffer.role != "generic") or backing.history.quiet
+        or scheduler.transfers != "auto" or scheduler.host_memory
+        or scheduler.recording is not None or array.nbytes > scheduler.sizes.under_lock
+        or tracing.active or pending_conflicts(buffer, array.region, write)
+    ):  # fmt: skip
+        return None
+    return seen[1]
+
+
 def stream_of(buffer: Buffer, stream: Stream | None) -> Stream:
     """The stream to work on, after checking that everything is open and belongs together."""
     buffer.scheduler.check()

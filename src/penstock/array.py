@@ -21,7 +21,7 @@ from penstock.errors import (
     ShapeMismatch,
     Unsupported,
 )
-from penstock.hazards import Region
+from penstock.hazards import Region, Use
 from penstock.layout import Index, Layout, contiguous_strides, index_layout, region_of
 from penstock.pending import Pending
 from penstock.roles import AppendHistory, Role
@@ -39,6 +39,27 @@ _DLPACK_CPU = (1, 0)
 _WRITABLE = 1  # PyBUF_WRITABLE
 
 
+class Bound:
+    """An array in the memory that it has at the moment, in the words of ledger and driver."""
+
+    __slots__ = ("backing", "place", "reading", "writing")
+
+    def __init__(self, array: Array) -> None:
+        self.backing = backing = array.buffer.backing
+        self.place = (backing.memory.handle, backing.offset + array.region.lo, array.nbytes)
+        self.reading: Use = (backing.history, array.region, False)
+        self.writing: Use = (backing.history, array.region, True)
+
+
+class Unbound:
+    """In place of a `Bound` before the first launch."""
+
+    backing = None
+
+
+_UNBOUND: Any = Unbound()
+
+
 class Array(Closing):
     """Bytes of a buffer, seen as numbers. Slices and reshapes share the buffer.
 
@@ -47,12 +68,13 @@ class Array(Closing):
     """
 
     __slots__ = (
-        "__weakref__", "accepted", "buffer", "contiguous", "dtype", "layout", "nbytes", "region",
-        "seen_by_host", "shape", "size",
+        "__weakref__", "accepted", "bound", "buffer", "contiguous", "dtype", "layout", "nbytes",
+        "region", "seen_by_host", "shape", "size",
     )  # fmt: skip
 
     def __init__(self, buffer: Buffer, layout: Layout, dtype: Dtype) -> None:
         self.accepted: Collection[object] = ()  # what kernels want and this array is known to be
+        self.bound: Bound = _UNBOUND  # kept by `bind`
         self.seen_by_host: tuple[Backing, Host] | None = None  # kept by `access.host_array`
         self.buffer = buffer
         self.layout = layout
@@ -62,6 +84,12 @@ class Array(Closing):
         self.nbytes = self.size * dtype.itemsize
         #: The bytes of the buffer that this array covers, and whether they are one block.
         self.region, self.contiguous = region_of(layout)
+
+    def bind(self) -> Bound:
+        """Where its bytes are now. Under the device's lock."""
+        if self.bound.backing is not self.buffer.backing:
+            self.bound = Bound(self)
+        return self.bound
 
     @property
     def device(self) -> Device:

@@ -15,7 +15,7 @@ import numpy as np
 
 from penstock.array import Array
 from penstock.buffer import Buffer
-from penstock.hazards import History, Lane, Region, Use, collect_all, needs_of_lane, note_all
+from penstock.hazards import History, Lane, Region, Use, needs_of_lane, note_all
 from penstock.kernel import Kernel
 from penstock.memory import Backing
 from penstock.regions import copy_rows, packed_rows
@@ -212,7 +212,7 @@ class Encoder:
             (self._histories.setdefault(buffer.backing, History()), region, write)
             for buffer, region, write in uses
         ]
-        barrier, _ = needs_of_lane(self._lane, collect_all(local))
+        barrier, _ = needs_of_lane(self._lane, local)
         commands = self._variant.commands
         if barrier:
             commands.barrier()

@@ -141,11 +141,8 @@ class History:
 
     def collect(self, region: Region, write: bool, found: list[Access]) -> None:
         """Add to `found` every access that conflicts with reading or writing `region`."""
-        entries = self.writes
-        if len(entries) == 1 and entries[0].region is region:
-            found.append(entries[0])  # steady state: of the very same array, no arithmetic needed
-        elif entries:
-            found += [access for access in entries if region.overlaps(access.region)]
+        if self.writes:
+            found += [access for access in self.writes if region.overlaps(access.region)]
         if write and self.reads:
             found += [access for access in self.reads if region.overlaps(access.region)]
 
@@ -178,8 +175,7 @@ def collect_all(uses: Iterable[Use]) -> list[Access]:
     """Every access that conflicts with a command's."""
     found: list[Access] = []
     for history, region, write in uses:
-        if history.writes or (write and history.reads):
-            history.collect(region, write, found)
+        history.collect(region, write, found)
     return found
 
 
@@ -199,17 +195,22 @@ def note_all(uses: Iterable[Use], lane: Lane, value: int, what: str) -> None:
         history.note(region, write, lane, value, what)
 
 
-def needs_of_lane(lane: Lane, conflicts: Iterable[Access]) -> tuple[bool, dict[Lane, int]]:
-    """What new work on `lane` needs before it may run: a barrier, and waits for other lanes."""
+def needs_of_lane(lane: Lane, uses: Iterable[Use]) -> tuple[bool, dict[Lane, int]]:
+    """What a command on `lane` needs before it may run: a barrier, and waits for other lanes."""
     barrier = False
     waits: dict[Lane, int] = {}
-    for access in conflicts:
-        other = access.lane
-        if other is lane:
-            if access.epoch >= lane.epoch and access.value > lane.complete:
-                barrier = True
-        elif access.value > other.complete and access.value > lane.seen.get(other.number, 0):
-            waits[other] = max(waits.get(other, 0), access.value)
+    for history, region, write in uses:
+        # `History.collect`, written out: this is on the way of every launch.
+        entries = [*history.writes, *history.reads] if write and history.reads else history.writes
+        for access in entries:
+            if access.region is not region and not region.overlaps(access.region):
+                continue
+            other = access.lane
+            if other is lane:
+                if access.epoch >= lane.epoch and access.value > lane.complete:
+                    barrier = True
+            elif access.value > other.complete and access.value > lane.seen.get(other.number, 0):
+                waits[other] = max(waits.get(other, 0), access.value)
     return barrier, waits
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from penstock import carrying, tracing
 from penstock.access import stream_of
 from penstock.arguments import Slot, exactly, packer, same_bytes
-from penstock.array import Array
+from penstock.array import Array, Bound
 from penstock.closing import Closing
 from penstock.errors import (
     ArgumentError,
@@ -35,7 +35,6 @@ from penstock.errors import (
 from penstock.glsl import compile_glsl
 from penstock.hazards import Use
 from penstock.launcher import MISSING, make_launch
-from penstock.memory import Backing
 from penstock.result import Result
 from penstock.rewrite import arguments_in_buffer
 from penstock.slots import ArgumentRing, ResultSlot, ResultSlots
@@ -299,8 +298,8 @@ class Kernel(Closing):
             stream.rings[self] = found
         return found
 
-    def backings(self, arrays: tuple[Array, ...], stream: Stream) -> list[Backing]:
-        """The memory to use for each array, where that takes a closer look."""
+    def bind(self, arrays: tuple[Array, ...], stream: Stream) -> list[Bound]:
+        """Where each array's bytes are, where that takes a closer look."""
         for slot, array in zip(self.slots, arrays, strict=True):
             buffer = array.buffer
             buffer.check()
@@ -308,7 +307,7 @@ class Kernel(Closing):
                 buffer.check_write(array.region, self.what)
             buffer.backing_for(stream, array.region, self.what, write=slot.writes)
         # Only now: making way for a view of one array may have moved another of the same buffer.
-        return [array.buffer.backing for array in arrays]
+        return [array.bind() for array in arrays]
 
     def prepare(self, given: Mapping[str, Any], threads: Any, groups: Any) -> Launch:
         """Check a call and gather its arguments, without launching anything. Under the lock."""
@@ -340,10 +339,7 @@ class Kernel(Closing):
         left = iter(arrays)
         for binding in self.interface.bindings:
             if binding.purpose == "array":
-                array = next(left)
-                backing = array.buffer.backing
-                lo = backing.offset + array.region.lo
-                flat += (backing.memory.handle, lo, array.nbytes)
+                flat += next(left).bind().place
             elif binding.purpose == "arguments":
                 flat += (*block, self._block_size)
             else:
@@ -359,10 +355,10 @@ class Kernel(Closing):
         with self.scheduler.lock:
             launch = self.prepare(given, threads, groups)
             on = stream_of(groups.buffer, stream)
-            backings = self.backings(launch.arrays, on)
+            places = self.bind(launch.arrays, on)
             uses: list[Use] = [
-                (backing.history, array.region, slot.writes)
-                for slot, array, backing in zip(self.slots, launch.arrays, backings, strict=True)
+                bound.writing if slot.writes else bound.reading
+                for slot, bound in zip(self.slots, places, strict=True)
             ]
             counts = groups.buffer.backing_for(on, groups.region, self.what, write=False)
             uses.append((counts.history, groups.region, False))

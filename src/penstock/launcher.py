@@ -72,17 +72,18 @@ _CARRIED = """
 _ARRAY = """
         if wants_{1} not in {0}.accepted:
             self.check_array(slot_{1}, {0}, {given})
+        bound_{1} = {0}.bound
         buffer = {0}.buffer
-        backing_{1} = buffer.backing
-        if buffer.closed or backing_{1}.views{guarded}:
+        backing = buffer.backing
+        if bound_{1}.backing is not backing or backing.views or buffer.closed{guarded}:
             as_usual = False
 """
 
-_BACKINGS = """
+_BOUND = """
         as_usual = True
         {arrays}
         if not as_usual:
-            {backings}, = self.backings(({variables}, ), stream)
+            {bound}, = self.bind(({variables}, ), stream)
 """
 
 # Before the lock is taken and anything is looked at: this may run code of the caller's.
@@ -131,7 +132,7 @@ def make_launch(kernel: Kernel) -> Callable[..., Any]:
         if slots
         else "pass",
         indirect=f"return self._launch_indirect({given}, stream, threads, groups, {carried})",
-        arrays=_BACKINGS.format(
+        arrays=_BOUND.format(
             arrays="".join(
                 _ARRAY.format(
                     variables[slot.name],
@@ -141,7 +142,7 @@ def make_launch(kernel: Kernel) -> Callable[..., Any]:
                 )
                 for number, slot in numbered
             ).strip(),
-            backings=", ".join(f"backing_{number}" for number, _ in numbered),
+            bound=", ".join(f"bound_{number}" for number, _ in numbered),
             variables=", ".join(variables[slot.name] for slot in slots),
         ).strip()
         if slots
@@ -157,12 +158,12 @@ def make_launch(kernel: Kernel) -> Callable[..., Any]:
         result="result = results.new(what)" if has_result else "pass",
         nothing="return result" if has_result else "return",
         uses="".join(
-            f"(backing_{number}.history, {variables[slot.name]}.region, {slot.writes}), "
+            f"bound_{number}.{'writing' if slot.writes else 'reading'}, "
             for number, slot in numbered
         )
         + ("ring.use, " if in_ring else "")
         + ("result.slot.use, " if has_result else ""),
-        flat=_flat(kernel, variables),
+        flat=_flat(kernel),
         note=("stream.expect_result(); " if has_result else "")
         + "value = stream.note(uses, what)"
         + ("; ring.taken(value)" if in_ring else "")
@@ -193,7 +194,7 @@ def make_launch(kernel: Kernel) -> Callable[..., Any]:
     return launch
 
 
-def _flat(kernel: Kernel, variables: dict[str, str]) -> str:
+def _flat(kernel: Kernel) -> str:
     """What the driver binds, in the order of the bindings: handle, offset, byte count."""
     parts = []
     number = 0
@@ -203,18 +204,14 @@ def _flat(kernel: Kernel, variables: dict[str, str]) -> str:
         elif binding.purpose == "result":
             parts.append(f"result.slot.handle, result.slot.offset, {binding.min_size}, ")
         else:
-            name = variables[kernel.slots[number].name]
-            backing = f"backing_{number}"
-            parts.append(
-                f"{backing}.memory.handle, {backing}.offset + {name}.region.lo, {name}.nbytes, "
-            )
+            parts.append(f"*bound_{number}.place, ")
             number += 1
     return "".join(parts)
 
 
 def _variable(number: int, name: str) -> str:
     """What the function calls an argument: itself, unless Python would not have it."""
-    taken = name in _TAKEN or name.startswith(("__", "argument_", "backing_", "slot_", "wants_"))
+    taken = name in _TAKEN or name.startswith(("__", "argument_", "bound_", "slot_", "wants_"))
     if not name.isidentifier() or keyword.iskeyword(name) or taken:
         return f"argument_{number}"
     return name
@@ -222,7 +219,7 @@ def _variable(number: int, name: str) -> str:
 
 #: Names that mean something else in the function.
 _TAKEN = {
-    "Array", "MISSING", "as_usual", "at", "block", "bring_back", "buffer", "carried", "counts",
-    "counts_of", "device", "pack", "program", "result", "results", "ring", "scheduler", "self",
-    "tracing", "unknown", "uses", "value", "what", "why",
+    "Array", "MISSING", "as_usual", "at", "backing", "block", "bring_back", "buffer", "carried",
+    "counts", "counts_of", "device", "pack", "program", "result", "results", "ring", "scheduler",
+    "self", "tracing", "unknown", "uses", "value", "what", "why",
 }  # fmt: skip

@@ -221,16 +221,18 @@ class Scheduler:
 
         `works` names what is waited for on each lane, where that is known, for the receipt.
         """
-        over = True
+        over = submitted = True
         for lane, value in points.items():
             lane.owner.rest()
             over = over and value <= lane.complete
+            submitted = submitted and value <= lane.submitted
         if over:
             return True
         if self._held:
             self._check_own_views(points)
         if not tracing.active:
-            self._submit_for(points)
+            if not submitted or self.closed or self.lost is not None:
+                self._submit_for(points)
             return self.await_points(points, timeout)
         if self.reached(points):
             return True  # no wait, so none on the receipt

@@ -126,9 +126,10 @@ class Stream(Closing):
         scheduler = self.scheduler
         with scheduler.lock:
             self._check()
-            self._submit("its end is waited for")
+            if self._open is not None:
+                self._submit("its end is waited for")
             points = self.points()
-        if not scheduler.wait_for(points, timeout, f"synchronize() of {self.name}"):
+        if points and not scheduler.wait_for(points, timeout, f"synchronize() of {self.name}"):
             raise Timeout(f"{self.name} was not done within {timeout} s; the work goes on")
 
     def close(self) -> None:
@@ -169,24 +170,27 @@ class Stream(Closing):
         Everything that can fail happens here: before the command, and before `note`.
         """
         lane = self.lane
-        found = collect_all(uses)
-        barrier = False
-        if found:
-            barrier, waits = needs_of_lane(lane, found)
-            if waits:
-                self.wait_for_lanes(waits)
+        barrier, waits = needs_of_lane(lane, uses)
+        if waits:
+            self.wait_for_lanes(waits)
         recording = self._open
         if recording is None or self._sealed:
             recording = self._start()
         if barrier:
             recording.barrier()
-            lane.epoch += 1
             if tracing.active:
-                why = (f"after {ACCESS}", *found[0].facts)
-                tracing.emit("barrier", why, path="device", at=self.here())
+                self._tell_barrier(uses)
+            lane.epoch += 1
         if tracing.active:
             self._begun_at = recording.mark(end=False)
         return recording
+
+    def _tell_barrier(self, uses: Iterable[Use]) -> None:
+        """Put on the receipt what a barrier is for."""
+        lane = self.lane
+        behind = next(a for a in collect_all(uses) if a.lane is lane and a.epoch >= lane.epoch)
+        why = (f"after {ACCESS}", *behind.facts)
+        tracing.emit("barrier", why, path="device", at=self.here())
 
     def here(self) -> tracing.At:
         """Where the next command comes, for the receipt."""
@@ -270,9 +274,13 @@ class Stream(Closing):
 
     def points(self) -> dict[Lane, int]:
         """What must be reached for everything called so far to be done."""
-        points = {lane: value for lane, value in self._waits.items() if value > lane.complete}
-        if self.lane.recorded > self.lane.complete:
-            points[self.lane] = self.lane.recorded
+        points: dict[Lane, int] = {}
+        if self._waits:
+            points = {lane: value for lane, value in self._waits.items() if value > lane.complete}
+        lane = self.lane
+        recorded = lane.submitted if self._open is None else lane.submitted + 1
+        if recorded > lane.complete:
+            points[lane] = recorded
         copies = self.copier.lane
         if copies.submitted > copies.complete:
             points[copies] = copies.submitted
@@ -336,7 +344,8 @@ class Stream(Closing):
     def _start(self) -> Recording:
         if self._sealed:
             self._submit("an earlier submission failed")
-        self._collect_spare()
+        if self._in_flight:
+            self._collect_spare()
         if not self._spare:
             self._spare += self.queue.recordings(_RECORDINGS)
         recording = self._spare.pop()
@@ -374,11 +383,13 @@ class Stream(Closing):
                     tracing.emit("barrier", why, path="host", at=self.here())
             self._sealed = True
             self._loud = False
-        waits: list[tuple[Any, int]] = [
-            (other.owner.timeline, reached)
-            for other, reached in self._waits.items()
-            if reached > other.complete
-        ]
+        waits: list[tuple[Any, int]] = []
+        if self._waits:
+            waits = [
+                (other.owner.timeline, reached)
+                for other, reached in self._waits.items()
+                if reached > other.complete
+            ]
         awaited: tuple[tracing.Awaited, ...] = ()
         start = 0.0
         if tracing.active:
@@ -395,7 +406,8 @@ class Stream(Closing):
             raise
         self._sealed = False
         self._open = None
-        self._waits.clear()
+        if self._waits:
+            self._waits.clear()
         lane.submitted = value
         self._in_flight.append((recording, value))
         if self._marks:

@@ -31,6 +31,7 @@ import numpy.typing as npt
 
 from penstock import tracing
 from penstock.access import (
+    at_once,
     check_host_memory,
     check_not_recording,
     emit_copy,
@@ -117,8 +118,13 @@ def write(
     data = checked_source(array, source)
     buffer = array.buffer
     scheduler = buffer.scheduler
-    what = f"write of {buffer.name}"
     with scheduler.lock:
+        if stream is None and buffer.writable:
+            target = at_once(array, write=True)
+            if target is not None:
+                np.copyto(target, data)
+                return scheduler.done
+        what = f"write of {buffer.name}"
         on = stream_of(buffer, stream)
         buffer.check_write(array.region, "write()", by_host=True)
         if not array.size:
@@ -382,7 +388,13 @@ def read_now(array: Array) -> Host:
     scheduler = buffer.scheduler
     if scheduler.recording is not None:
         check_not_recording(scheduler, f"a read of {buffer.name}")
+    quick = _copy_at_once(array)
+    if quick is not None:
+        return quick
     wait_for_conflicts(array, write=False, what="the host reads")
+    quick = _copy_at_once(array)
+    if quick is not None:
+        return quick
     with scheduler.lock:
         buffer.check()
         # Another thread may have written meanwhile; a read in stream order settles that.
@@ -397,6 +409,15 @@ def read_now(array: Array) -> Host:
         return arriving.result()
     finish()
     return result
+
+
+def _copy_at_once(array: Array) -> Host | None:
+    buffer = array.buffer
+    with buffer.scheduler.lock:
+        if not buffer.backing.memory.cached:
+            return None
+        seen = at_once(array, write=False)
+        return None if seen is None else seen.copy()
 
 
 def view(array: Array, mode: str) -> Host:

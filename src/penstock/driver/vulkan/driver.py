@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +24,6 @@ _VULKAN_1_2, _VULKAN_1_3 = (1 << 22 | minor << 12 for minor in (2, 3))
 _PUSH_DESCRIPTOR = "VK_KHR_push_descriptor"
 _HOST_IMPORT = "VK_EXT_external_memory_host"
 _ROBUSTNESS = "VK_EXT_robustness2"
-_SEVERAL_CORES = (os.cpu_count() or 1) > 1  # else who waits awake keeps the work from being done
 
 #: Optional features that are switched on wherever the device has them, by structure.
 _FEATURES = {
@@ -382,7 +380,7 @@ class VulkanDriver:
     def wait(self, points: Sequence[tuple[VulkanTimeline, int]], timeout_ns: int) -> bool:
         # Structures are reused, and several threads may be waiting: each takes one for itself.
         waiting = self._spare_waits.pop() if self._spare_waits else WaitInfo()
-        if timeout_ns and len(points) == 1 and _SEVERAL_CORES and waiting.comes_soon(*points[0]):
+        if timeout_ns and len(points) == 1 and waiting.comes_soon(*points[0]):
             self._spare_waits.append(waiting)
             return True
         result = self.call.vkWaitSemaphores(self.handle, waiting.of(points), timeout_ns)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.driver.vulkan.api import C, check, load
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from penstock.driver.vulkan.driver import VulkanDriver
 
 _MOMENT = 1e-4  # seconds: what it may take to fall asleep and be woken
+_let_others_run = getattr(os, "sched_yield", partial(time.sleep, 0))
 
 
 class VulkanTimeline:
@@ -60,7 +63,10 @@ class WaitInfo:
         self._reached = ffi.new("uint64_t *")
 
     def comes_soon(self, timeline: VulkanTimeline, value: int) -> bool:
-        """Look for the value again and again for a moment, rather than sleep and be woken."""
+        """Look for the value again and again for a moment, rather than sleep and be woken.
+
+        Between two looks others may run: it may be the driver's own thread that needs the core.
+        """
         get, device, semaphore, reached = (
             timeline.get, timeline.device, timeline.semaphore, self._reached,
         )  # fmt: skip
@@ -73,6 +79,7 @@ class WaitInfo:
                 return True
             if time.perf_counter() >= until:
                 return False
+            _let_others_run()
 
     def of(self, points: Sequence[tuple[VulkanTimeline, int]]) -> C:
         if len(points) > self._room:
