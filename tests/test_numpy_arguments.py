@@ -321,3 +321,19 @@ def test_threads(threaded_device: ps.Device) -> None:
     for thread in threads:
         thread.join()
     assert not failures, failures
+
+
+def test_what_is_in_flight_is_bounded(
+    any_device: ps.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.carrying._ROOM", 0)
+    size, rounds = 1 << 16, 100
+    dev = any_device
+    y = dev.zeros((rounds, size), np.uint32)
+    before = dev.memory.used
+    peak = 0
+    for number in range(rounds):
+        copy(dev, np.full(size, number, np.uint32), y[number])
+        peak = max(peak, dev.memory.used)
+    assert peak - before <= 10 * 4 * size
+    assert (y.numpy() == np.arange(rounds, dtype=np.uint32)[:, None]).all()

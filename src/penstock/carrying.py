@@ -32,7 +32,9 @@ _WORK = 10_000  # steps to find out whether two arrays share memory
 
 Host = npt.NDArray[Any]
 
-_SPARE = 8  # temporaries that a slot keeps
+_LOOK_AT = 8  # of the temporaries that fit, those used longest ago
+_FEW, _MANY = 8, 256  # temporaries that a slot keeps, if they are large, and if they are small
+_ROOM = 1 << 24  # bytes from which on they are large, all together
 
 
 class Carried(NamedTuple):
@@ -103,25 +105,47 @@ def bring_back(carried: list[Carried], stream: Stream, value: int) -> None:
                 _empty(each)
     with scheduler.lock:
         for each in carried:
-            if not each.in_place and len(each.slot.spare) < _SPARE:
-                each.slot.spare.append(each.array)
+            if not each.in_place:
+                spare = each.slot.spare
+                spare.append(each.array)
+                if len(spare) > _kept(each.array.nbytes):
+                    spare.pop(0)
 
 
 def _temporary(
     device: Device, slot: Slot, shape: tuple[int, ...], dtype: np.dtype[Any], name: str
 ) -> Array:
-    """An array that no call and no launch in flight uses."""
-    with device.scheduler.lock:
-        for number, array in enumerate(slot.spare):
-            if array.shape == shape and array.dtype == dtype:
-                history = array.buffer.backing.history
-                for lane in history.pending():
-                    lane.owner.poll()
-                if not history.pending():
-                    return slot.spare.pop(number)
-        if len(slot.spare) == _SPARE:
-            slot.spare.pop(0)
-    return device.empty(shape, dtype, name=name)
+    """An array that no call and no launch in flight uses.
+
+    A program that launches with new data again and again and waits for nothing is held back here,
+    once what it has in flight takes up too much memory.
+    """
+    scheduler = device.scheduler
+    with scheduler.lock:
+        fitting = [
+            number
+            for number, array in enumerate(slot.spare)
+            if array.shape == shape and array.dtype == dtype
+        ]
+        for number in fitting[:_LOOK_AT]:
+            history = slot.spare[number].buffer.backing.history
+            for lane in history.pending():
+                lane.owner.poll()
+            if not history.pending():
+                return slot.spare.pop(number)
+        oldest = None
+        if fitting and len(fitting) >= _kept(slot.spare[fitting[0]].nbytes):
+            oldest = slot.spare.pop(fitting[0])
+    if oldest is None:
+        return device.empty(shape, dtype, name=name)
+    points = oldest.buffer.backing.history.pending()
+    scheduler.wait_for(points, None, f"{name} is in flight {len(fitting)} times", buffer=name)
+    return oldest
+
+
+def _kept(nbytes: int) -> int:
+    """How many temporaries of this size a slot keeps, and may have in flight."""
+    return max(_FEW, min(_ROOM // max(1, nbytes), _MANY))
 
 
 def _empty(each: Carried) -> None:
