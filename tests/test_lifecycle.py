@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import OpenDevice
-from kernels import SLOW_ADD, slow_add, slow_copy
+from kernels import SLOW_ADD, kernel, slow_add, slow_copy
 
 import penstock as ps
 
@@ -321,3 +321,42 @@ def test_a_lost_device_tells_everyone(
     monkeypatch.undo()
     time.sleep(0.5)  # the kernel, which is not really lost, must end before its memory goes
     dev.close()
+
+
+def test_a_finaliser_in_the_middle_of_a_command_is_refused(
+    any_device: ps.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the garbage collector ran it between the barrier and the launch that needs it."""
+    dev = any_device
+    run = kernel(dev, SLOW_ADD, "slow_add")
+    x, y = dev.zeros(8, np.uint32), dev.zeros(8, np.uint32)
+    run(x=x, n=8, spin=0, add=1, threads=8)
+    dev.synchronize()
+    refused: list[BaseException] = []
+
+    def finalise() -> None:
+        for use in (
+            lambda: run(x=y, n=8, spin=0, add=1, threads=8),
+            lambda: y[1:].copy_from(y[:-1]),
+            lambda: dev.default_stream.flush(),
+        ):
+            try:
+                use()
+            except ps.NotWhileRecording as error:
+                refused.append(error)
+
+    def dispatch(self: Any, *given: Any) -> None:
+        finalise()
+        real(self, *given)
+
+    with dev.default_stream.batch():
+        run(x=x, n=8, spin=0, add=1, threads=8)
+        recordings = type(dev.default_stream._open)
+        real = recordings.dispatch
+        with monkeypatch.context() as patch:
+            patch.setattr(recordings, "dispatch", dispatch)
+            run(x=x, n=8, spin=0, add=1, threads=8)
+        run(x=y, n=8, spin=0, add=5, threads=8)
+    assert len(refused) == 3
+    assert (x.numpy() == 3).all()
+    assert (y.numpy() == 5).all()

@@ -200,7 +200,8 @@ class Graph(Closing):
                         buffer.check_write(region, "a graph")
                     buffer.backing_for(on, region, "a graph", write=write)
             results = variant.new_results()
-            on.begin(variant.uses).execute(variant.commands)
+            with on.command(variant.uses) as commands:
+                commands.execute(variant.commands)
             if tracing.active:
                 counts = (len(self._nodes), variant.barriers)
                 why = ("%d commands with %d barriers between them", *counts)

@@ -373,7 +373,8 @@ class Kernel(Closing):
                 uses.append(slot_of.use)
             flat = self.bindings(launch.arrays, place, slot_of)
             lo = counts.offset + groups.region.lo
-            on.begin(uses).dispatch_indirect(self.program, flat, block, counts.memory, lo)
+            with on.command(uses) as commands:
+                commands.dispatch_indirect(self.program, flat, block, counts.memory, lo)
             if tracing.active:
                 why = ("%s in groups of %r", self.name, groups.name)
                 tracing.emit("launch", why, at=on.here())

@@ -54,7 +54,13 @@ def __call__(self, *, {parameters}stream=None, threads=None, groups=None, **unkn
         if not counts[0]:
             {nothing}
         uses = ({uses})
-        stream.begin(uses).dispatch(program, ({flat}), block, counts)
+        flat = ({flat})
+        recording = stream.begin(uses)
+        try:
+            recording.dispatch(program, flat, block, counts)
+        except BaseException:
+            stream.abandon()
+            raise
         if tracing.active:
             why = ("%s in %s groups", self.name, counts)
             tracing.emit("launch", why, at=stream.here())
@@ -220,6 +226,6 @@ def _variable(number: int, name: str) -> str:
 #: Names that mean something else in the function.
 _TAKEN = {
     "Array", "MISSING", "as_usual", "at", "backing", "block", "bring_back", "buffer", "carried",
-    "counts", "counts_of", "device", "pack", "program", "result", "results", "ring", "scheduler",
-    "self", "tracing", "unknown", "uses", "value", "what", "why",
+    "counts", "counts_of", "device", "flat", "pack", "program", "recording", "result", "results",
+    "ring", "scheduler", "self", "tracing", "unknown", "uses", "value", "what", "why",
 }  # fmt: skip

@@ -15,12 +15,19 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from penstock import tracing
 from penstock.closing import Closing
 from penstock.copier import Copier
-from penstock.errors import ArgumentError, Closed, Error, OutOfMemory, Timeout
+from penstock.errors import (
+    ArgumentError,
+    Closed,
+    Error,
+    NotWhileRecording,
+    OutOfMemory,
+    Timeout,
+)
 from penstock.event import Event
 from penstock.hazards import ACCESS, Lane, Region, Use, collect_all, needs_of_lane, note_all
 from penstock.memory import Backing
@@ -55,6 +62,7 @@ class Stream(Closing):
         #: the ledger of a ring's memory keeps the stream.
         self.rings: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._open: Recording | None = None
+        self._inside = self._handed_out = False  # whether a command is between `begin` and `note`
         self._sealed = False
         self._loud = False  # whether the host may look at what the recording writes
         self.published = 0  # the value up to which everything is visible to the host
@@ -165,25 +173,53 @@ class Stream(Closing):
     # What the launcher and the transfers call, under the device's lock.
 
     def begin(self, uses: Iterable[Use]) -> Recording:
-        """A recording in which a command with these accesses may come next.
+        """A recording in which a command with these accesses comes next, and then `note`.
 
-        Everything that can fail happens here: before the command, and before `note`.
+        If the command fails, `abandon` comes instead; nothing else in between.
         """
-        lane = self.lane
-        barrier, waits = needs_of_lane(lane, uses)
-        if waits:
-            self.wait_for_lanes(waits)
-        recording = self._open
-        if recording is None or self._sealed:
-            recording = self._start()
-        if barrier:
-            recording.barrier()
+        if self._inside:
+            self._refuse()
+        self._inside = True
+        try:
+            lane = self.lane
+            barrier, waits = needs_of_lane(lane, uses)
+            if waits:
+                self.wait_for_lanes(waits)
+            recording = self._open
+            if recording is None or self._sealed:
+                recording = self._start()
+            self._handed_out = True
+            if barrier:
+                recording.barrier()
+                if tracing.active:
+                    self._tell_barrier(uses)
+                lane.epoch += 1
             if tracing.active:
-                self._tell_barrier(uses)
-            lane.epoch += 1
-        if tracing.active:
-            self._begun_at = recording.mark(end=False)
+                self._begun_at = recording.mark(end=False)
+        except BaseException:
+            self.abandon()
+            raise
         return recording
+
+    def abandon(self) -> None:
+        """The command failed, and is not in the recording."""
+        self._inside = self._handed_out = False
+
+    @contextlib.contextmanager
+    def command(self, uses: Iterable[Use]) -> Iterator[Recording]:
+        """`begin`, and `abandon` if what follows fails. (Launches save themselves the detour.)"""
+        commands = self.begin(uses)
+        try:
+            yield commands
+        except BaseException:
+            self.abandon()
+            raise
+
+    def _refuse(self) -> NoReturn:
+        raise NotWhileRecording(
+            f"{self.name} is in the middle of another command: a finaliser that the garbage "
+            "collector ran there used it; let it leave its work to somebody else"
+        )
 
     def _tell_barrier(self, uses: Iterable[Use]) -> None:
         """Put on the receipt what a barrier is for."""
@@ -202,6 +238,7 @@ class Stream(Closing):
         lane = self.lane
         value = lane.submitted + 1
         note_all(uses, lane, value, what)
+        self._inside = self._handed_out = False
         if not self._loud:
             for history, _, write in uses:
                 if write and not history.quiet:
@@ -243,7 +280,8 @@ class Stream(Closing):
         `of` is what the copy is about, for the receipt: the name of a buffer, and bytes of it.
         """
         uses = ((source.history, source_region, False), (target.history, target_region, True))
-        self.begin(uses).copy(source.memory, target.memory, regions)
+        with self.command(uses) as commands:
+            commands.copy(source.memory, target.memory, regions)
         if tracing.active:
             tracing.emit(
                 "copy", what, nbytes=int(regions[:, 2].sum()), buffer=of[0], lo=of[1].lo,
@@ -258,6 +296,7 @@ class Stream(Closing):
     def publish(self) -> None:
         """Make everything so far visible to the host, once `published` is reached."""
         self.begin(())
+        self.abandon()
         self._loud = True
         self._submit("the host looks at what was not meant for it")
 
@@ -372,6 +411,8 @@ class Stream(Closing):
         recording = self._open
         if recording is None:
             return
+        if self._handed_out:
+            self._refuse()
         lane = self.lane
         value = lane.submitted + 1
         if not self._sealed:

@@ -256,7 +256,8 @@ def fill(array: Array, value: Any, stream: Stream | None) -> Pending[None]:
         backing = buffer.backing_for(on, array.region, what, write=True, overwrite=True)
         uses = ((backing.history, array.region, True),)
         offset = backing.offset + array.region.lo
-        on.begin(uses).fill(backing.memory, offset, array.nbytes, word)
+        with on.command(uses) as commands:
+            commands.fill(backing.memory, offset, array.nbytes, word)
         if tracing.active:
             _emit_fill(array, "device", at=on.here())
         return Pending(scheduler, {on.lane: on.note(uses, what)}, what, value=None)
