@@ -29,7 +29,12 @@ class Mutant:
 
 _SINGLE = [
     # Barriers and visibility.
-    Mutant("no barrier between commands", "stream", "            recording.barrier()\n", ""),
+    Mutant(
+        "no barrier between commands",
+        "stream",
+        "                recording.barrier()\n",
+        "                pass\n",
+    ),
     Mutant(
         "results not published to the host",
         "stream",

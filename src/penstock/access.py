@@ -42,17 +42,15 @@ def at_once(array: Array, *, write: bool) -> Host | None:
     buffer = array.buffer
     backing = buffer.backing
     scheduler = buffer.scheduler
-    seen = array.seen_by_host
     if (
-        seen is None or seen[0] is not backing or not backing.memory.coherent
-        or buffer.closed or scheduler.closed or scheduler.lost is not None
-        or backing.views or (write and buffer.role != "generic") or backing.history.quiet
-        or scheduler.transfers != "auto" or scheduler.host_memory
-        or scheduler.recording is not None or array.nbytes > scheduler.sizes.under_lock
+        not backing.memory.coherent or backing.memory.address is None or backing.views
+        or backing.history.quiet or (write and buffer.role != "generic") or buffer.closed
+        or scheduler.closed or scheduler.lost is not None or scheduler.recording is not None
+        or scheduler.transfers != "auto" or array.nbytes > scheduler.sizes.under_lock
         or tracing.active or pending_conflicts(buffer, array.region, write)
     ):  # fmt: skip
         return None
-    return seen[1]
+    return host_array(array, backing)
 
 
 def stream_of(buffer: Buffer, stream: Stream | None) -> Stream:

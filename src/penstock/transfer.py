@@ -119,11 +119,13 @@ def write(
     buffer = array.buffer
     scheduler = buffer.scheduler
     with scheduler.lock:
-        if stream is None and buffer.writable:
-            target = at_once(array, write=True)
-            if target is not None:
-                np.copyto(target, data)
-                return scheduler.done
+        if stream is not None:
+            scheduler.stream_or_default(stream)
+        target = at_once(array, write=True) if buffer.writable else None
+        if target is not None:
+            check_host_memory(scheduler, data, write=False, what="the source")
+            np.copyto(target, data)
+            return scheduler.done
         what = f"write of {buffer.name}"
         on = stream_of(buffer, stream)
         buffer.check_write(array.region, "write()", by_host=True)
