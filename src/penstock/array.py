@@ -21,7 +21,7 @@ from penstock.errors import (
     ShapeMismatch,
     Unsupported,
 )
-from penstock.hazards import Region, Use
+from penstock.hazards import Use
 from penstock.layout import Index, Layout, contiguous_strides, index_layout, region_of
 from penstock.pending import Pending
 from penstock.roles import AppendHistory, Role
@@ -293,22 +293,41 @@ class Array(Closing):
     @property
     def length(self) -> int:
         """How much of an append-only array is written: whole rows, from the first on."""
-        history = self._appended()
-        first = history.written[0] if history.written else Region(0, 0)
-        if first.lo > self.region.lo:
+        history = self.appended
+        if not history.written or history.written[0].lo > self.region.lo:
             return 0
+        first = history.written[0]
         for count, stride in zip(self.shape, self.strides, strict=True):
             if history.pitch and count * stride == history.pitch:  # appended as a[:, length]
                 return first.width // stride if first.pitch else count
         return min(len(self), max(0, first.hi - self.region.lo) // max(1, self.strides[0]))
 
-    def reset(self) -> None:
+    @property
+    def counter(self) -> Array:
+        """How much of an append-only array the device was told of: one uint32 in its memory."""
+        return self.device.counting.counter(self)
+
+    def advance(self, rows: int = 1, *, axis: int = 0, stream: Stream | None = None) -> None:
+        """Move the counter of an append-only array on, past rows that were appended to it.
+
+        While a graph is recorded: its kernels append so many rows at every replay, from
+        `counter` on, and the counter moves on at this place.
+        """
+        self.device.counting.advance(self, rows, axis, stream)
+
+    def reset(self, stream: Stream | None = None) -> None:
         """Let an append-only array be written from its start again; waits for nothing."""
         with self.buffer.scheduler.lock:
             self.buffer.check()
-            self._appended().written.clear()
+            history = self.appended
+            if history.counter is not None:
+                history.counter.fill(0, stream)
+            history.written.clear()
+            history.told = 0
 
-    def _appended(self) -> AppendHistory:
+    @property
+    def appended(self) -> AppendHistory:
+        """The ledger page of an append-only array."""
         history = self.buffer.backing.history
         if not isinstance(history, AppendHistory):
             raise RoleViolation(f"array {self.name!r} has the role {self.role!r}, not 'append'")

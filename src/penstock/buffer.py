@@ -91,7 +91,7 @@ class Buffer:
         self.backing = fresh or self.new_backing()
         new_page = self.backing.history
         if isinstance(new_page, AppendHistory) and isinstance(old.history, AppendHistory):
-            new_page.written = list(old.history.written)
+            new_page.follow(old.history)
         self._old.append(old)
         self.scheduler.retire(old)
         if tracing.active:

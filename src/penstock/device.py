@@ -16,6 +16,7 @@ from penstock import adoption, tracing, transfer
 from penstock.array import Array
 from penstock.buffer import Buffer
 from penstock.closing import Closing
+from penstock.counting import Counting
 from penstock.driver.protocol import DeviceInfo, Driver, Reference
 from penstock.dtypes import Shape, as_dtype, as_shape
 from penstock.elementwise import Elementwise
@@ -87,6 +88,7 @@ class Device(Closing):
             raise
         self.default_stream = self.stream(name="default stream")
         self.reductions = Reductions(self)
+        self.counting = Counting(self)
 
     # Arrays.
 

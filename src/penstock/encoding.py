@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from penstock.array import Array
 from penstock.buffer import Buffer
+from penstock.errors import RoleViolation
 from penstock.hazards import History, Lane, Region, Use, needs_of_lane, note_all
 from penstock.kernel import Kernel
 from penstock.memory import Backing
@@ -55,6 +56,7 @@ class LaunchNode(NamedTuple):
         kernel = self.kernel
         given = {name: encoder.value(value) for name, value in self.given.items()}
         launch = kernel.prepare(given, encoder.value(self.threads), encoder.value(self.groups))
+        kernel.check_writes(launch.arrays, encoder.growing)
         uses: list[BufferUse] = [
             (array.buffer, array.region, slot.writes)
             for slot, array in zip(kernel.slots, launch.arrays, strict=True)
@@ -143,9 +145,11 @@ class Encoder:
     """Puts recorded commands into driver commands, with the barriers they need among themselves."""
 
     def __init__(
-        self, variant: Variant, recorded: Mapping[str, Array], values: Mapping[str, Any]
-    ) -> None:
+        self, variant: Variant, recorded: Mapping[str, Array], values: Mapping[str, Any],
+        growing: Collection[Buffer],
+    ) -> None:  # fmt: skip
         self._variant = variant
+        self.growing = growing  # where every replay writes other bytes than the one before
         self._recorded = recorded
         self._values = values
         self._lane = Lane("a graph", None)
@@ -172,6 +176,10 @@ class Encoder:
         array.buffer.check()
         if write:
             array.buffer.check_write(array.region, "a graph")
+            if array.buffer in self.growing:
+                raise RoleViolation(
+                    f"a graph advances array {array.name!r}, so that only its kernels may write it"
+                )
         return array
 
     def room(self, like: Array) -> Array:
@@ -220,7 +228,8 @@ class Encoder:
             self._lane.epoch += 1
         note_all(local, self._lane, 1, what)
         for buffer, region, write in uses:
-            self.touched[buffer, region] = write or self.touched.get((buffer, region), False)
+            writes = write and buffer not in self.growing
+            self.touched[buffer, region] = writes or self.touched.get((buffer, region), False)
         return commands
 
 
@@ -257,9 +266,10 @@ class Variant:
         return len(self._free) < len(self._slots)
 
     def encode(
-        self, nodes: list[Node], recorded: Mapping[str, Array], values: Mapping[str, Any]
-    ) -> None:
-        encoder = Encoder(self, recorded, values)
+        self, nodes: list[Node], recorded: Mapping[str, Array], values: Mapping[str, Any],
+        growing: Collection[Buffer],
+    ) -> None:  # fmt: skip
+        encoder = Encoder(self, recorded, values, growing)
         self.commands.begin()
         for node in nodes:
             node.encode(encoder)

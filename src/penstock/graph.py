@@ -25,6 +25,7 @@ from penstock.access import check_not_recording
 from penstock.array import Array
 from penstock.buffer import Buffer
 from penstock.closing import Closing
+from penstock.counting import Growth
 from penstock.encoding import CopyNode, FillNode, LaunchNode, Node, Scalar, Variant, WriteNode
 from penstock.errors import (
     ArgumentError,
@@ -40,6 +41,7 @@ from penstock.sources import as_array
 
 if TYPE_CHECKING:
     from penstock.device import Device
+    from penstock.hazards import Use
     from penstock.scheduler import Scheduler
     from penstock.stream import Stream
 
@@ -98,6 +100,7 @@ class Graph(Closing):
                 self._scalars[name] = Scalar(name, _frozen(value))
         self._nodes: list[Node] = []
         self._kernels: set[Kernel] = set()
+        self._growths: dict[Buffer, Growth] = {}
         self._thread = threading.get_ident()
         self._variants: dict[tuple[Any, ...], deque[Variant]] = {}
         self._recorded = self._closed = False
@@ -116,6 +119,7 @@ class Graph(Closing):
             scheduler.recording = self
         try:
             yield self
+            self._check_appends()
             self._recorded = True
         finally:
             scheduler.recording = None
@@ -146,7 +150,10 @@ class Graph(Closing):
         threads, groups = _frozen(threads), _frozen(groups)
         with self._scheduler.lock:
             now = {name: self._now(value) for name, value in given.items()}
-            kernel.prepare(now, self._now(threads), self._now(groups))
+            launch = kernel.prepare(now, self._now(threads), self._now(groups))
+            # Whether the graph lets them grow, it may say later.
+            appended = {array.buffer for array in launch.arrays if array.role == "append"}
+            kernel.check_writes(launch.arrays, appended)
             self._nodes.append(LaunchNode(kernel, given, threads, groups))
             self._kernels.add(kernel)
         return None if kernel.results is None else Recorded(self._scheduler, {}, kernel.what)
@@ -171,6 +178,21 @@ class Graph(Closing):
         scheduler.flush(block.memory, lo, hi)
         self._nodes.append(WriteNode(content, target))
         return Recorded(scheduler, {}, what)
+
+    def grow(self, growth: Growth) -> None:
+        """Let every replay append to an array."""
+        if growth.array.buffer in self._growths:
+            raise ArgumentError(
+                f"array {growth.array.name!r} is advanced twice; say once by how much a replay "
+                "advances it"
+            )
+        self._growths[growth.array.buffer] = growth
+
+    def _check_appends(self) -> None:
+        for node in self._nodes:
+            if isinstance(node, LaunchNode):
+                arrays = [node.given[slot.name] for slot in node.kernel.slots]
+                node.kernel.check_writes(arrays, self._growths)
 
     def _now(self, value: Any) -> Any:
         return value.value if isinstance(value, Scalar) else value
@@ -199,8 +221,11 @@ class Graph(Closing):
                     if write and buffer.sealed:
                         buffer.check_write(region, "a graph")
                     buffer.backing_for(on, region, "a graph", write=write)
+            uses = variant.uses
+            if self._growths:
+                uses = [*uses, *(self._room_for(growth, on) for growth in self._growths.values())]
             results = variant.new_results()
-            with on.command(variant.uses) as commands:
+            with on.command(uses) as commands:
                 commands.execute(variant.commands)
             if tracing.active:
                 counts = (len(self._nodes), variant.barriers)
@@ -208,7 +233,9 @@ class Graph(Closing):
                 tracing.emit("replay", why, at=on.here())
             if results:
                 on.expect_result()
-            value = on.note(variant.uses, "a graph")
+            value = on.note(uses, "a graph")
+            for growth in self._growths.values():
+                growth.grown()
             variant.replayed(on.lane, value)
         for result in results:
             result.launched(on.lane, value)
@@ -218,6 +245,12 @@ class Graph(Closing):
         if not results:
             return Pending(scheduler, points, "a graph", value=None)
         return Pending(scheduler, points, "a graph", lambda: tuple(r.result() for r in results))
+
+    def _room_for(self, growth: Growth, stream: Stream) -> Use:
+        """The rows that a replay appends, with no view in the way."""
+        use = growth.next_use()
+        growth.array.buffer.backing_for(stream, use[1], "a graph", write=True)
+        return use
 
     def close(self) -> None:
         """Give back what replays need; those in flight finish first. Safe to call twice."""
@@ -314,7 +347,7 @@ class Graph(Closing):
         variant = self._spare()
         try:
             variant = variant or Variant(self._scheduler)
-            variant.encode(self._nodes, self._arrays, values)
+            variant.encode(self._nodes, self._arrays, values, self._growths)
         except BaseException as error:
             self._scheduler.note_failure(error)
             if variant is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 import os
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -41,6 +41,7 @@ from penstock.slots import ArgumentRing, ResultSlot, ResultSlots
 from penstock.spirv import Interface, reflect
 
 if TYPE_CHECKING:
+    from penstock.buffer import Buffer
     from penstock.carrying import Carried
     from penstock.device import Device
     from penstock.driver.protocol import Reference
@@ -325,11 +326,14 @@ class Kernel(Closing):
         if self.scheduler.closed or self.scheduler.lost is not None or self._closed:
             self._explain_closed()
         for slot in self.slots:
-            array = given[slot.name]
-            self.check_array(slot, array, given)
-            if slot.writes and array.buffer.guarded:
-                array.buffer.check_write(array.region, self.what)
+            self.check_array(slot, given[slot.name], given)
         return Launch(self, tuple(given[slot.name] for slot in self.slots), block, counts)
+
+    def check_writes(self, arrays: Iterable[Array], growing: Collection[Buffer]) -> None:
+        """Raise unless the roles of the arrays that it writes allow it, but for growing ones."""
+        for slot, array in zip(self.slots, arrays, strict=True):
+            if slot.writes and array.buffer.guarded and array.buffer not in growing:
+                array.buffer.check_write(array.region, self.what)
 
     def bindings(
         self, arrays: Iterable[Array], block: tuple[int, int], result: ResultSlot | None

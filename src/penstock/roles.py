@@ -20,7 +20,7 @@ at the end of every submission.
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from penstock.errors import InvalidValue
 from penstock.hazards import History, Lane, Region
@@ -38,13 +38,20 @@ def as_role(role: str) -> Role:
 class AppendHistory(History):
     """A ledger page that also remembers which bytes were written since the last reset."""
 
-    __slots__ = ("pitch", "written")
+    __slots__ = ("counter", "pitch", "told", "written")
 
     def __init__(self, so_far: History) -> None:
         super().__init__()
         self.reads, self.writes = so_far.reads, so_far.writes
         self.written: list[Region] = []
         self.pitch = 0  # of rows that were appended side by side
+        self.told = 0  # rows that the device was told of, and where: see `penstock.counting`
+        self.counter: Any = None
+
+    def follow(self, earlier: AppendHistory) -> None:
+        """Be of other memory with the same content."""
+        self.written = list(earlier.written)
+        self.pitch, self.told, self.counter = earlier.pitch, earlier.told, earlier.counter
 
     def note(self, region: Region, write: bool, lane: Lane, value: int, what: str) -> None:
         if write:
