@@ -330,3 +330,19 @@ def test_roles_work_where_memory_is_not_mapped(shared_device: OpenDevice) -> Non
     assert (log.numpy() == counted()).all()
     with pytest.raises(ps.RoleViolation):
         log[1].fill(0)
+
+
+def test_reads_of_a_weight_in_many_slices_are_one_to_the_ledger(any_device: ps.Device) -> None:
+    device = any_device
+    weight = device.array(np.arange(64 * N, dtype=np.uint32).reshape(64, N), role="weight")
+    target = device.zeros((64, N), np.uint32)
+    for row in range(64):
+        slow_copy(weight[row], target[row], spin=0)
+    assert len(weight.buffer.backing.history.reads) == 1
+    with device.record() as graph:
+        for row in range(64):
+            slow_copy(weight[row], target[63 - row], spin=0)
+    graph.replay()
+    assert len(weight.buffer.backing.history.reads) == 1
+    weight.close()  # in use until the replay is done
+    assert (target.numpy()[::-1].ravel() == np.arange(64 * N)).all()

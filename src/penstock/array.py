@@ -47,7 +47,7 @@ class Bound:
     def __init__(self, array: Array) -> None:
         self.backing = backing = array.buffer.backing
         self.place = (backing.memory.handle, backing.offset + array.region.lo, array.nbytes)
-        self.reading: Use = (backing.history, array.region, False)
+        self.reading: Use = (backing.history, array.buffer.read_region(array.region), False)
         self.writing: Use = (backing.history, array.region, True)
 
 

@@ -31,7 +31,7 @@ class Buffer:
 
     __slots__ = (
         "__weakref__", "_old", "backing", "closed", "graphs", "guarded", "name", "nbytes", "pinned",
-        "role", "scheduler", "sealed", "writable",
+        "role", "scheduler", "sealed", "whole", "writable",
     )  # fmt: skip
 
     def __init__(
@@ -47,6 +47,7 @@ class Buffer:
         self.scheduler = scheduler
         self.backing = backing
         self.nbytes = nbytes
+        self.whole = Region(0, nbytes)
         self.name = name
         self.pinned = pinned
         self.writable = writable
@@ -107,6 +108,14 @@ class Buffer:
             fresh.history = AppendHistory(fresh.history)
         fresh.history.quiet = history.quiet
         return fresh
+
+    def read_region(self, region: Region) -> Region:
+        """The bytes that a read of these is written down as.
+
+        Nothing conflicts with reads of a sealed weight, which may be made in thousands of slices,
+        so they all count as one: the ledger only has to know how long they last.
+        """
+        return self.whole if self.sealed else region
 
     def views_of(self, region: Region) -> list[Shown]:
         """The live host views that show any of these bytes."""
@@ -221,7 +230,7 @@ class Buffer:
             stream.wait_for_lanes({lane: value})
 
     def _copy_all(self, stream: Stream, fresh: Backing) -> None:
-        whole = Region(0, self.nbytes)
+        whole = self.whole
         rows = np.array([[self.backing.offset, fresh.offset, self.nbytes]], np.uint64)
         stream.copy(
             self.backing,

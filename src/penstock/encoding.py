@@ -58,8 +58,9 @@ class LaunchNode(NamedTuple):
         launch = kernel.prepare(given, encoder.value(self.threads), encoder.value(self.groups))
         kernel.check_writes(launch.arrays, encoder.growing)
         uses: list[BufferUse] = [
-            (array.buffer, array.region, slot.writes)
+            (buffer, array.region if slot.writes else buffer.read_region(array.region), slot.writes)
             for slot, array in zip(kernel.slots, launch.arrays, strict=True)
+            for buffer in (array.buffer,)
         ]
         result = encoder.result(kernel) if kernel.results is not None else None
         block, place = encoder.block(kernel, launch.block)
