@@ -21,7 +21,7 @@ from penstock.llm.errors import ModelError
 from penstock.llm.modelfile import ModelFile
 from penstock.llm.safetensors_file import read_json
 
-_MOST_STEPS = 500_000  # loop rounds, calls, and kilobytes touched by one rendering
+_MOST_STEPS = 300_000  # loop rounds, calls, and kilobytes touched by one rendering
 _LONGEST_TEXT = 1 << 24
 _MOST_ITEMS = 1 << 17  # in one value, counted through
 _LARGEST_NUMBER = 1 << 63
@@ -208,15 +208,16 @@ def _check_call(name: str, arguments: Sequence[Any]) -> None:
         return  # bounded by the sandbox, and counted where it is looped over
     if any(isinstance(value, int) and abs(value) > _LARGEST_ARGUMENT for value in arguments[1:]):
         raise ModelError(f"the chat template calls {name} with an absurd number")
-    whole = sum(len(value) for value in arguments if isinstance(value, str))
     if name == "replace" and len(arguments) >= 3 and isinstance(arguments[2], str):
         text, old = str(arguments[0]), str(arguments[1])
         if (text.count(old) * len(arguments[2])) > _LONGEST_TEXT:
             raise ModelError("the chat template makes too much text with replace")
-    if name == "join":
-        items = [value for value in arguments if not isinstance(value, str)]
-        lengths = sum(len(item) for item in items if hasattr(item, "__len__"))
-        if whole * max(1, lengths) > _LONGEST_TEXT:
+    if name == "join" and len(arguments) >= 2:
+        # Separator and items, or the other way round. What has no length ends with the budget.
+        one, other = (
+            len(value) if hasattr(value, "__len__") else _MOST_STEPS for value in arguments[:2]
+        )
+        if one * other > _LONGEST_TEXT:
             raise ModelError("the chat template makes too much text with join")
     if name in ("format", "mod") and arguments and _WIDE.search(str(arguments[0])):
         raise ModelError("the chat template formats with an absurd width")

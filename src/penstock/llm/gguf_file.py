@@ -19,7 +19,7 @@ from penstock.llm.errors import ModelError
 from penstock.llm.kinds import GGUF_NUMBERS
 from penstock.llm.tensors import MOST_TENSORS, Tensor, check_apart, mapped, tensor_at
 
-_SCALARS: dict[int, str] = {
+SCALARS: dict[int, str] = {
     0: "u1", 1: "i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?", 10: "<u8",
     11: "<i8", 12: "<f8",
 }  # fmt: skip
@@ -130,7 +130,7 @@ class _Cursor:
         return _decoded(f"{self.path}: {what}", self.data[at : at + length])
 
     def scalar(self, number: int, what: str) -> Any:
-        dtype = np.dtype(_SCALARS[number])
+        dtype = np.dtype(SCALARS[number])
         at = self.take(dtype.itemsize, what)
         if dtype.kind == "b" and self.data[at] > 1:
             raise ModelError(f"{self.path}: {what} is neither true nor false")
@@ -140,10 +140,10 @@ class _Cursor:
         number, count = self.u32(f"the type of {what}"), self.u64(f"the length of {what}")
         if number == _STRING:
             return self._strings(count, what)
-        if number not in _SCALARS:
+        if number not in SCALARS:
             kind = "arrays" if number == _ARRAY else f"unknown type {number}"
             raise ModelError(f"{self.path}: {what} is an array of {kind}, which is not supported")
-        dtype = np.dtype(_SCALARS[number])
+        dtype = np.dtype(SCALARS[number])
         return np.frombuffer(self.data, dtype, count, self.take(count * dtype.itemsize, what))
 
     def _strings(self, count: int, what: str) -> Strings:
@@ -188,7 +188,7 @@ def _metadata(cursor: _Cursor, count: int) -> dict[str, Any]:
             metadata[key] = cursor.text(what, _LONGEST_TEXT)
         elif number == _ARRAY:
             metadata[key] = cursor.array(what)
-        elif number in _SCALARS:
+        elif number in SCALARS:
             metadata[key] = cursor.scalar(number, what)
         else:
             raise ModelError(f"{cursor.path}: {what} has the unknown type {number}")

@@ -122,7 +122,7 @@ def _checked(path: Path, config: Config, tensors: dict[str, Tensor]) -> Mapping[
     """The tensors, if they are exactly those that the config asks for."""
     kept = {name: one for name, one in tensors.items() if not _IGNORED.fullmatch(name)}
     known: set[str] = set()
-    for name, shape, needed in _wanted(config):
+    for name, shape, needed in wanted_tensors(config):
         known.add(name)
         tensor = kept.get(name)
         if tensor is None:
@@ -147,7 +147,7 @@ def _checked(path: Path, config: Config, tensors: dict[str, Tensor]) -> Mapping[
     return MappingProxyType(kept)
 
 
-def _wanted(config: Config) -> list[tuple[str, tuple[int, ...], bool]]:
+def wanted_tensors(config: Config) -> list[tuple[str, tuple[int, ...], bool]]:
     """Name and shape of every tensor there may be, and whether it must be."""
     hidden, ffn = config.hidden, config.ffn
     queries, keys = config.heads * config.head_size, config.kv_heads * config.head_size

@@ -425,7 +425,7 @@ def _byte_table(
     return table
 
 
-def _byte_characters() -> dict[str, int]:
+def byte_characters() -> dict[str, int]:
     """The characters that stand for bytes: themselves if printable, else from U+0100 on."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
@@ -434,7 +434,7 @@ def _byte_characters() -> dict[str, int]:
     }
 
 
-_BYTES = _byte_characters()
+_BYTES = byte_characters()
 
 
 def _byte_level_bytes(name: str) -> bytes:

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +21,7 @@ import numpy.typing as npt
 import penstock as ps
 from penstock.llm.errors import ModelError
 from penstock.llm.modelfile import ModelFile
+from penstock.llm.progress import Bar
 from penstock.llm.tensors import Tensor
 
 Progress: TypeAlias = Callable[[int, int], None]  # bytes done, bytes in all
@@ -89,7 +88,9 @@ def place(
         for tensors in _by_file(model.tensors):
             adopted |= _adopted(device, tensors)
     rest = [tensor for name, tensor in model.tensors.items() if name not in adopted]
-    pieces = adopted | _copied(device, rest, _Bar() if progress is None else progress or _silent)
+    pieces = adopted | _copied(
+        device, rest, Bar("copying weights") if progress is None else progress or _silent
+    )
     return Weights(
         (name, Weight(name, one.kind, one.rows, one.columns, tuple(pieces[name])))
         for name, one in model.tensors.items()
@@ -246,23 +247,6 @@ def _copied(device: ps.Device, tensors: list[Tensor], progress: Progress) -> dic
 
 def _silent(done: int, total: int) -> None:
     pass
-
-
-class _Bar:
-    """A line on the terminal that fills up; nothing where stderr is not one."""
-
-    def __init__(self) -> None:
-        self._shown = 0.0
-
-    def __call__(self, done: int, total: int) -> None:
-        now = time.monotonic()
-        if not sys.stderr.isatty() or (done < total and now - self._shown < 0.1):
-            return
-        self._shown = now
-        bar = "█" * (30 * done // max(1, total))
-        end = "\n" if done >= total else ""
-        sys.stderr.write(f"\rcopying weights |{bar:30}| {done >> 20:,} of {total >> 20:,} MiB{end}")
-        sys.stderr.flush()
 
 
 def _alignment(device: ps.Device) -> int:
