@@ -22,8 +22,9 @@ from penstock.llm.modelfile import ModelFile
 from penstock.llm.safetensors_file import read_json
 
 _MOST_STEPS = 300_000  # loop rounds, calls, and kilobytes touched by one rendering
+_CALL = 10  # steps that a call counts for
 _LONGEST_TEXT = 1 << 24
-_MOST_ITEMS = 1 << 17  # in one value, counted through
+_MOST_ITEMS = 1 << 16  # in one value, counted through
 _LARGEST_NUMBER = 1 << 63
 _LARGEST_ARGUMENT = 1 << 16  # of what could be a width, count or indent
 _LONGEST_TEMPLATE = 1 << 20
@@ -184,7 +185,7 @@ def _count_items(value: Any) -> None:
             left -= 1
         if left < 0 or text < 0:
             raise ModelError("the chat template builds a value that is too large")
-    _BUDGET.get().take(((_MOST_ITEMS - left) >> 4) + ((_LONGEST_TEXT - text) >> 10))
+    _BUDGET.get().take(((_MOST_ITEMS - left) >> 2) + ((_LONGEST_TEXT - text) >> 10))
 
 
 def _joined(parts: Iterable[Any]) -> str:
@@ -201,7 +202,7 @@ def _joined(parts: Iterable[Any]) -> str:
 
 def _check_call(name: str, arguments: Sequence[Any]) -> None:
     """Refuse a call that could make much out of little. The first argument is what it works on."""
-    _BUDGET.get().take(1)
+    _BUDGET.get().take(_CALL)
     for value in arguments:
         _bounded(value)
     if name == "safe_range":

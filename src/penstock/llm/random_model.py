@@ -84,7 +84,7 @@ def write_random_model(
     """
     if kind not in TYPES:
         raise ModelError(f"type {kind!r} cannot be written; there are {', '.join(TYPES)}")
-    metadata = _keys(shape, kind) | (_byte_tokenizer(shape.vocabulary) if tokenizer else {})
+    metadata = metadata_of(shape, kind) | (_byte_tokenizer(shape.vocabulary) if tokenizer else {})
     tensors = [
         _tensor(name, dimensions, _kind_of(name, dimensions, kind, shape.layers), seed)
         for name, dimensions, needed in wanted_tensors(shape)
@@ -93,7 +93,8 @@ def write_random_model(
     write_gguf(path, metadata, tensors, progress)
 
 
-def _keys(shape: Config, kind: str) -> dict[str, Any]:
+def metadata_of(shape: Config, kind: str) -> dict[str, Any]:
+    """The keys of a GGUF file of this shape."""
     arch = shape.architecture
     return {
         "general.architecture": arch,
