@@ -89,6 +89,8 @@ FEATURES = {
     "answers marked for training": ("{% generation %}x{% endgeneration %}", "x"),
     "recursive loops": ("{% for i in [[], [[]]] recursive %}({{ loop(i) }}){% endfor %}",
                         "()(())"),
+    "no tools": ("{{ tools is none }}{{ documents is none }}{{ other is defined }}",
+                 "TrueTrueFalse"),
     "numbers": ("{{ 7 // 2 }}{{ 7 % 4 }}{{ 2 ** 3 }}{{ 1 / 2 }}{{ -1 }}", "3380.5-1"),
 }  # fmt: skip
 
@@ -97,6 +99,16 @@ FEATURES = {
 def test_what_templates_use(what: str) -> None:
     template, expected = FEATURES[what]
     assert render(template) == expected
+
+
+@pytest.mark.parametrize("what", FEATURES)
+def test_transformers_renders_the_same(what: str) -> None:
+    theirs = pytest.importorskip("transformers.utils.chat_template_utils")
+    template, expected = FEATURES[what]
+    (text,), _ = theirs.render_jinja_template(
+        [HI], chat_template=template, bos_token="<s>", eos_token="</s>"
+    )
+    assert text == expected
 
 
 def test_variables_and_the_date() -> None:

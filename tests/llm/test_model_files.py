@@ -49,7 +49,7 @@ def test_penstock_alone_loads_nothing_of_it() -> None:
 @pytest.mark.parametrize("which", ["tiny-random-qwen3", "stories260K-qwen3"])
 def test_shared_models_are_the_same_in_both_formats(which: str) -> None:
     ours, theirs = open_model(shared(f"{which}/{which}-F32.gguf")), open_model(shared(which))
-    assert (ours.format, theirs.format) == ("gguf", "hf")
+    assert (ours.format, theirs.format) == ("gguf", "safetensors")
     assert theirs.config.norm_epsilon == pytest.approx(ours.config.norm_epsilon)
     same = dataclasses.replace(theirs.config, norm_epsilon=ours.config.norm_epsilon)
     assert same == ours.config

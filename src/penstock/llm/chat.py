@@ -64,7 +64,8 @@ class ChatTemplate:
         A message is `{"role": "user", "content": "…"}`. `variables` are what the template knows
         besides: `enable_thinking=False`, `tools=[…]`.
         """
-        given = self._tokens | variables
+        # Templates ask whether there are tools, not whether there is the name.
+        given = {"tools": None, "documents": None} | self._tokens | variables
         with _on_budget("the chat template cannot be rendered"):
             return _joined(
                 self._template.generate(

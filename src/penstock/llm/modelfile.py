@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -40,22 +40,15 @@ class ModelFile:
     """A model that is open: mapped into memory, and checked.
 
     `metadata` are the keys of a GGUF file; of safetensors there are none, and what would be in them
-    is in files beside `path`.
+    is in files in `directory`.
     """
 
     path: Path
+    directory: Path
+    format: Literal["gguf", "safetensors"]
     config: Config
     tensors: Mapping[str, Tensor] = field(repr=False)
     metadata: Mapping[str, Any] = field(repr=False)
-
-    @property
-    def format(self) -> str:
-        return "gguf" if self.path.is_file() and self.path.suffix != ".safetensors" else "hf"
-
-    @property
-    def directory(self) -> Path:
-        """Where the files beside the model are."""
-        return self.path if self.path.is_dir() else self.path.parent
 
     @property
     def rope_factors(self) -> npt.NDArray[np.float32] | None:
@@ -97,11 +90,15 @@ def _open_gguf(path: Path) -> ModelFile:
         qk_norm="blk.0.attn_q_norm.weight" in tensors,
         biases=_has_biases(tensors),
     )
-    return ModelFile(path, config, _checked(path, config, tensors), MappingProxyType(metadata))
+    tensors = _checked(path, config, tensors)
+    return ModelFile(
+        path, path.parent, "gguf", config, MappingProxyType(tensors), MappingProxyType(metadata)
+    )
 
 
 def _open_directory(path: Path, files: list[Path]) -> ModelFile:
-    described = files[0].parent / "config.json"
+    directory = files[0].parent
+    described = directory / "config.json"
     config = configs.from_json(str(described), read_json(described))
     tensors = read_safetensors(files)
     if config.tied:
@@ -111,14 +108,17 @@ def _open_directory(path: Path, files: list[Path]) -> ModelFile:
         qk_norm="blk.0.attn_q_norm.weight" in tensors,
         biases=_has_biases(tensors),
     )
-    return ModelFile(path, config, _checked(path, config, tensors), MappingProxyType({}))
+    tensors = _checked(path, config, tensors)
+    return ModelFile(
+        path, directory, "safetensors", config, MappingProxyType(tensors), MappingProxyType({})
+    )
 
 
 def _has_biases(tensors: Mapping[str, Tensor]) -> bool:
     return any(name.endswith(".bias") for name in tensors)
 
 
-def _checked(path: Path, config: Config, tensors: dict[str, Tensor]) -> Mapping[str, Tensor]:
+def _checked(path: Path, config: Config, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The tensors, if they are exactly those that the config asks for."""
     kept = {name: one for name, one in tensors.items() if not _IGNORED.fullmatch(name)}
     known: set[str] = set()
@@ -144,7 +144,7 @@ def _checked(path: Path, config: Config, tensors: dict[str, Tensor]) -> Mapping[
             f"{path}: tensor {unknown!r} is not part of a {config.architecture} model of "
             f"{config.layers} layers; the result would be wrong without it"
         )
-    return MappingProxyType(kept)
+    return kept
 
 
 def wanted_tensors(config: Config) -> list[tuple[str, tuple[int, ...], bool]]:
