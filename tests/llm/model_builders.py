@@ -107,10 +107,12 @@ def hugging_face_tensors(model: ModelFile) -> dict[str, np.ndarray[Any, Any]]:
     return made
 
 
-def hugging_face(directory: Path, arch: str = "qwen3", shards: int = 1, **changes: Any) -> Path:
+def hugging_face(
+    directory: Path, arch: str = "qwen3", shards: int = 1, vocabulary: int = 16, **changes: Any
+) -> Path:
     """The smallest random model as a directory of safetensors."""
     directory.mkdir(exist_ok=True)
-    model = open_model(miniature(directory, arch))
+    model = open_model(miniature(directory, arch, vocabulary=vocabulary))
     config = dataclasses.replace(model.config, norm_epsilon=1e-6)
     (directory / "config.json").write_text(json.dumps(hugging_face_config(config, **changes)))
     tensors = hugging_face_tensors(model)

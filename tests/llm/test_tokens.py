@@ -65,6 +65,32 @@ def test_pieces_of_stories() -> None:
     assert tokenizer.stop_ids == {2}
 
 
+def test_pieces_in_tokenizer_json(tmp_path: Path) -> None:
+    """The same pieces as Hugging Face stores them, with the decoder that it gives them."""
+    decoders = pytest.importorskip("tokenizers").decoders
+    stories = Tokenizer.of(open_model(shared("stories260K-qwen3/stories260K-qwen3-F32.gguf")))
+    engine = stories._engine
+    engine.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    directory = hugging_face(tmp_path / "hf", vocabulary=512)
+    engine.save(str(directory / "tokenizer.json"))
+    special = {"bos_token": "<s>", "eos_token": {"content": "</s>"}}
+    (directory / "tokenizer_config.json").write_text(json.dumps(special))
+    (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 7]}))
+    ours = Tokenizer.of(open_model(directory))
+    assert (ours.bos, ours.eos, ours.stop_ids) == (1, 2, {2, 7})
+    for text in TEXTS:
+        ids = engine.encode(text).ids
+        assert ours.encode(text) == ids
+        assert ours.decode(ids) == engine.decode(ids) == text
+
+
 def test_smollm2() -> None:
     """Its vocabulary lacks some bytes, so that it cannot say everything; but this it can."""
     tokenizer = Tokenizer.of(open_model(smollm2()))
