@@ -1,0 +1,60 @@
+"""Language models on Penstock: model files, tokenizers, chat templates.
+
+Uses the public API of `penstock` only. Needs the packages of the extra `llm`
+(`pip install penstock[llm]`), each where it is first needed.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from penstock.llm.errors import ModelError
+
+if TYPE_CHECKING:
+    from penstock.llm.chat import ChatTemplate
+    from penstock.llm.config import Config, RopeScaling
+    from penstock.llm.modelfile import ModelFile, Tensor, open_model
+    from penstock.llm.tokens import Decoder, Tokenizer
+    from penstock.llm.weights import Piece, Weight, Weights, place
+
+__all__ = [
+    "ChatTemplate",
+    "Config",
+    "Decoder",
+    "ModelError",
+    "ModelFile",
+    "Piece",
+    "RopeScaling",
+    "Tensor",
+    "Tokenizer",
+    "Weight",
+    "Weights",
+    "open_model",
+    "place",
+]
+
+# Loaded when first used: ids alone need no tokenizer, and a file can be looked at without a GPU.
+_HOMES = {
+    "ChatTemplate": "chat",
+    "Config": "config",
+    "Decoder": "tokens",
+    "ModelFile": "modelfile",
+    "Piece": "weights",
+    "RopeScaling": "config",
+    "Tensor": "modelfile",
+    "Tokenizer": "tokens",
+    "Weight": "weights",
+    "Weights": "weights",
+    "open_model": "modelfile",
+    "place": "weights",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'penstock.llm' has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f"penstock.llm.{_HOMES[name]}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

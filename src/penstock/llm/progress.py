@@ -1,0 +1,24 @@
+"""A line on the terminal that fills up while something long goes on."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+
+class Bar:
+    """Called with the bytes done and in all; prints nothing where stderr is not a terminal."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._shown = 0.0
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if not sys.stderr.isatty() or (done < total and now - self._shown < 0.1):
+            return
+        self._shown = now
+        bar = "█" * (30 * done // max(1, total))
+        end = "\n" if done >= total else ""
+        sys.stderr.write(f"\r{self._what} |{bar:30}| {done >> 20:,} of {total >> 20:,} MiB{end}")
+        sys.stderr.flush()

@@ -1,0 +1,165 @@
+"""Reads models as Hugging Face stores them: config.json, *.safetensors and what is beside them.
+
+A safetensors file is a length, a JSON header of that length, and the tensors. Names are translated
+to those of GGUF, so that the rest of Penstock knows one set.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import numpy as np
+
+from penstock.llm.errors import ModelError
+from penstock.llm.tensors import MOST_TENSORS, Tensor, check_apart, mapped, tensor_at
+
+INDEX = "model.safetensors.index.json"
+_LONGEST_HEADER = 1 << 25
+_LONGEST_JSON = 1 << 24
+_DTYPES = {"F32": "F32", "F16": "F16", "BF16": "BF16"}
+_OUTSIDE = {
+    "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
+}
+_INSIDE = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+_LAYER = re.compile(r"model\.layers\.(0|[1-9][0-9]{0,4})\.([a-z_.]+)\.(weight|bias)", re.ASCII)
+_DERIVED = re.compile(r".*rotary_emb\.inv_freq")  # old files store what the config says
+
+
+def read_safetensors(paths: list[Path]) -> dict[str, Tensor]:
+    """All tensors of these files, by their GGUF names."""
+    tensors: dict[str, Tensor] = {}
+    for path in paths:
+        for tensor in _of_one_file(path):
+            if tensor.name in tensors:
+                raise ModelError(f"{path}: tensor {tensor.name!r} is in another file, too")
+            tensors[tensor.name] = tensor
+    return tensors
+
+
+def shards(directory: Path) -> list[Path]:
+    """The files that make up the model in a directory."""
+    index = directory / INDEX
+    if index.exists():
+        listed = read_json(index).get("weight_map")
+        if not isinstance(listed, dict) or not listed:
+            raise ModelError(f"{index}: weight_map must say which file each tensor is in")
+        names = sorted({name for name in listed.values() if isinstance(name, str)})
+        for name in names:
+            # A name from a file must not lead out of the directory the user named.
+            if Path(name).name != name or not name.endswith(".safetensors") or "\0" in name:
+                raise ModelError(f"{index}: {name[:80]!r} is not the name of a safetensors file")
+        return [directory / name for name in names]
+    alone = directory / "model.safetensors"
+    found = [alone] if alone.exists() else sorted(directory.glob("*.safetensors"))
+    if not found:
+        raise ModelError(f"{directory} has no *.safetensors; a model has at least one")
+    if len(found) > 1:
+        raise ModelError(f"{directory} has several *.safetensors and no {INDEX} to say which")
+    return found
+
+
+def read_json(path: Path, longest: int = _LONGEST_JSON) -> dict[str, Any]:
+    """An object from a JSON file."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(longest + 1)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read: {error}") from error
+    if len(text) > longest:
+        raise ModelError(f"{path} is larger than {longest:,} bytes")
+    return parse_json(str(path), text)
+
+
+def parse_json(where: str, text: bytes) -> dict[str, Any]:
+    """An object, without repeated keys; everything else is refused."""
+    try:
+        value = json.loads(text.decode(), object_pairs_hook=_without_repeats)
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{where} is not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ModelError(f"{where} must be a JSON object")
+    return value
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise ModelError(f"the key {twice[:80]!r} is there twice")
+    return made
+
+
+def _of_one_file(path: Path) -> list[Tensor]:
+    file = mapped(path)
+    length = int.from_bytes(bytes(file[:8]), "little")
+    if file.size < 8 or length > min(file.size - 8, _LONGEST_HEADER):
+        raise ModelError(
+            f"{path}: a header of {length:,} bytes cannot be right in a file of {file.size:,}: it "
+            "is damaged, or not a safetensors file"
+        )
+    header = parse_json(f"{path}: the header", bytes(file[8 : 8 + length]))
+    header.pop("__metadata__", None)
+    if len(header) > MOST_TENSORS:
+        raise ModelError(f"{path}: {len(header):,} tensors cannot be right")
+    tensors = [
+        _tensor(path, file, 8 + length, name, described)
+        for name, described in header.items()
+        if not _DERIVED.fullmatch(name)
+    ]
+    check_apart(tensors)
+    return tensors
+
+
+def _tensor(path: Path, file: np.memmap[Any, Any], start: int, name: str, described: Any) -> Tensor:
+    where = f"{path}: tensor {name[:200]!r}"
+    if not isinstance(described, Mapping):
+        raise ModelError(f"{where} is not described by an object")
+    dtype, shape = described.get("dtype"), described.get("shape")
+    offsets = described.get("data_offsets")
+    if not _naturals(shape) or not _naturals(offsets) or len(offsets) != 2:
+        raise ModelError(f"{where} needs a shape and two data_offsets, all natural numbers")
+    if not isinstance(dtype, str):
+        raise ModelError(f"{where} needs a dtype")
+    first, last = offsets
+    kind = _DTYPES.get(dtype, dtype[:20])
+    made = tensor_at(_canonical(path, name), kind, tuple(shape), file, start + first)
+    if made.nbytes != last - first:
+        raise ModelError(f"{where} has {last - first:,} bytes; its shape needs {made.nbytes:,}")
+    return made
+
+
+def _naturals(value: Any) -> TypeGuard[list[int]]:
+    return isinstance(value, list) and all(
+        isinstance(n, int) and not isinstance(n, bool) and 0 <= n < 1 << 63 for n in value
+    )
+
+
+def _canonical(path: Path, name: str) -> str:
+    if name in _OUTSIDE:
+        return _OUTSIDE[name]
+    inside = _LAYER.fullmatch(name)
+    if inside and inside[2] in _INSIDE:
+        return f"blk.{inside[1]}.{_INSIDE[inside[2]]}.{inside[3]}"
+    raise ModelError(
+        f"{path}: tensor {name[:200]!r} belongs to no supported architecture; the result would be "
+        "wrong without it"
+    )

@@ -1,0 +1,473 @@
+"""Text to token ids and back, as the model's own tokenizer does it.
+
+A tokenizer comes from tokenizer.json or from the keys of a GGUF file, and runs on the `tokenizers`
+package. Two families are known. *Byte-level* tokens (GPT-2, Llama 3, Qwen) are bytes written as
+printable characters. *SentencePiece* tokens (Llama 2) are text in which ▁ is a space, with one
+token per byte for what the vocabulary lacks. In both a token may end in the middle of a character,
+so decoding goes through bytes: `Decoder` holds back what is not yet a character.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from penstock.llm.config import Keys
+from penstock.llm.errors import ModelError
+from penstock.llm.modelfile import ModelFile
+from penstock.llm.safetensors_file import read_json
+
+if TYPE_CHECKING:
+    import tokenizers
+
+_T = TypeVar("_T")
+_LONGEST_JSON = 1 << 28
+_CONTROL, _USER_DEFINED, _BYTE = 3, 4, 6  # what tokenizer.ggml.token_type says
+_ENDS = re.compile(
+    r"<\|(im_end|eot_id|endoftext|end_of_text|eom_id|eot|end|eos)\|>|<end_of_turn>|<EOT>"
+    "|<\uff5cend\u2581of\u2581sentence\uff5c>"  # DeepSeek's, with fullwidth bars
+)
+_SPACE = "▁"
+
+# How text is cut into words before its bytes are merged, by tokenizer.ggml.pre. Each expression
+# cuts what the one before has left.
+_WORD = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
+_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_LLAMA3 = (_WORD + r"\p{N}{1,3}" + _REST,)
+_QWEN2 = (_WORD + r"\p{N}" + _REST,)
+_DIGITS = (r"\p{N}", _GPT2)
+_EAST = "[一-龥ࠀ-一가-퟿]+"
+_CUTS: dict[str, tuple[str, ...]] = {
+    "default": (r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]"),
+    "gpt-2": (_GPT2,), "mpt": (_GPT2,), "olmo": (_GPT2,), "phi-2": (_GPT2,),
+    "llama3": _LLAMA3, "llama-v3": _LLAMA3, "llama-bpe": _LLAMA3, "falcon3": _LLAMA3,
+    "qwen2": _QWEN2, "deepseek-r1-qwen": _QWEN2, "stablelm2": _QWEN2, "megrez": _QWEN2,
+    "smollm": _DIGITS, "starcoder": _DIGITS, "refact": _DIGITS, "command-r": _DIGITS,
+    "codeshell": _DIGITS, "exaone": _DIGITS, "minerva-7b": _DIGITS,
+    "deepseek-llm": (
+        r"[\r\n]", r"\s?[\p{Lu}\p{Ll}\p{Lt}]+",
+        "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
+        r"\s+$", _EAST, r"\p{N}+",
+    ),
+    "deepseek-coder": (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _EAST, r"\p{N}"),
+}  # fmt: skip
+_WHOLE_WORDS = ("llama3", "llama-v3", "llama-bpe", "falcon3")  # known words are not merged anew
+_COMPOSED = ("qwen2", "deepseek-r1-qwen")  # their tokenizer.json asks for NFC first
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """Made by `Tokenizer.of(model)`.
+
+    `stop_ids` are the tokens that end an answer; `control_ids` those that are not text.
+    """
+
+    vocabulary: int
+    bos: int | None
+    eos: int | None
+    add_bos: bool
+    stop_ids: frozenset[int]
+    control_ids: frozenset[int]
+    _engine: tokenizers.Tokenizer = field(repr=False)
+    _bytes: Mapping[int, bytes] = field(repr=False)
+    _strips_space: bool  # the first space of a text is the tokenizer's own
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @classmethod
+    def of(cls, model: ModelFile) -> Tokenizer:
+        """The tokenizer that is stored with the model."""
+        if model.format == "gguf":
+            return _from_gguf(str(model.path), model.metadata, model.config.vocabulary)
+        return _from_directory(model.directory, model.config.vocabulary)
+
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        """The ids of a text.
+
+        With `special`, names of control tokens in the text become those tokens, and a beginning
+        token comes first where the model wants one. Without, everything is text: use that for
+        text that comes from others.
+        """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ModelError(f"text cannot be encoded: {error}") from error
+        ids = self._encode_text(text, special)
+        if special and self.add_bos and self.bos is not None and ids[:1] != [self.bos]:
+            ids.insert(0, self.bos)
+        return ids
+
+    def _encode_text(self, text: str, special: bool) -> list[int]:
+        engine = self._engine
+        with self._lock:  # the flag is the engine's, and belongs to this call
+            engine.encode_special_tokens = not special
+            encoded = _guarded("the text", lambda: engine.encode(text, add_special_tokens=False))
+        return list(encoded.ids)
+
+    def decode(self, ids: Iterable[int], special: bool = False) -> str:
+        """The text of these ids; control tokens only with `special`."""
+        decoder = self.decoder(special)
+        return "".join([*(decoder.push(one) for one in ids), decoder.finish()])
+
+    def decoder(self, special: bool = False) -> Decoder:
+        """Decodes ids as they come."""
+        return Decoder(self, special)
+
+    def id_of(self, token: str) -> int | None:
+        """The id of a token by its name, such as `<|im_end|>`."""
+        found = self._engine.token_to_id(token)
+        return None if found is None else int(found)
+
+    def name_of(self, token: int) -> str:
+        """The token as the vocabulary writes it; empty if it has none."""
+        return self._engine.id_to_token(token) or "" if 0 <= token < 1 << 32 else ""
+
+    def bytes_of(self, token: int) -> bytes:
+        """What the token stands for; nothing for ids that only pad the vocabulary."""
+        if not 0 <= token < self.vocabulary:
+            raise ModelError(f"token {token} is not one of the {self.vocabulary:,} there are")
+        return self._bytes.get(token, b"")
+
+
+class Decoder:
+    """Turns ids into text as they come: `push` gives what is complete, `finish` the rest.
+
+    Bytes that can never become a character come out as U+FFFD.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, special: bool = False) -> None:
+        self._tokenizer = tokenizer
+        self._skipped = frozenset() if special else tokenizer.control_ids
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._strip = tokenizer._strips_space
+
+    def push(self, token: int) -> str:
+        """The text that this token completes."""
+        data = self._tokenizer.bytes_of(token)
+        if token in self._skipped:
+            return ""
+        if self._strip and data:
+            self._strip = False
+            data = data.removeprefix(b" ")
+        return self._utf8.decode(data)
+
+    def finish(self) -> str:
+        """What is left at the end; the decoder can be used again."""
+        rest = self._utf8.decode(b"", final=True)
+        self._utf8.reset()
+        self._strip = self._tokenizer._strips_space
+        return rest
+
+
+# From tokenizer.json.
+
+
+def _from_directory(directory: Path, vocabulary: int) -> Tokenizer:
+    path = directory / "tokenizer.json"
+    if not path.exists():
+        raise ModelError(f"{directory} has no tokenizer.json: the model works on token ids only")
+    described = read_json(path, _LONGEST_JSON)
+    engine_of = _package().Tokenizer.from_str
+    engine = _guarded(str(path), lambda: engine_of(json.dumps(described)))
+    engine.no_truncation()
+    engine.no_padding()
+    decoders = set(_types(described.get("decoder")))
+    if "ByteLevel" not in decoders and not decoders & {"ByteFallback", "Metaspace"}:
+        raise ModelError(f"{path}: decoder {sorted(decoders)} is neither byte-level nor of pieces")
+    names = {number: name for name, number in engine.get_vocab().items() if number < vocabulary}
+    added = engine.get_added_tokens_decoder()
+    settings = _optional_json(directory / "tokenizer_config.json")
+    generation = _optional_json(directory / "generation_config.json")
+    beginning = settings.get("bos_token")
+    if isinstance(beginning, dict):
+        beginning = beginning.get("content")
+    ending = settings.get("eos_token")
+    if isinstance(ending, dict):
+        ending = ending.get("content")
+    bos = engine.token_to_id(beginning) if isinstance(beginning, str) else None
+    eos = engine.token_to_id(ending) if isinstance(ending, str) else None
+    config = _optional_json(directory / "config.json")
+    if eos is None:
+        eos = next(iter(_ids(generation.get("eos_token_id"), config.get("eos_token_id"))), None)
+    control = frozenset(number for number, token in added.items() if token.special)
+    literal = {number: token.content for number, token in added.items()}
+    stops = {*_ids(generation.get("eos_token_id"), config.get("eos_token_id"), eos)}
+    byte_level = "ByteLevel" in decoders
+    begun = _guarded(str(path), lambda: engine.encode(""))
+    return Tokenizer(
+        vocabulary=vocabulary,
+        bos=bos,
+        eos=eos,
+        add_bos=bos is not None and begun.ids[:1] == [bos],
+        stop_ids=frozenset(
+            number for number in stops | _ending(literal, control) if 0 <= number < vocabulary
+        ),
+        control_ids=control,
+        _engine=engine,
+        _bytes=_byte_table(names, literal, byte_level),
+        _strips_space=not byte_level and bool(decoders & {"Strip", "Metaspace"}),
+    )
+
+
+def _types(part: Any) -> Iterable[str]:
+    """The types of a part of tokenizer.json and of all parts in it."""
+    if isinstance(part, dict):
+        yield str(part.get("type"))
+        for inner in part.get("decoders", []):
+            yield from _types(inner)
+
+
+def _optional_json(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.exists() else {}
+
+
+def _ids(*values: Any) -> list[int]:
+    """Token ids from files that give one, several or none."""
+    flat = [one for value in values for one in (value if isinstance(value, list) else [value])]
+    return [one for one in flat if isinstance(one, int) and not isinstance(one, bool)]
+
+
+# From GGUF.
+
+
+def _from_gguf(where: str, metadata: Mapping[str, Any], vocabulary: int) -> Tokenizer:
+    keys = Keys(where, metadata)
+    if not keys.has("tokenizer.ggml.model"):
+        raise ModelError(f"{where} has no tokenizer: the model works on token ids only")
+    family = keys.text("tokenizer.ggml.model")
+    names = _strings(where, metadata, "tokenizer.ggml.tokens")
+    if not 0 < len(names) <= vocabulary:
+        raise ModelError(
+            f"{where}: {len(names):,} tokens do not fit the {vocabulary:,} rows of token_embd"
+        )
+    types = _numbers(where, metadata, "tokenizer.ggml.token_type", len(names), 1)
+    if family == "gpt2":
+        engine = _byte_level(where, keys, names, _strings(where, metadata, "tokenizer.ggml.merges"))
+    elif family == "llama":
+        engine = _pieces(where, keys, names, _numbers(
+            where, metadata, "tokenizer.ggml.scores", len(names), None
+        ))  # fmt: skip
+    else:
+        raise ModelError(f"{where}: tokenizer {family[:40]!r} is not supported: gpt2 and llama are")
+    control = frozenset(np.flatnonzero(types == _CONTROL).tolist())
+    added = np.flatnonzero(np.isin(types, (_CONTROL, _USER_DEFINED))).tolist()
+    literal: dict[int, str] = {number: names[number] for number in added}
+    _add_tokens(where, engine, literal, control)
+    bos, eos = _id(keys, "bos", len(names)), _id(keys, "eos", len(names))
+    ends = [_id(keys, name, len(names)) for name in ("eot", "eom")]
+    pieces = family == "llama"
+    return Tokenizer(
+        vocabulary=vocabulary,
+        bos=bos,
+        eos=eos,
+        add_bos=keys.flag("tokenizer.ggml.add_bos_token", pieces) and bos is not None,
+        stop_ids=frozenset({*_ids(eos, ends), *_ending(literal, control)}),
+        control_ids=control,
+        _engine=engine,
+        _bytes=_byte_table(dict(enumerate(names)), literal, not pieces),
+        _strips_space=pieces and keys.flag("tokenizer.ggml.add_space_prefix", True),
+    )
+
+
+def _byte_level(
+    where: str, keys: Keys, names: list[str], merges: list[str]
+) -> tokenizers.Tokenizer:
+    package = _package()
+    pre = keys.text("tokenizer.ggml.pre", "default")
+    if pre not in _CUTS:
+        raise ModelError(
+            f"{where}: tokenizer.ggml.pre {pre[:40]!r} is not supported; there are "
+            f"{', '.join(_CUTS)}"
+        )
+    pairs = [_pair(where, merge) for merge in merges]
+    numbers = {name: number for number, name in reversed(list(enumerate(names)))}
+
+    def build() -> tokenizers.Tokenizer:
+        model = package.models.BPE(numbers, pairs, ignore_merges=pre in _WHOLE_WORDS)
+        engine: tokenizers.Tokenizer = package.Tokenizer(model)
+        if pre in _COMPOSED:
+            engine.normalizer = package.normalizers.NFC()
+        cuts = package.pre_tokenizers
+        engine.pre_tokenizer = cuts.Sequence(
+            [cuts.Split(package.Regex(one), "isolated") for one in _CUTS[pre]]
+            + [cuts.ByteLevel(add_prefix_space=False, use_regex=False)]
+        )
+        return engine
+
+    return _guarded(f"{where}: tokenizer.ggml", build)
+
+
+def _pair(where: str, merge: str) -> tuple[str, str]:
+    # A space separates the two, and spaces within tokens are written as another character.
+    left, _, right = merge.partition(" ")
+    if not left or not right or " " in right:
+        raise ModelError(f"{where}: merge {merge[:80]!r} is not two tokens with a space between")
+    return left, right
+
+
+def _pieces(
+    where: str, keys: Keys, names: list[str], scores: np.ndarray[Any, Any]
+) -> tokenizers.Tokenizer:
+    """SentencePiece's tokenizer: of all pairs that are a token, the best score is joined first."""
+    package = _package()
+    if not np.isfinite(scores).all():
+        raise ModelError(f"{where}: tokenizer.ggml.scores must be finite")
+    numbers = {name: number for number, name in reversed(list(enumerate(names)))}
+    unknown = _id(keys, "unknown", len(names))
+    prefix = keys.flag("tokenizer.ggml.add_space_prefix", True)
+    merges = _merges_by_score(where, numbers, scores)
+
+    def build() -> tokenizers.Tokenizer:
+        model = package.models.BPE(
+            numbers,
+            merges,
+            unk_token=None if unknown is None else names[unknown],
+            byte_fallback=True,
+            fuse_unk=True,
+        )
+        engine: tokenizers.Tokenizer = package.Tokenizer(model)
+        spaces: list[Any] = [package.normalizers.Replace(" ", _SPACE)]
+        if prefix:
+            spaces.insert(0, package.normalizers.Prepend(_SPACE))
+        engine.normalizer = package.normalizers.Sequence(spaces)
+        return engine
+
+    return _guarded(f"{where}: tokenizer.ggml", build)
+
+
+def _merges_by_score(
+    where: str, numbers: dict[str, int], scores: np.ndarray[Any, Any]
+) -> list[tuple[str, str]]:
+    if sum(map(len, numbers)) > 1 << 25:
+        raise ModelError(f"{where}: the tokens are too long to be a vocabulary")
+    found: list[tuple[float, int, int, str, str]] = []
+    for name, number in numbers.items():
+        if len(name) > 1 << 10:
+            continue  # no text is merged into that
+        for cut in range(1, len(name)):
+            left, right = name[:cut], name[cut:]
+            if left in numbers and right in numbers:
+                score = -float(scores[number])
+                found.append((score, number, numbers[left], left, right))
+    found.sort()
+    return [(left, right) for *_, left, right in found]
+
+
+def _add_tokens(
+    where: str, engine: tokenizers.Tokenizer, literal: dict[int, str], control: frozenset[int]
+) -> None:
+    package = _package()
+    if any(not name for name in literal.values()):
+        raise ModelError(f"{where}: a control token without a name")
+
+    def add() -> None:
+        for special, add in ((True, engine.add_special_tokens), (False, engine.add_tokens)):
+            names = [name for number, name in literal.items() if (number in control) == special]
+            add([package.AddedToken(name, special=special, normalized=False) for name in names])
+
+    _guarded(f"{where}: tokenizer.ggml.tokens", add)
+
+
+def _strings(where: str, metadata: Mapping[str, Any], key: str) -> list[str]:
+    value = metadata.get(key)
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise ModelError(f"{where}: {key} must be an array of strings")
+    return list(value)
+
+
+def _numbers(
+    where: str, metadata: Mapping[str, Any], key: str, count: int, default: int | None
+) -> np.ndarray[Any, Any]:
+    """One number per token."""
+    value = metadata.get(key)
+    if value is None and default is not None:
+        return np.full(count, default)
+    if not isinstance(value, np.ndarray) or len(value) != count:
+        raise ModelError(f"{where}: {key} must be an array of {count:,} numbers, one per token")
+    return value
+
+
+def _id(keys: Keys, name: str, count: int) -> int | None:
+    key = f"tokenizer.ggml.{name}_token_id"
+    if not keys.has(key):
+        return None
+    number = keys.integer(key)
+    if number in (0xFFFFFFFF, -1):  # how some files say "none"
+        return None
+    if not 0 <= number < count:
+        raise ModelError(f"{keys.where}: {key} {number} is not one of the {count:,} tokens")
+    return number
+
+
+# Both.
+
+
+def _ending(literal: Mapping[int, str], control: frozenset[int]) -> set[int]:
+    """Control tokens that end an answer by their name, whatever else the file says."""
+    return {n for n, name in literal.items() if n in control and _ENDS.fullmatch(name)}
+
+
+def _byte_table(
+    names: Mapping[int, str], literal: Mapping[int, str], byte_level: bool
+) -> dict[int, bytes]:
+    """What every token stands for. Names of control and added tokens mean what they say."""
+    plain = _byte_level_bytes if byte_level else _piece_bytes
+    table = {number: plain(name) for number, name in names.items()}
+    table.update((number, name.encode()) for number, name in literal.items())
+    return table
+
+
+def byte_characters() -> dict[str, int]:
+    """The characters that stand for bytes: themselves if printable, else from U+0100 on."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {
+        chr(256 + number): byte for number, byte in enumerate(others)
+    }
+
+
+_BYTES = byte_characters()
+
+
+def _byte_level_bytes(name: str) -> bytes:
+    try:
+        return bytes([_BYTES[character] for character in name])
+    except KeyError:
+        return name.encode()  # not in the alphabet: what it says
+
+
+def _piece_bytes(name: str) -> bytes:
+    if len(name) == 6 and name.startswith("<0x") and name.endswith(">"):
+        try:
+            return bytes([int(name[3:5], 16)])
+        except ValueError:
+            pass
+    return name.replace(_SPACE, " ").encode()
+
+
+def _package() -> Any:
+    try:
+        import tokenizers
+    except ImportError as error:
+        raise ModelError(
+            "text needs the package tokenizers: pip install 'penstock[llm]'"
+        ) from error
+    return tokenizers
+
+
+def _guarded(where: str, action: Callable[[], _T]) -> _T:
+    """What the package makes of untrusted input; whatever it raises, a panic too, is our error."""
+    try:
+        return action()
+    except BaseException as error:
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise ModelError(f"{where} cannot be used as a tokenizer: {error}") from error
+        raise
