@@ -20,11 +20,11 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import Error
+from penstock.llm.bar import Bar
 from penstock.llm.config import ARCHITECTURES, Config
 from penstock.llm.errors import ModelError
 from penstock.llm.kinds import KINDS
 from penstock.llm.modelfile import wanted_tensors
-from penstock.llm.progress import Bar
 from penstock.llm.tokens import byte_characters
 from penstock.llm.writing import NewTensor, write_gguf
 
