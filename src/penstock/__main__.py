@@ -1,4 +1,4 @@
-"""The command line: `penstock demo`, `penstock devices`, `penstock check`, `penstock trace`."""
+"""The command line: `penstock demo`, `devices`, `check`, `trace` and `generate`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import penstock as ps
+from penstock.llm import command as generate
 from penstock.timeline import script
 from penstock.transfer import MODES
 
@@ -36,6 +37,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = commands.add_parser("trace", help=about, description=about)
     command.set_defaults(run=script.run)
     script.add_options(command)
+    about = "continue a text with a language model, and tell what it cost"
+    command = commands.add_parser("generate", help=about, description=about)
+    command.set_defaults(run=generate.run)
+    generate.add_options(command)
     arguments = parser.parse_args(argv)
     try:
         code: int = arguments.run(arguments)

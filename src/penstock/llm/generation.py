@@ -1,0 +1,258 @@
+"""Text as it comes: the loop that keeps the device busy, and what it cost.
+
+The loop stays a few steps ahead of what it has read. While the host reads a token, decodes it and
+hands it on, the device is at work on the next ones; it never waits for the host, and the host waits
+only for tokens that are not there yet. When a token ends the text, the steps issued ahead of it are
+for nothing: at most `AHEAD`, and nobody sees them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import penstock as ps
+from penstock.llm.errors import ModelError
+from penstock.llm.network import End, Network
+from penstock.llm.tokens import Decoder
+
+AHEAD = 2  # steps that are issued before the token is read that may end the text
+
+Finish = Literal["stop", "length"]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What some of the work of a generation cost."""
+
+    tokens: int = 0
+    seconds: float = 0.0
+    waits: int = 0
+    copies: int = 0
+    bytes_copied: int = 0
+    allocations: int = 0
+    submissions: int = 0
+    barriers: int = 0
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second."""
+        return self.tokens / self.seconds if self.seconds > 0 else 0.0
+
+    def per_token(self, name: str) -> float:
+        return getattr(self, name) / max(1, self.tokens)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What a generation cost: reading the prompt, up to the first token, and the tokens after."""
+
+    prompt: Cost
+    generation: Cost
+
+    def as_dict(self) -> dict[str, dict[str, float]]:
+        return {
+            name: {**asdict(cost), "tokens_per_second": cost.rate}
+            for name, cost in (("prompt", self.prompt), ("generation", self.generation))
+        }
+
+    def __str__(self) -> str:
+        lines = [f"{'':24}{'prompt':>12}{'generation':>14}{'per token':>12}"]
+        both = (self.prompt, self.generation)
+        lines.append(f"{'tokens':24}{both[0].tokens:>12,}{both[1].tokens:>14,}")
+        rates = [f"{cost.rate:,.2f}" if cost.tokens else "-" for cost in both]
+        lines.append(f"{'tokens per second':24}{rates[0]:>12}{rates[1]:>14}")
+        for name in ("waits", "copies", "bytes_copied", "allocations", "submissions", "barriers"):
+            values = [getattr(cost, name) for cost in both]
+            each = f"{both[1].per_token(name):.4g}" if both[1].tokens else "-"
+            label = name.replace("_", " ")
+            lines.append(f"{label:24}{values[0]:>12,}{values[1]:>14,}{each:>12}")
+        return "\n".join(lines)
+
+
+class Generation:
+    """A text on its way. Iterate over it for the pieces as they come; or ask for `.text`.
+
+    Pieces are text, never half a character. Whatever is asked for that is not there yet is
+    generated first; closing it before the end leaves it as it is.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        prompt: Sequence[int],
+        *,
+        most: int,
+        end: End,
+        stop_ids: Collection[int],
+        stop: Sequence[str],
+        decoder: Decoder | None,
+        done: Callable[[], None],
+    ) -> None:
+        self.prompt_ids = list(prompt)
+        self._network = network
+        self._most = most
+        self._end = end
+        self._stop_ids = stop_ids
+        self._held = _HeldBack(stop)
+        self._decoder = decoder
+        self._done = done
+        self._ids: list[int] = []
+        self._parts: list[str] = []
+        self._finish: Finish | None = None
+        self._receipt: Receipt | None = None
+        self._pieces = self._run()
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        return next(self._pieces)
+
+    @property
+    def ids(self) -> list[int]:
+        """The tokens of the text, without the one that ended it."""
+        self._finish_it()
+        return self._ids
+
+    @property
+    def text(self) -> str:
+        if self._decoder is None:
+            raise ModelError("the model's file has no tokenizer; there are only ids")
+        self._finish_it()
+        return "".join(self._parts)
+
+    @property
+    def finish_reason(self) -> Finish:
+        """ "stop" if a stop token or string came, "length" if there was no room for more."""
+        self._finish_it()
+        return self._finish or "stop"
+
+    @property
+    def receipt(self) -> Receipt:
+        self._finish_it()
+        assert self._receipt is not None
+        return self._receipt
+
+    def close(self) -> None:
+        """Generate no more."""
+        self._pieces.close()
+
+    def __enter__(self) -> Generation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = self._finish or "on its way"
+        return f"<Generation of {len(self._ids)} tokens: {state}>"
+
+    def _finish_it(self) -> None:
+        for _ in self._pieces:
+            pass
+
+    def _run(self) -> Iterator[str]:
+        try:
+            with ps.trace() as trace:
+                meter = _Meter(trace)
+                try:
+                    for piece in self._tokens(meter):
+                        if piece:
+                            self._parts.append(piece)
+                            yield piece
+                finally:
+                    self._receipt = meter.receipt(len(self.prompt_ids), len(self._ids))
+        finally:
+            self._done()
+
+    def _tokens(self, meter: _Meter) -> Iterator[str]:
+        network, held = self._network, self._held
+        self._finish = "length"
+        network.read(self.prompt_ids, self._end)
+        issued = 1
+        for number in range(self._most):
+            while issued < min(number + 1 + AHEAD, self._most):
+                network.step(self._end)
+                issued += 1
+            token = network.token(number)
+            meter.token()
+            if token in self._stop_ids:
+                self._finish = "stop"
+                break
+            self._ids.append(token)
+            if self._decoder is not None:
+                yield held.push(self._decoder.push(token))
+                if held.stopped:
+                    self._finish = "stop"
+                    return
+        if self._decoder is not None:
+            yield held.push(self._decoder.finish())
+            if not held.stopped:
+                yield held.rest()
+
+
+class _HeldBack:
+    """Text up to the first stop string; what may be the beginning of one is held back."""
+
+    def __init__(self, stop: Sequence[str]) -> None:
+        self._stop = [text for text in stop if text]
+        self._text = ""
+        self.stopped = False
+
+    def push(self, piece: str) -> str:
+        self._text += piece
+        found = [at for text in self._stop if (at := self._text.find(text)) >= 0]
+        if found:
+            self.stopped = True
+            return self._text[: min(found)]
+        kept = max((_overlap(self._text, text) for text in self._stop), default=0)
+        cut = len(self._text) - kept
+        shown, self._text = self._text[:cut], self._text[cut:]
+        return shown
+
+    def rest(self) -> str:
+        return self._text
+
+
+def _overlap(text: str, stop: str) -> int:
+    """How much of the end of `text` is a beginning of `stop`."""
+    most = min(len(text), len(stop) - 1)
+    return next((n for n in range(most, 0, -1) if text.endswith(stop[:n])), 0)
+
+
+class _Meter:
+    """Divides what a trace counts between the prompt and the generation."""
+
+    def __init__(self, trace: ps.Trace) -> None:
+        self._trace = trace
+        self._start = time.perf_counter()
+        self._first: tuple[float, dict[str, Any]] | None = None
+        self._last = (self._start, self._counts())
+
+    def token(self) -> None:
+        """A token has arrived."""
+        self._last = (time.perf_counter(), self._counts())
+        if self._first is None:
+            self._first = self._last
+
+    def receipt(self, prompt: int, tokens: int) -> Receipt:
+        if self._first is None:
+            return Receipt(Cost(), Cost())
+        at, counts = self._first
+        until, everything = self._last
+        rest = {name: everything[name] - counts[name] for name in counts}
+        return Receipt(
+            Cost(tokens=prompt, seconds=at - self._start, **counts),
+            Cost(tokens=max(0, tokens - 1), seconds=until - at, **rest),
+        )
+
+    def _counts(self) -> dict[str, Any]:
+        trace = self._trace
+        return {
+            "waits": trace.waits, "copies": trace.copies, "bytes_copied": trace.bytes_copied,
+            "allocations": trace.allocations, "submissions": trace.submissions,
+            "barriers": trace.barriers,
+        }  # fmt: skip

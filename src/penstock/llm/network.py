@@ -1,0 +1,245 @@
+"""A model's layers on a device, and where a generation over them stands.
+
+Everything that is done more than once is recorded once: a batch of the prompt, and the step that
+makes one token of the one before. Nothing in them changes from one replay to the next. Kernels read
+the position from device memory, append to the cache where it says, and leave the chosen token where
+the next step looks for its own; the host replays, and reads token after token from a log.
+
+Cache and log are append-only arrays that every replay advances. So the ledger knows which row each
+replay writes, and reading a token waits for the step that made it, not for those behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+import penstock as ps
+from penstock.llm.config import Config
+from penstock.llm.errors import ModelError
+from penstock.llm.layers import Cache, Layers
+from penstock.llm.products import Products
+from penstock.llm.progress import STATE_WORDS, Progress
+from penstock.llm.sampling import Sampler, Sampling
+from penstock.llm.weights import Weight
+
+End: TypeAlias = Literal["nothing", "greedy", "sampled"]
+_HISTORY = 1024  # tokens that a repetition penalty can look back at
+_GRAPHS = 12  # of prompts' batches, kept
+_LOGITS = 1 << 24  # bytes of logits that are made at a time, where all are wanted
+
+
+class Kernels:
+    """The kernels of all networks on one device; each is compiled when first needed."""
+
+    def __init__(self, device: ps.Device) -> None:
+        self.device = device
+        self.products = Products(device)
+        self.layers = Layers(device)
+
+
+class Network:
+    """One generation at a time: activations, cache, log, and the recorded steps."""
+
+    def __init__(
+        self,
+        kernels: Kernels,
+        config: Config,
+        weights: Mapping[str, Weight],
+        angles: ps.Array,
+        *,
+        batch: int,
+        cache_type: str,
+    ) -> None:
+        device = kernels.device
+        self.device = device
+        self.config = config
+        self.context = angles.shape[0]
+        self.batch = min(batch, self.context)
+        self._kernels = kernels
+        self._weights = weights
+        self._angles = angles
+        self._output = weights.get("output.weight") or weights["token_embd.weight"]
+        queries, keys = config.heads * config.head_size, config.kv_heads * config.head_size
+
+        def scratch(name: str, columns: int) -> ps.Array:
+            return device.empty((self.batch, columns), name=name, role="scratch")
+
+        self._x, self._h = scratch("x", config.hidden), scratch("h", config.hidden)
+        self._q, self._turned = scratch("q", queries), scratch("q turned", queries)
+        self._k, self._v = scratch("k", keys), scratch("v", keys)
+        self._mixed, self._gated = scratch("mixed", queries), scratch("gated", config.ffn)
+        self._logits = device.empty((1, config.vocabulary), name="logits", role="scratch")
+        self._every: ps.Array | None = None
+        self._cache, self._caches = new_cache(device, config, self.context, cache_type)
+        self._log = device.empty(self.context + 1, np.uint32, name="tokens", role="append")
+        self._progress = Progress(
+            state=device.zeros(STATE_WORDS, np.uint32, name="state"),
+            tokens=device.zeros(self.batch, np.uint32, name="batch"),
+            history=device.zeros(_HISTORY, np.uint32, name="history"),
+            ring=self._log,
+        )
+        self._sampler = Sampler(device, config.vocabulary)
+        self._graphs: dict[tuple[int, bool, str], ps.Graph] = {}
+
+    @property
+    def position(self) -> int:
+        """How many tokens are in the cache, or on their way there."""
+        return self._cache.length
+
+    def restart(self, settings: Sampling) -> None:
+        """Forget everything, and choose tokens by these settings from now on. Waits for nothing."""
+        self._cache.reset()
+        self._log.reset()
+        self._progress.restart()
+        self._sampler.set(settings)
+
+    def read(self, ids: Sequence[int], end: End) -> None:
+        """Take in tokens; with an end other than "nothing", choose the one that comes next."""
+        for start in range(0, len(ids), self.batch):
+            part = ids[start : start + self.batch]
+            last = start + len(part) == len(ids)
+            self._progress.tokens[: len(part)].write(np.array(part, np.uint32))
+            self._graph(len(part), True, end if last else "nothing").replay()
+
+    def step(self, end: End) -> None:
+        """Take in the token that was chosen last, and choose the next. Waits for nothing."""
+        self._graph(1, False, end).replay()
+
+    def token(self, number: int) -> int:
+        """The token that was chosen as number so and so; waits for the step that chose it."""
+        return int(self._log[number].item())
+
+    def logits(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
+        """The logits after each of these tokens, from the first position on."""
+        vocabulary = self.config.vocabulary
+        rows = max(1, min(self.batch, _LOGITS // (4 * vocabulary)))
+        if self._every is None:
+            self._every = self.device.empty((rows, vocabulary), name="all logits", role="output")
+        self.restart(Sampling())
+        found = np.empty((len(ids), vocabulary), np.float32)
+        for start in range(0, len(ids), rows):
+            part = ids[start : start + rows]
+            self._progress.tokens[: len(part)].write(np.array(part, np.uint32))
+            self._graph(len(part), True, "every").replay()
+            found[start : start + len(part)] = self._every[: len(part)].numpy()
+        return found
+
+    def close(self) -> None:
+        """Give the memory back once work in flight is done with it. Safe to call twice."""
+        for graph in self._graphs.values():
+            graph.close()
+        self._graphs.clear()
+
+    # Recording.
+
+    def _graph(self, count: int, prompt: bool, end: str) -> ps.Graph:
+        key = (count, prompt, end)
+        graph = self._graphs.pop(key, None)
+        if graph is None:
+            if len(self._graphs) >= _GRAPHS:
+                self._graphs.pop(next(iter(self._graphs))).close()
+            graph = self._record(count, prompt, end)
+        self._graphs[key] = graph  # at the end, as the one used last
+        return graph
+
+    def _record(self, count: int, prompt: bool, end: str) -> ps.Graph:
+        progress, layers = self._progress, self._kernels.layers
+        with self.device.record() as graph:
+            if prompt:
+                layers.remember(progress.tokens, progress.history, progress.state, count=count)
+            self._layers(count)
+            self._cache.advance(count, axis=1)
+            if end in ("greedy", "sampled"):
+                self._head(self._logits, count - 1, 1)
+                self._sampler.sample(
+                    self._logits.ravel(), progress, count=count, greedy=end == "greedy"
+                )
+                self._log.advance(1)
+            else:
+                if end == "every":
+                    assert self._every is not None
+                    self._head(self._every, 0, count)
+                layers.advance(progress.state, count=count)
+        return graph
+
+    def _layers(self, count: int) -> None:
+        """The embedding, and all layers: the last is in x."""
+        products, x = self._kernels.products, self._x
+        products.embed(self._weights["token_embd.weight"], self._progress.tokens, x, count)
+        for number in range(self.config.layers):
+            self._attention(number, count)
+            self._feed_forward(number, count)
+
+    def _attention(self, number: int, count: int) -> None:
+        products, layers, config = self._kernels.products, self._kernels.layers, self.config
+        progress, cache = self._progress, self._caches[number]
+        weight = _Block(self._weights, number)
+        layers.rmsnorm(
+            self._x, weight["attn_norm"], self._h, count=count, eps=config.norm_epsilon
+        )
+        for name, into in (("attn_q", self._q), ("attn_k", self._k), ("attn_v", self._v)):
+            products.multiply(weight[name], self._h, into, count, bias=weight.bias(name))
+        layers.rope_store(
+            self._q, self._k, self._v, self._turned, cache, self._angles, progress.state,
+            count=count, layout=config.rope_layout, q_norm=weight.get("attn_q_norm"),
+            k_norm=weight.get("attn_k_norm"), eps=config.norm_epsilon,
+        )  # fmt: skip
+        layers.attention(self._turned, cache, progress.state, self._mixed, count=count)
+        products.multiply(
+            weight["attn_output"], self._mixed, self._x, count, bias=weight.bias("attn_output"),
+            add=True,
+        )  # fmt: skip
+
+    def _feed_forward(self, number: int, count: int) -> None:
+        products, layers, config = self._kernels.products, self._kernels.layers, self.config
+        weight = _Block(self._weights, number)
+        layers.rmsnorm(self._x, weight["ffn_norm"], self._h, count=count, eps=config.norm_epsilon)
+        products.gated(weight["ffn_gate"], weight["ffn_up"], self._h, self._gated, count)
+        products.multiply(weight["ffn_down"], self._gated, self._x, count, add=True)
+
+    def _head(self, logits: ps.Array, first: int, count: int) -> None:
+        """The logits of some tokens of the batch."""
+        norm = self._weights["output_norm.weight"]
+        eps = self.config.norm_epsilon
+        self._kernels.layers.rmsnorm(self._x, norm, self._h, count=count, eps=eps, first=first)
+        self._kernels.products.multiply(self._output, self._h, logits, count)
+
+
+class _Block:
+    """The weights of one layer, by what they do in it."""
+
+    def __init__(self, weights: Mapping[str, Weight], number: int) -> None:
+        self._weights = weights
+        self._prefix = f"blk.{number}."
+
+    def __getitem__(self, name: str) -> Weight:
+        return self._weights[f"{self._prefix}{name}.weight"]
+
+    def get(self, name: str) -> Weight | None:
+        return self._weights.get(f"{self._prefix}{name}.weight")
+
+    def bias(self, name: str) -> Weight | None:
+        return self._weights.get(f"{self._prefix}{name}.bias")
+
+
+def new_cache(
+    device: ps.Device, config: Config, context: int, cache_type: str
+) -> tuple[ps.Array, list[Cache]]:
+    """Keys and values of all layers in one array, which grows along its second axis."""
+    if cache_type not in ("f32", "f16"):
+        raise ps.InvalidValue(f"a cache of {cache_type!r}; there are 'f32' and 'f16'")
+    if config.head_size % 2 or config.head_size > 256:
+        raise ModelError(f"heads of {config.head_size}; an even number up to 256 is supported")
+    row = config.kv_heads * config.head_size
+    shape = (2 * config.layers, context, row if cache_type == "f32" else row // 2)
+    dtype: Any = np.float32 if cache_type == "f32" else np.uint32
+    whole = device.empty(shape, dtype, name="cache", role="append")
+    layers = [
+        Cache(whole[number], whole[number + 1], config.kv_heads, config.head_size)
+        for number in range(0, 2 * config.layers, 2)
+    ]
+    return whole, layers
