@@ -115,6 +115,22 @@ class Access:
         self.epoch = lane.epoch
         self.what = what
 
+    def extend(self, region: Region, lane: Lane, value: int, what: str) -> bool:
+        """Take in bytes that the same kernel reads, from within these or right behind them on.
+
+        A large array may be read piece by piece, by many launches with many arguments each.
+        """
+        mine = self.region
+        if self.lane is not lane or self.value != value or self.epoch != lane.epoch:
+            return False
+        if self.what != what:
+            return False
+        if mine.pitch or region.pitch or not mine.lo <= region.lo <= mine.hi:
+            return False
+        if region.hi > mine.hi:
+            self.region = Region(mine.lo, region.hi)
+        return True
+
     @property
     def pending(self) -> bool:
         return self.value > self.lane.complete
@@ -157,6 +173,8 @@ class History:
             entries = self.writes
         else:
             entries = self.reads
+            if entries and entries[-1].extend(region, lane, value, what):
+                return
         if len(entries) >= _PRUNE_AT:
             entries[:] = [a for a in entries if a.value > a.lane.complete]
         if entries:

@@ -1,0 +1,1 @@
+"""Language models on Penstock's public interface."""
