@@ -1,0 +1,204 @@
+// y[t, r] (+)= the sum over c of weight[r, c] * x[t, c], in one of four ways.
+//
+// A lane decodes every so many-th unit of its rows (see blocks.glsl), and uses what it decoded for
+// TOKENS tokens; what it reads of x serves ROWS rows. The lanes that share rows then add up.
+//
+//   WAY = ALONE      a lane is an invocation, and has its rows to itself
+//   WAY = SUBGROUP   the lanes are those of a subgroup; a group is one or several
+//   WAY = SHARED     the lanes are those of a group, and add up in shared memory, as a tree
+//   WAY = WINDOWED   as SUBGROUP, but weights and x are read from uniform buffers: ROWS windows of
+//                    WINDOW words, and for each token COLUMNS floats. For lavapipe, which collects
+//                    what lanes read of a storage buffer one by one, through memory, and reads a
+//                    uniform buffer, which cannot be large, several times as fast.
+//
+// y         float32[tokens, stride]; the first row's column is `place`
+// x         float32[tokens, columns]; of four times a whole number of columns with VECTORS
+// begin     the byte at which the first row begins: in each window, or begin[0] in `words`
+// pitch     bytes from one row to the next
+// rows      how many there are
+// span      a lane has the rows r, r + span, …, r + (ROWS - 1) * span, of those that exist
+// units     whole ones in a row
+// tokens    how many there are
+// ADD       y is added to, not overwritten
+// OUTPUTS   ROWS * TOKENS
+// WRITERS   at most the lanes of a subgroup
+//
+// Mapping: along x are the rows of a span; along y groups of TOKENS tokens (WINDOWED: one only).
+
+#define ALONE 0
+#define SUBGROUP 1
+#define SHARED 2
+#define WINDOWED 3
+
+#if WAY == SUBGROUP || WAY == WINDOWED
+#extension GL_KHR_shader_subgroup_arithmetic : require
+#endif
+#if WAY == WINDOWED
+#extension GL_EXT_scalar_block_layout : require
+#endif
+
+layout(local_size_x_id = 0) in;
+
+#include "repeat.glsl"
+
+layout(push_constant) uniform Shape {
+    uint pitch;
+    uint rows;
+    uint span;
+    uint units;
+    uint columns;
+    uint tokens;
+    uint stride;
+    uint place;
+    uint begin[ROWS];
+};
+
+#if WAY == WINDOWED
+
+#define WINDOW_OF(n) layout(binding = n, scalar) uniform Words##n { uint words##n[WINDOW]; };
+#define TOKEN_OF(n) layout(binding = ROWS + n, scalar) uniform X##n { float x##n[COLUMNS]; };
+REPEAT(ROWS, WINDOW_OF)
+REPEAT(TOKENS, TOKEN_OF)
+layout(binding = ROWS + TOKENS) buffer Y { float y[]; };
+
+#define FROM_WINDOW(n) if (source == n) return words##n[at];
+#define FROM_TOKEN(n) \
+    if (token == n) return vec4(x##n[at], x##n[at + 1], x##n[at + 2], x##n[at + 3]);
+uint fetch(uint source, uint at) { REPEAT(ROWS, FROM_WINDOW) return 0u; }
+vec4 read_x(uint token, uint at) { REPEAT(TOKENS, FROM_TOKEN) return vec4(0.0); }
+
+#else
+
+layout(binding = 0) readonly buffer Words { uint words[]; };
+#ifdef VECTORS
+layout(binding = 1) readonly buffer X { vec4 x[]; };
+#else
+layout(binding = 1) readonly buffer X { float x[]; };
+#endif
+layout(binding = 2) buffer Y { float y[]; };
+
+uint first_token() { return gl_WorkGroupID.y * TOKENS; }
+uint fetch(uint source, uint at) { return words[at]; }
+
+vec4 read_x(uint token, uint at) {
+    at += min(first_token() + token, tokens - 1) * columns;
+#ifdef VECTORS
+    return x[at >> 2];
+#else
+    return vec4(x[at], x[at + 1], x[at + 2], x[at + 3]);
+#endif
+}
+
+#endif
+
+#include "blocks.glsl"
+
+#if WAY == ALONE
+const uint lane = 0, lanes = 1;
+uint first_row() { return gl_GlobalInvocationID.x; }
+#elif WAY == SHARED
+#define lane gl_LocalInvocationID.x
+#define lanes gl_WorkGroupSize.x
+uint first_row() { return gl_WorkGroupID.x; }
+shared float parts[OUTPUTS * gl_WorkGroupSize.x];
+#else
+#define lane gl_SubgroupInvocationID
+#define lanes gl_SubgroupSize
+uint first_row() { return gl_WorkGroupID.x * gl_NumSubgroups + gl_SubgroupID; }
+#endif
+
+float sums[OUTPUTS];
+
+// Where row n of this lane begins. Rows that do not exist are read as others that do.
+uint row_begin(uint n) {
+    uint row = min(first_row(), span - 1);
+#if WAY == WINDOWED
+    return begin[n] + row * pitch;
+#else
+    return begin[0] + min(row + n * span, rows - 1) * pitch;
+#endif
+}
+
+void write(uint n, uint token, float sum) {
+    uint row = first_row() + n * span;
+#if WAY != WINDOWED
+    token += first_token();
+#endif
+    if (first_row() < span && row < rows && token < tokens) {
+        uint at = token * stride + place + row;
+#ifdef ADD
+        y[at] += sum;
+#else
+        y[at] = sum;
+#endif
+    }
+}
+
+void main() {
+#define CLEAR(o) sums[o] = 0.0;
+    REPEAT(OUTPUTS, CLEAR)
+    // Read once: some compilers would read push constants anew for every unit.
+    uint row_begins[ROWS];
+#define BEGIN(n) row_begins[n] = row_begin(n);
+    REPEAT(ROWS, BEGIN)
+    uint row_units = units;
+
+    for (uint unit = lane; unit < row_units; unit += lanes) {
+        Head heads[ROWS];
+#define HEAD(n) heads[n] = read_head(n, row_begins[n], unit);
+        REPEAT(ROWS, HEAD)
+        for (uint step = 0; step < STEPS; ++step) {
+            vec4 inputs[QUADS * TOKENS];
+            for (uint quad = 0; quad < QUADS; ++quad) {
+                uint column = unit * UNIT + 4 * step + quad * APART;
+#define INPUT(n) inputs[quad * TOKENS + n] = read_x(n, column);
+                REPEAT(TOKENS, INPUT)
+            }
+            vec4 weights[QUADS];
+#define STEP(n)                                                                              \
+    read_step(n, heads[n], step, weights);                                                   \
+    for (uint quad = 0; quad < QUADS; ++quad)                                                \
+        for (uint token = 0; token < TOKENS; ++token)                                        \
+            sums[n * TOKENS + token] += dot(weights[quad], inputs[quad * TOKENS + token]);
+            REPEAT(ROWS, STEP)
+        }
+    }
+
+#if (KIND == F32 || KIND == F16 || KIND == BF16) && WAY != WINDOWED && !defined(VECTORS)
+    for (uint column = units * UNIT + lane; column < columns; column += lanes) {
+#define REST(n)                                                                              \
+    float weight##n = read_one(n, row_begins[n], column);                                     \
+    for (uint token = 0; token < TOKENS; ++token)                                            \
+        sums[n * TOKENS + token] +=                                                          \
+            weight##n * x[min(first_token() + token, tokens - 1) * columns + column];
+        REPEAT(ROWS, REST)
+    }
+#endif
+
+#if WAY == ALONE
+#define WRITE(o) write(o / TOKENS, o % TOKENS, sums[o]);
+    REPEAT(OUTPUTS, WRITE)
+#elif WAY == SHARED
+#define PART(o) parts[o * lanes + lane] = sums[o];
+    REPEAT(OUTPUTS, PART)
+    for (uint half_size = lanes / 2; half_size > 0; half_size /= 2) {
+        barrier();
+        if (lane < half_size)
+            for (uint o = 0; o < OUTPUTS; ++o)
+                parts[o * lanes + lane] += parts[o * lanes + lane + half_size];
+    }
+    barrier();
+    for (uint o = lane; o < OUTPUTS; o += lanes) write(o / TOKENS, o % TOKENS, parts[o * lanes]);
+#else
+    // Each lane writes another sum: as many at a time as there are writers.
+    float mine[(OUTPUTS + WRITERS - 1) / WRITERS];
+#define JOIN(o)                             \
+    sums[o] = subgroupAdd(sums[o]);         \
+    if (o % WRITERS == 0 || lane == o % WRITERS) mine[o / WRITERS] = sums[o];
+    REPEAT(OUTPUTS, JOIN)
+    for (uint i = 0; i < mine.length(); ++i) {
+        uint o = i * WRITERS + lane;
+        if (lane < WRITERS && o < OUTPUTS) write(o / TOKENS, o % TOKENS, mine[i]);
+    }
+#endif
+}

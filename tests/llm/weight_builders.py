@@ -1,0 +1,63 @@
+"""Weights for tests: random matrices of every kind, in file layout, and what they decode to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
+
+import penstock as ps
+from penstock.llm.weights import Piece, Weight
+
+Host = npt.NDArray[Any]
+
+#: Where the scales, which must be finite, are in a block that is otherwise random.
+_SCALES = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
+
+
+def block_columns(kind: str) -> int:
+    return int(GGML_QUANT_SIZES[GGMLQuantizationType[kind]][0])
+
+
+def encoded(kind: str, rows: int, columns: int, rng: np.random.Generator) -> Host:
+    """A random matrix as the bytes of a file: uint8[rows, …]."""
+    kind_number = GGMLQuantizationType[kind]
+    if kind not in _SCALES:
+        numbers = rng.standard_normal((rows, columns), dtype=np.float32)
+        made = np.ascontiguousarray(quants.quantize(numbers, kind_number))
+        return made.view(np.uint8).reshape(rows, -1)
+    columns_of_block, size = GGML_QUANT_SIZES[kind_number]
+    blocks = rng.integers(0, 256, (rows * columns // columns_of_block, size), dtype=np.uint8)
+    for at in _SCALES[kind]:
+        scales = rng.uniform(-0.01, 0.01, (len(blocks), 1)).astype(np.float16)
+        blocks[:, at : at + 2] = scales.view(np.uint8)
+    return blocks.reshape(rows, -1)
+
+
+def decoded(kind: str, raw: Host) -> Host:
+    """What the reference decoder makes of the bytes: float32[rows, columns]."""
+    made = quants.dequantize(raw, GGMLQuantizationType[kind])
+    return np.asarray(made, np.float32).reshape(len(raw), -1)
+
+
+def upload(
+    device: ps.Device, kind: str, raw: Host, *, first: int = 0, split: tuple[int, ...] = (),
+    behind: int = 0,
+) -> Weight:  # fmt: skip
+    """A weight whose pieces begin `first` bytes into their arrays, cut before the rows `split`.
+
+    `behind` is how many bytes of something else follow at least.
+    """
+    cuts = [0, *split, len(raw)]
+    pieces = []
+    for begin, end in zip(cuts, cuts[1:], strict=False):
+        content = raw[begin:end].tobytes()
+        size = -(-(first + len(content) + behind) // 4) * 4
+        noise = np.full(size, 0xA5, np.uint8)
+        noise[first : first + len(content)] = np.frombuffer(content, np.uint8)
+        words = device.array(noise.view(np.uint32), role="weight")
+        pieces.append(Piece(words, first, begin, end - begin))
+    columns = decoded(kind, raw[:1]).shape[1]
+    return Weight(f"{kind} weight", kind, len(raw), columns, tuple(pieces))
