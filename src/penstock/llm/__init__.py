@@ -1,0 +1,1 @@
+"""Language models on a device, by the public API of Penstock alone, as a user would write them."""

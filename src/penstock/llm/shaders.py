@@ -1,0 +1,29 @@
+"""Every kernel of the decoder in every variant, for whoever wants to compile or weigh them all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.llm import layers, sampling
+
+DIRECTORY = Path(__file__).parent / "shaders"
+
+
+class Variant(NamedTuple):
+    """What `Device.kernel` takes: a shader and what it is compiled with."""
+
+    name: str
+    path: Path
+    defines: Mapping[str, str | int | float]
+    constants: Mapping[str, int]
+
+
+def every_kernel() -> list[Variant]:
+    """All kernels, for the shapes of Qwen3-0.6B where shapes are compiled in."""
+    found = [*layers.KERNELS, *sampling.KERNELS]
+    return [
+        Variant(name, DIRECTORY / f"{file}.comp", defines, constants)
+        for name, file, defines, constants in found
+    ]
