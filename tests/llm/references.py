@@ -88,3 +88,10 @@ def fill(cache: Cache, array: ps.Array, values: Host) -> Host:
     else:
         array.write(flat.astype(np.float32))
     return plane(cache, array)
+
+
+_random = np.random.default_rng(20)
+
+
+def normal(*shape: int) -> npt.NDArray[np.float32]:
+    return _random.standard_normal(shape, np.float32)

@@ -159,10 +159,10 @@ class Layers:
         """
         _check_rows("rope_store", count, q, k, v, q_out)
         shape = _Shape.of(q, cache)
-        if angles.shape[0] < cache.context or angles.shape[1] * 2 > cache.head_size:
+        if angles.shape[0] < cache.context or not 2 <= angles.shape[1] * 2 <= cache.head_size:
             raise ps.ShapeMismatch(
                 f"rope_store: angles of shape {angles.shape}; a context of {cache.context} and "
-                f"heads of {cache.head_size} need ({cache.context}, at most "
+                f"heads of {cache.head_size} need ({cache.context}, 1 to "
                 f"{cache.head_size // 2}, 2)"
             )
         if layout not in ("adjacent", "halves"):
@@ -232,7 +232,7 @@ class Layers:
             blocks = shape.heads // cut.heads
             groups = (cut.splits, blocks, -(-count // cut.tokens))
         to = y[first:] if first else y
-        out: dict[str, ps.Array] = {"y": to}
+        out: dict[str, Any] = {"y": to}
         queries = count * shape.heads
         if cut.splits > 1:
             parts, ends = self._parts(queries, cut.splits, shape.head_size)

@@ -3,15 +3,15 @@
 The position of the next token is read by kernels and moved on by kernels. The host only records a
 step once, replays it, and looks at the ring of tokens when it wants to.
 
-======================  ===========================================================================
-`state`                 uint32: word `POSITION` is the position of the first token of the batch that
-                        comes next, which is how many rows of the cache are filled; word `STEP` counts
-                        the tokens that were sampled
-`tokens`                uint32: the batch that comes next; a sampled token becomes its token 0
-`history`               uint32: the token at position p is at `p % len(history)`, sampled or not; what
-                        penalties look at
-`ring`                  uint32: the token of step s is at `s % len(ring)`; what the host reads
-======================  ===========================================================================
+=========  ==========================================================================
+`state`    uint32: word `POSITION` is the position of the first token of the batch that
+           comes next, which is how many rows of the cache are filled; word `STEP`
+           counts the tokens that were sampled
+`tokens`   uint32: the batch that comes next; a sampled token becomes its token 0
+`history`  uint32: the token at position p is at `p % len(history)`, sampled or not;
+           what penalties look at
+`ring`     uint32: the token of step s is at `s % len(ring)`; what the host reads
+=========  ==========================================================================
 """
 
 from __future__ import annotations

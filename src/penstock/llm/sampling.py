@@ -2,17 +2,18 @@
 
 The order is that of Hugging Face's transformers: repetition penalty, temperature, top-k, top-p,
 min-p. llama.cpp has the temperature last, so that top-p and min-p do not depend on it; but the
-settings that model makers recommend are meant for the other order. What top-k keeps is what top-p takes
-its share of. Of equal logits the lower id comes first: greedy takes the first, and top-k keeps
-exactly k.
+settings that model makers recommend are meant for the other order. What top-k keeps is what top-p
+takes its share of. Of equal logits the lower id comes first: greedy takes the first, and top-k
+keeps exactly k.
 
 The same logits, settings, seed and position give the same token on every device: weights are
-integers, and the random number is made from seed and position alone. Settings live in device memory,
-so that a recorded step needs no recording anew when they change.
+integers, and the random number is made from seed and position alone. Settings live in device
+memory, so that a recorded step needs no recording anew when they change.
 
 Nothing is sorted. Logits have an order that shows in their bits. A histogram by the first bits says
-where the last token that is kept lies; only what is not below that is looked at further. There is no
-limit to top-k, and top-p over everything is exact.
+where the last token that is kept lies; only what is not below that is looked at further. There is
+no limit to top-k, and top-p over everything is exact. Tokens with less than 2^-30 of the highest
+probability are never drawn.
 
 NaN counts as the lowest logit and is drawn only if there is nothing else; infinite logits share
 the draw among themselves.
@@ -168,7 +169,7 @@ class Sampler:
             self._launch("sample_greedy", peaks=self._peaks, **finish)
         else:
             self._find_cut(logits)
-            chosen = {
+            chosen: dict[str, Any] = {
                 "settings": self._settings, "control": self._control, "keys": self._keys,
                 "sizes": self._sizes, "sums": self._sums,
             }  # fmt: skip
@@ -185,10 +186,10 @@ class Sampler:
 
     def _find_cut(self, logits: ps.Array) -> None:
         """Where the tokens that are kept end, digit by digit of their keys."""
-        common = {"settings": self._settings, "histograms": self._histograms}
+        common: dict[str, Any] = {"settings": self._settings, "histograms": self._histograms}
         self._histograms.fill(0)
         self._launch("sample_count", logits=logits, peaks=self._peaks, **common)
-        seek = common | {"control": self._control}
+        seek: dict[str, Any] = common | {"control": self._control}
         self._launch("sample_seek", "", peaks=self._peaks, **seek)
         self._launch(
             "sample_gather", logits=logits, control=self._control, keys=self._keys, ids=self._ids,

@@ -14,7 +14,8 @@
 // ROPE_DIMS on are not rotated. SMALL: there is one token.
 //
 // A workgroup for each token and head of q, of k and of v: groups (HEADS + 2 * KV_HEADS, count). Its
-// invocations take every so many-th two neighbours of the head, which are one word of HALVES.
+// invocations take every so many-th two neighbours, which are one word of HALVES, and their
+// partners with them, so that no weight or angle is loaded twice.
 
 layout(local_size_x_id = 0) in;
 
@@ -44,38 +45,78 @@ layout(push_constant) uniform Arguments {
 #endif
 };
 
-const uint OF_Q = 0u, OF_K = 1u, OF_V = 2u;
-
-uint part;      // OF_Q, OF_K or OF_V
 uint from;      // where the head begins in its array
+uint to;        // where it begins in a plane
 uint row;       // of angles
 float scale;    // of the norm
 
-float source(uint i) { return part == OF_Q ? q[from + i] : part == OF_K ? k[from + i] : v[from + i]; }
-
-float normed(uint i) {
 #ifdef NORMS
-    return source(i) * scale * (part == OF_Q ? q_weight(q_first, i) : k_weight(k_first, i));
+float q_at(uint i) { return q[from + i] * scale * q_weight(q_first, i); }
+float k_at(uint i) { return k[from + i] * scale * k_weight(k_first, i); }
 #else
-    return source(i);
+float q_at(uint i) { return q[from + i]; }
+float k_at(uint i) { return k[from + i]; }
 #endif
+float v_at(uint i) { return v[from + i]; }
+
+void put_q(uint i, vec2 two) {
+    q_out[from + i] = two.x;
+    q_out[from + i + 1u] = two.y;
 }
 
-float rotated(uint i) {
-    if (i >= uint(ROPE_DIMS)) return normed(i);
-#ifdef ADJACENT
-    bool first_of_pair = i % 2u == 0u;
-    uint pair = i / 2u, other = i ^ 1u;
+#ifdef HALVES
+#define PUT(plane, i, two) plane[(to + i) / 2u].bits = packHalf2x16(two)
 #else
-    uint half_size = uint(ROPE_DIMS) / 2u;
-    bool first_of_pair = i < half_size;
-    uint pair = first_of_pair ? i : i - half_size;
-    uint other = first_of_pair ? i + half_size : i - half_size;
+#define PUT(plane, i, two)                                                            \
+    plane[to + i].bits = floatBitsToUint(two.x);                                      \
+    plane[to + i + 1u].bits = floatBitsToUint(two.y)
 #endif
-    uint at = (row * (uint(ROPE_DIMS) / 2u) + pair) * 2u;
-    float sine = first_of_pair ? -angles[at + 1u] : angles[at + 1u];
-    return normed(i) * angles[at] + normed(other) * sine;
+void put_k(uint i, vec2 two) { PUT(keys, i, two); }
+void put_v(uint i, vec2 two) { PUT(values, i, two); }
+
+// Cosine and sine.
+vec2 angle(uint pair) {
+    uint at = (row * uint(ROPE_DIMS / 2) + pair) * 2u;
+    return vec2(angles[at], angles[at + 1u]);
 }
+
+// A loop over the head for one source and where it goes. CPU drivers skip loops, but not branches:
+// a workgroup whose head is of another kind is given an end of 0.
+
+#define COPY(at, put, start, end)                                                     \
+    for (uint i = (start) + 2u * lane; i < (end); i += 2u * lanes) put(i, vec2(at(i), at(i + 1u)));
+
+#if defined(ADJACENT)
+#define TURN(at, put, end)                                                            \
+    for (uint i = 2u * lane; i < (end); i += 2u * lanes) {                            \
+        vec2 two = vec2(at(i), at(i + 1u)), turn = angle(i / 2u);                     \
+        put(i, vec2(two.x * turn.x - two.y * turn.y, two.y * turn.x + two.x * turn.y)); \
+    }
+#elif ROPE_DIMS % 4 == 0
+#define TURN(at, put, end)                                                            \
+    for (uint i = 2u * lane; i < (end) / 2u; i += 2u * lanes) {                       \
+        uint other = i + uint(ROPE_DIMS / 2);                                         \
+        vec2 two = vec2(at(i), at(i + 1u)), others = vec2(at(other), at(other + 1u)); \
+        vec2 one = angle(i), next = angle(i + 1u);                                    \
+        vec2 cosines = vec2(one.x, next.x), sines = vec2(one.y, next.y);              \
+        put(i, two * cosines - others * sines);                                       \
+        put(other, others * cosines + two * sines);                                   \
+    }
+#else
+// The halves are odd, so that a word may have one element of each.
+#define TURNED(at, i)                                                                 \
+    (i < uint(ROPE_DIMS / 2)                                                          \
+        ? at(i) * angle(i).x - at(i + uint(ROPE_DIMS / 2)) * angle(i).y               \
+        : at(i) * angle(i - uint(ROPE_DIMS / 2)).x                                    \
+            + at(i - uint(ROPE_DIMS / 2)) * angle(i - uint(ROPE_DIMS / 2)).y)
+#define TURN(at, put, end)                                                            \
+    for (uint i = 2u * lane; i < (end); i += 2u * lanes) {                            \
+        put(i, vec2(TURNED(at, i), TURNED(at, (i + 1u))));                            \
+    }
+#endif
+
+#define SQUARES(source, end)                                                          \
+    for (uint i = lane; i < (end); i += lanes) squares += source[from + i] * source[from + i];
 
 void main() {
     uint lane = gl_LocalInvocationID.x, lanes = gl_WorkGroupSize.x;
@@ -83,44 +124,26 @@ void main() {
     uint position = state[POSITION] + token;
     row = min(position, context - 1u);
 
-    part = head < uint(HEADS) ? OF_Q : head < uint(HEADS + KV_HEADS) ? OF_K : OF_V;
-    uint heads = part == OF_Q ? uint(HEADS) : uint(KV_HEADS);
-    if (part != OF_Q) head -= part == OF_K ? uint(HEADS) : uint(HEADS + KV_HEADS);
+    bool of_q = head < uint(HEADS), of_v = head >= uint(HEADS + KV_HEADS), of_k = !of_q && !of_v;
+    uint heads = of_q ? uint(HEADS) : uint(KV_HEADS);
+    head -= of_q ? 0u : of_k ? uint(HEADS) : uint(HEADS + KV_HEADS);
     from = (token * heads + head) * uint(HEAD_SIZE);
+    to = (row * uint(KV_HEADS) + head) * uint(HEAD_SIZE);
 
 #ifdef NORMS
     float squares = 0.0;
-    if (part != OF_V) {
-        for (uint i = lane; i < uint(HEAD_SIZE); i += lanes) {
-            float value = source(i);
-            squares += value * value;
-        }
-    }
+    SQUARES(q, of_q ? uint(HEAD_SIZE) : 0u)
+    SQUARES(k, of_k ? uint(HEAD_SIZE) : 0u)
     scale = 1.0 / sqrt(group_sum(squares) / float(HEAD_SIZE) + eps);
 #endif
 
-    if (part != OF_Q && position >= context) return;
-    uint to = (position * uint(KV_HEADS) + head) * uint(HEAD_SIZE);
-    for (uint i = 2u * lane; i < uint(HEAD_SIZE); i += 2u * lanes) {
-        vec2 two = part == OF_V ? vec2(source(i), source(i + 1u)) : vec2(rotated(i), rotated(i + 1u));
-        if (part == OF_Q) {
-            q_out[from + i] = two.x;
-            q_out[from + i + 1u] = two.y;
-            continue;
-        }
-#ifdef HALVES
-        uint at = (to + i) / 2u, bits = packHalf2x16(two);
-        if (part == OF_K) keys[at].bits = bits;
-        else values[at].bits = bits;
-#else
-        uvec2 bits = floatBitsToUint(two);
-        if (part == OF_K) {
-            keys[to + i].bits = bits.x;
-            keys[to + i + 1u].bits = bits.y;
-        } else {
-            values[to + i].bits = bits.x;
-            values[to + i + 1u].bits = bits.y;
-        }
-#endif
-    }
+    // Keys and values of a token for which the context has no row go nowhere.
+    bool fits = position < context;
+    of_k = of_k && fits;
+    of_v = of_v && fits;
+    TURN(q_at, put_q, of_q ? uint(ROPE_DIMS) : 0u)
+    COPY(q_at, put_q, uint(ROPE_DIMS), of_q ? uint(HEAD_SIZE) : 0u)
+    TURN(k_at, put_k, of_k ? uint(ROPE_DIMS) : 0u)
+    COPY(k_at, put_k, uint(ROPE_DIMS), of_k ? uint(HEAD_SIZE) : 0u)
+    COPY(v_at, put_v, 0u, of_v ? uint(HEAD_SIZE) : 0u)
 }
