@@ -81,9 +81,7 @@ class Rotation(NamedTuple):
         sizes = (self.heads, self.kv_heads, self.kv_heads)
         q, k, v = (normal(self.count, n, self.head_size) for n in sizes)
         weights = normal(2, self.head_size)
-        cache = Cache.new(
-            dev, self.context, self.kv_heads, self.head_size, cache_type=self.cache
-        )
+        cache = Cache.new(dev, self.context, self.kv_heads, self.head_size, cache_type=self.cache)
         shape = (self.context, self.kv_heads, self.head_size)
         before = [reference.fill(cache, plane, normal(*shape)) for plane in _planes(cache)]
         angles = rope_angles(self.context, self.rope_dims, 1e4)
@@ -182,7 +180,6 @@ def test_history_holds_what_was_read(dev: ps.Device) -> None:
     assert progress.history.numpy().tolist() == [17, 13, 14, 15, 16]  # positions 6 to 10
 
 
-
 @pytest.mark.parametrize(
     ("call", "error", "says"),
     [
@@ -197,9 +194,7 @@ def test_history_holds_what_was_read(dev: ps.Device) -> None:
             "3 heads of 8",
         ),
         (
-            lambda x, la: la.rmsnorm(
-                x, vector(la.device, np.ones(7), "F32"), x, count=1, eps=EPS
-            ),
+            lambda x, la: la.rmsnorm(x, vector(la.device, np.ones(7), "F32"), x, count=1, eps=EPS),
             ps.ShapeMismatch,
             "a vector of 16",
         ),
@@ -215,8 +210,8 @@ def test_wrong_calls_say_what_is_wrong(
 
 def test_every_kernel_compiles() -> None:
     variants = every_kernel()
-    assert {v.path.name for v in variants} == {p.name for p in variants[0].path.parent.glob("*.comp")}
+    assert {v.path.name for v in variants} == {
+        p.name for p in variants[0].path.parent.glob("*.comp")
+    }
     for name, path, defines, _ in variants:
         assert compile_glsl(path.read_text(), name=name, defines=defines, include_dir=path.parent)
-
-
