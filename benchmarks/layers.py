@@ -1,0 +1,234 @@
+"""What the kernels of a decoder layer besides its products cost, in the shapes of Qwen3-0.6B.
+
+Each case is recorded as a graph of several launches of the same kernel, replayed and waited for;
+its time is that of one launch. `advance`, which does next to nothing, shows what any launch costs.
+Before a case is timed, what it writes is spoiled, and afterwards compared with NumPy.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import penstock as ps
+from benchmarks.measure import Case, expect, interleave
+from benchmarks.report import Row, Section
+from penstock.llm.layers import Cache, Layers, rope_angles
+from penstock.llm.progress import Progress
+from penstock.llm.sampling import Sampler, Sampling
+from penstock.llm.weights import Piece, Weight
+
+HIDDEN, FEED_FORWARD, VOCABULARY = 1024, 3072, 151_936
+HEADS, KV_HEADS, HEAD_SIZE = 16, 8, 128
+CONTEXTS = (128, 1024, 4096)
+COUNTS = (1, 64)
+
+Host = npt.NDArray[Any]
+
+
+def run(device: ps.Device, repeat: int) -> list[Section]:
+    bench = _Bench(device)
+    variant = "gpu" if bench.layers.traits.shared else "cpu"
+    notes = (
+        f"{repeat} interleaved rounds; every output is compared with NumPy after each",
+        f"variant {variant}; attention at the end of its context, which is also the capacity",
+    )
+    sections = []
+    for title, cases in (
+        ("Elementwise kernels, norms and rotation", bench.simple()),
+        ("Attention", bench.attention()),
+        (f"Sampling from {VOCABULARY:,} logits", bench.sampling()),
+    ):
+        samples = interleave(cases, repeat)
+        rows: list[Row] = [
+            {
+                "kernel": name,
+                "median_us": taken.median * 1e6,
+                "min_us": taken.minimum * 1e6,
+            }
+            for name, taken in samples.items()
+        ]
+        sections.append(Section(f"{title}, per launch", rows, notes))
+    return sections
+
+
+class _Bench:
+    def __init__(self, device: ps.Device) -> None:
+        self.device = device
+        self.layers = Layers(device)
+        self.random = np.random.default_rng(0)
+
+    def simple(self) -> dict[str, Case]:
+        cases: dict[str, Case] = {"advance": self._advance()}
+        for count in COUNTS:
+            cases[f"rmsnorm, {count} × {HIDDEN}"] = self._rmsnorm(count)
+            cases[f"swiglu, {count} × {FEED_FORWARD}"] = self._swiglu(count)
+            for kind in ("f32", "f16"):
+                cases[f"rope_store, {count} tokens, {kind}"] = self._rope_store(count, kind)
+        return cases
+
+    def attention(self) -> dict[str, Case]:
+        return {
+            f"attention, {count} at {context}, {kind}": self._attention(context, count, kind)
+            for count in COUNTS
+            for context in CONTEXTS
+            for kind in ("f32", "f16")
+        }
+
+    def sampling(self) -> dict[str, Case]:
+        logits = self.random.standard_normal(VOCABULARY).astype(np.float32) * 3
+        logits[1234] = logits.max() + 1
+        settings = {
+            "greedy": Sampling(temperature=0),
+            "greedy, penalty": Sampling(temperature=0, penalty=1.1),
+            "temperature": Sampling(temperature=1.0),
+            "top-k 40": Sampling(temperature=1.0, top_k=40),
+            "top-p 0.95": Sampling(temperature=1.0, top_p=0.95),
+            "top-k 40, top-p 0.95, min-p 0.05": Sampling(
+                temperature=0.8, top_k=40, top_p=0.95, min_p=0.05
+            ),
+            "the same, penalty": Sampling(
+                temperature=0.8, top_k=40, top_p=0.95, min_p=0.05, penalty=1.1
+            ),
+        }
+        return {name: self._sample(name, logits, chosen) for name, chosen in settings.items()}
+
+    # One case each.
+
+    def _advance(self) -> Case:
+        progress = Progress.new(self.device)
+        return self._case(
+            lambda: self.layers.advance(progress.state, count=1),
+            50,
+            lambda: progress.restart(),
+            lambda: int(progress.state.numpy()[0]) == 50,
+            "advance",
+        )
+
+    def _rmsnorm(self, count: int) -> Case:
+        x, w = self._normal(count, HIDDEN), self._normal(HIDDEN)
+        there, y = self.device.array(x), self.device.zeros((count, HIDDEN))
+        piece = Piece(self.device.array(w.view(np.uint32)), 0, 0, 1)
+        weight = Weight("w", "F32", 1, HIDDEN, (piece,))
+        expected = x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6) * w
+        launch = partial(self.layers.rmsnorm, there, weight, y, count=count, eps=1e-6)
+        return self._compared(launch, 40 if count == 1 else 4, y, expected, "rmsnorm")
+
+    def _swiglu(self, count: int) -> Case:
+        gate, up = self._normal(count, FEED_FORWARD), self._normal(count, FEED_FORWARD)
+        y = self.device.zeros(gate.shape)
+        arrays = [self.device.array(a) for a in (gate, up)]
+        expected = gate / (1 + np.exp(-gate)) * up
+        launch = partial(self.layers.swiglu, *arrays, y, count=count)
+        return self._compared(launch, 40 if count == 1 else 4, y, expected, "swiglu")
+
+    def _rope_store(self, count: int, kind: str) -> Case:
+        sizes = (HEADS, KV_HEADS, KV_HEADS)
+        q, k, v = (self._normal(count, n * HEAD_SIZE) for n in sizes)
+        cache = Cache.new(self.device, 128, KV_HEADS, HEAD_SIZE, cache_type=kind)
+        angles = rope_angles(128, HEAD_SIZE, 1e6)
+        arrays = [self.device.array(a) for a in (q, k, v)]
+        y = self.device.zeros(q.shape)
+        ones = np.ones(HEAD_SIZE, np.float32).view(np.uint32)
+        norm = Weight("w", "F32", 1, HEAD_SIZE, (Piece(self.device.array(ones), 0, 0, 1),))
+        launch = partial(
+            self.layers.rope_store, *arrays, y, cache, self.device.array(angles),
+            Progress.new(self.device).state, count=count, q_norm=norm, k_norm=norm,
+        )  # fmt: skip
+        heads = q.reshape(count, HEADS, HEAD_SIZE)
+        heads = heads / np.sqrt((heads * heads).mean(-1, keepdims=True) + 1e-6)
+        a, b = np.split(heads, 2, -1)
+        c, s = (angles[:count, None, :, i] for i in (0, 1))
+        expected = np.concatenate([a * c - b * s, b * c + a * s], -1).reshape(q.shape)
+        return self._compared(launch, 20 if count == 1 else 2, y, expected, "rope_store")
+
+    def _attention(self, context: int, count: int, kind: str) -> Case:
+        shape = (context, KV_HEADS, HEAD_SIZE)
+        k, v = (self._normal(*shape).astype(np.float16).astype(np.float32) for _ in "kv")
+        cache = Cache.new(self.device, context, KV_HEADS, HEAD_SIZE, cache_type=kind)
+        for plane, values in ((cache.keys, k), (cache.values, v)):
+            flat = values.reshape(context, -1)
+            plane.write(flat if kind == "f32" else flat.astype(np.float16).view(np.uint32))
+        q = self._normal(count, HEADS * HEAD_SIZE)
+        position = context - count
+        state = self.device.array(np.array([position, 0, 0, 0], np.uint32))
+        y = self.device.zeros(q.shape)
+        expected = _attention(q.reshape(count, HEADS, HEAD_SIZE), k, v, position)
+        launch = partial(self.layers.attention, self.device.array(q), cache, state, y, count=count)
+        times = 10 if count == 1 and context < 4096 else 1
+        return self._compared(launch, times, y, expected.reshape(q.shape), "attention")
+
+    def _sample(self, name: str, logits: Host, settings: Sampling) -> Case:
+        sampler = Sampler(self.device, VOCABULARY)
+        sampler.set(settings)
+        progress = Progress.new(self.device)
+        there = self.device.array(logits)
+        best = int(logits.argmax())
+        times = 5
+
+        def right() -> bool:
+            found = progress.ring.numpy()[:times]
+            return bool((found < VOCABULARY).all() and (settings.temperature or best in found))
+
+        return self._case(
+            lambda: sampler.sample(there, progress, greedy=not settings.temperature),
+            times,
+            lambda: progress.restart(),
+            right,
+            name,
+        )
+
+    def _compared(
+        self, launch: Callable[[], None], times: int, y: ps.Array, expected: Host, name: str
+    ) -> Case:
+        return self._case(
+            launch,
+            times,
+            lambda: y.fill(np.nan),
+            lambda: bool(np.allclose(y.numpy(), expected, atol=1e-4)),
+            name,
+        )
+
+    def _case(
+        self,
+        launch: Callable[[], None],
+        times: int,
+        spoil: Callable[[], Any],
+        right: Callable[[], bool],
+        name: str,
+    ) -> Case:
+        with self.device.record() as graph:
+            for _ in range(times):
+                launch()
+
+        def case() -> float:
+            spoil()
+            self.device.synchronize()
+            start = time.perf_counter()
+            graph.replay()
+            self.device.synchronize()
+            seconds = time.perf_counter() - start
+            expect(right(), name)
+            return seconds / times
+
+        return case
+
+    def _normal(self, *shape: int) -> npt.NDArray[np.float32]:
+        return self.random.standard_normal(shape, np.float32)
+
+
+def _attention(q: Host, k: Host, v: Host, position: int) -> Host:
+    group = HEADS // KV_HEADS
+    y = np.zeros_like(q)
+    for token in range(len(q)):
+        rows = position + token + 1
+        for head in range(HEADS):
+            scores = k[:rows, head // group] @ q[token, head] / np.sqrt(HEAD_SIZE)
+            weights = np.exp(scores - scores.max())
+            y[token, head] = weights @ v[:rows, head // group] / weights.sum()
+    return y

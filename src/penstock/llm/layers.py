@@ -1,0 +1,499 @@
+"""The kernels of a decoder layer besides its matrix products: norms, rotation, attention, gating.
+
+Every call issues launches that can be recorded in a graph: what changes from step to step, the
+position, is read from device memory (see `penstock.llm.progress`). Activations are float32 arrays
+of shape (tokens, n), of which a call works on the first `count` rows.
+
+There are two variants. On CPU drivers a workgroup is a single subgroup, without shared memory or
+barriers, and what is small enough is read through uniform blocks, which those drivers read faster
+by an order of magnitude. On GPUs workgroups are large and share memory.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+import penstock as ps
+from penstock.llm.progress import STATE
+from penstock.llm.weights import Weight
+
+Choice: TypeAlias = Literal["cpu", "gpu"]
+Defines: TypeAlias = dict[str, str | int | float]
+
+_SHADERS = Path(__file__).parent / "shaders"
+_VECTOR_KINDS = {"F32": "KIND_F32", "F16": "KIND_F16", "BF16": "KIND_BF16"}
+_MOST_SPLITS = 16
+_GPU_GROUP = 128
+_GPU_GROUPS = 256  # that keep a GPU busy
+
+
+@dataclass(frozen=True)
+class Cache:
+    """The keys and values of one layer, a row for each position of the context.
+
+    A plane is float32, or uint32 words of two float16 each.
+    """
+
+    keys: ps.Array
+    values: ps.Array
+    kv_heads: int
+    head_size: int
+
+    @classmethod
+    def new(
+        cls,
+        device: ps.Device,
+        context: int,
+        kv_heads: int,
+        head_size: int,
+        *,
+        cache_type: str = "f16",
+    ) -> Cache:
+        """An empty cache for `context` positions; `cache_type` is "f32" or "f16"."""
+        if cache_type not in ("f32", "f16"):
+            raise ps.InvalidValue(f"a cache of {cache_type!r}; there are 'f32' and 'f16'")
+        if head_size % 2 or not 2 <= head_size <= 256:
+            raise ps.Unsupported(f"heads of {head_size}; an even number up to 256 is supported")
+        if min(context, kv_heads) < 1:
+            raise ps.InvalidValue(f"a cache of {context} positions and {kv_heads} heads")
+        row = kv_heads * head_size
+        shape = (context, row if cache_type == "f32" else row // 2)
+        dtype = np.float32 if cache_type == "f32" else np.uint32
+        planes = [device.zeros(shape, dtype, name=name) for name in ("keys", "values")]
+        return cls(planes[0], planes[1], kv_heads, head_size)
+
+    @property
+    def context(self) -> int:
+        return self.keys.shape[0]
+
+    @property
+    def halves(self) -> bool:
+        return self.keys.dtype == np.uint32
+
+
+def rope_angles(
+    context: int, rope_dims: int, base: float, factors: npt.ArrayLike = 1.0
+) -> npt.NDArray[np.float32]:
+    """Cosine and sine for each position and pair, shape (context, rope_dims / 2, 2).
+
+    Pair i turns by base ** (-2i / rope_dims) / factors[i] from one position to the next.
+    """
+    pairs = np.arange(rope_dims // 2)
+    speed = base ** (-2.0 * pairs / rope_dims) / np.asarray(factors, np.float64)
+    angle = np.arange(context)[:, None] * speed
+    return np.stack([np.cos(angle), np.sin(angle)], -1).astype(np.float32)
+
+
+class Layers:
+    """Launches the kernels on one device; each is compiled when first needed, and kept."""
+
+    def __init__(
+        self, device: ps.Device, *, variant: Choice | None = None, splits: int | None = None
+    ) -> None:
+        """`variant` and `splits`, into how many shares attention cuts the rows, are for tests."""
+        if variant not in (None, "cpu", "gpu"):
+            raise ps.InvalidValue(f"Layers: variant={variant!r}; there are 'cpu' and 'gpu'")
+        self.device = device
+        self.traits = Traits.of(device, variant)
+        self._splits = splits
+        self._kernels: dict[Any, ps.Kernel] = {}
+        self._scratch: dict[int, tuple[ps.Array, ps.Array]] = {}
+
+    def rmsnorm(
+        self, x: ps.Array, weight: Weight, y: ps.Array, *, count: int, eps: float, first: int = 0
+    ) -> None:
+        """y[:count] = the rows of x from `first` on, each divided by its root mean square."""
+        n = x.shape[-1]
+        words, offset = _vector(weight, n)
+        _check_rows("rmsnorm", count, x[first:], y)
+        small = self._small(count, x[first : first + 1])
+        parts = 1 if self.traits.shared else min(4, -(-n // 256)) if count < 8 else 1
+        kernel = self._kernel(*rmsnorm(self.traits, weight.kind, n if small else None))
+        kernel(
+            x=x[first : first + 1] if small else x, words=words, y=y, n=n,
+            first_row=0 if small else first, first=offset, eps=eps, groups=(parts, count),
+        )  # fmt: skip
+
+    def swiglu(self, gate: ps.Array, up: ps.Array, y: ps.Array, *, count: int) -> None:
+        """y[:count] = silu(gate[:count]) * up[:count]."""
+        _check_rows("swiglu", count, gate, up, y)
+        n = count * gate.shape[-1]
+        small = self._small(count, gate[:1], up[:1])
+        kernel = self._kernel(*swiglu(self.traits, n if small else None))
+        if small:
+            gate, up = gate[:1], up[:1]
+        lanes = kernel.local_size[0]
+        groups = -(-n // lanes)
+        if not self.traits.shared:
+            groups = min(groups, 16)
+        kernel(gate=gate, up=up, y=y, n=n, groups=min(groups, 65535))
+
+    def rope_store(
+        self,
+        q: ps.Array,
+        k: ps.Array,
+        v: ps.Array,
+        q_out: ps.Array,
+        cache: Cache,
+        angles: ps.Array,
+        state: ps.Array,
+        *,
+        count: int,
+        layout: Literal["adjacent", "halves"] = "halves",
+        q_norm: Weight | None = None,
+        k_norm: Weight | None = None,
+        eps: float = 1e-6,
+    ) -> None:
+        """Rotate q into q_out, and rotated k and plain v into the cache, by their positions.
+
+        `angles` is what `rope_angles` gives; its pairs say how much of a head is rotated. With
+        `q_norm` and `k_norm` each head is normalised first.
+        """
+        _check_rows("rope_store", count, q, k, v, q_out)
+        shape = _Shape.of(q, cache)
+        if angles.shape[0] < cache.context or not 2 <= angles.shape[1] * 2 <= cache.head_size:
+            raise ps.ShapeMismatch(
+                f"rope_store: angles of shape {angles.shape}; a context of {cache.context} and "
+                f"heads of {cache.head_size} need ({cache.context}, 1 to "
+                f"{cache.head_size // 2}, 2)"
+            )
+        if layout not in ("adjacent", "halves"):
+            raise ps.InvalidValue(f"rope_store: layout={layout!r}; 'adjacent' or 'halves'")
+        if (q_norm is None) != (k_norm is None):
+            raise ps.ArgumentError("rope_store: q_norm and k_norm go together")
+        norms: dict[str, Any] = {}
+        kind = None
+        if q_norm is not None and k_norm is not None:
+            if q_norm.kind != k_norm.kind:
+                raise ps.Unsupported(f"rope_store: norms of {q_norm.kind} and {k_norm.kind}")
+            kind = q_norm.kind
+            norms["q_words"], norms["q_first"] = _vector(q_norm, cache.head_size)
+            norms["k_words"], norms["k_first"] = _vector(k_norm, cache.head_size)
+            norms["eps"] = eps
+        small = self._small(count, q[:1], k[:1], v[:1])
+        rope_dims = 2 * angles.shape[1]
+        kernel = self._kernel(*rope_store(self.traits, shape, rope_dims, layout, kind, small))
+        if small:
+            q, k, v = q[:1], k[:1], v[:1]
+        kernel(
+            q=q, k=k, v=v, angles=angles, state=state, q_out=q_out, keys=cache.keys,
+            values=cache.values, context=cache.context,
+            groups=(shape.heads + 2 * shape.kv_heads, count), **norms,
+        )  # fmt: skip
+
+    def attention(
+        self, q: ps.Array, cache: Cache, state: ps.Array, y: ps.Array, *, count: int
+    ) -> None:
+        """y[:count] = causal attention of the rotated queries over the cache, own rows included."""
+        _check_rows("attention", count, q, y)
+        shape = _Shape.of(q, cache)
+        most = count if self.traits.shared else self._tokens_each(q, y)
+        for first in range(0, count, most):
+            self._attend(shape, q, cache, state, y, first, min(most, count - first))
+
+    def remember(self, tokens: ps.Array, history: ps.Array, state: ps.Array, *, count: int) -> None:
+        """Put the tokens of a batch into the history, before the position moves on."""
+        kernel = self._kernel("remember", "remember", dict(STATE), {"local_size_x": 64})
+        kernel(
+            tokens=tokens, history=history, state=state, count=count, size=history.size,
+            threads=count,
+        )  # fmt: skip
+
+    def advance(self, state: ps.Array, *, count: int) -> None:
+        """Move the position on, after a batch from which nothing is sampled."""
+        kernel = self._kernel("advance", "advance", dict(STATE), {})
+        kernel(state=state, count=count, groups=1)
+
+    # How attention is cut.
+
+    def _attend(
+        self, shape: _Shape, q: ps.Array, cache: Cache, state: ps.Array, y: ps.Array,
+        first: int, count: int,
+    ) -> None:  # fmt: skip
+        traits = self.traits
+        cut = Cut.of(traits, shape, cache, count, self._splits)
+        if traits.shared:
+            name, file, defines, constants = attention_shared(traits, shape, cut.splits)
+            groups = (cut.splits, shape.heads, count)
+        else:
+            rows = q[first : first + count]
+            small = rows.size if self._fits(rows) else None
+            if small:
+                q = rows
+            name, file, defines, constants = attention_lanes(traits, shape, cut, small)
+            blocks = shape.heads // cut.heads
+            groups = (cut.splits, blocks, -(-count // cut.tokens))
+        to = y[first:] if first else y
+        out: dict[str, Any] = {"y": to}
+        queries = count * shape.heads
+        if cut.splits > 1:
+            parts, ends = self._parts(queries, cut.splits, shape.head_size)
+            out = {"parts": parts, "ends": ends}
+        self._kernel(name, file, defines, constants)(
+            q=q, keys=cache.keys, values=cache.values, state=state, count=count,
+            first_token=first, context=cache.context, groups=groups, **out,
+        )  # fmt: skip
+        if cut.splits > 1:
+            n = queries * shape.head_size
+            join = self._kernel(*attention_join(traits, shape.head_size, cut.splits))
+            join(parts=parts, ends=ends, y=to, n=n, threads=n)
+
+    def _tokens_each(self, q: ps.Array, y: ps.Array) -> int:
+        """How many queries fit a uniform block, and begin where the device can bind them."""
+        limits = self.device.info.limits
+        row = q.nbytes // q.shape[0]
+        most = int(limits["uniform_range"]) // row  # type: ignore[arg-type]
+        alignment = max(int(limits[f"{k}_alignment"]) for k in ("uniform", "binding"))  # type: ignore[arg-type]
+        step = alignment // math.gcd(alignment, row)
+        return most // step * step or q.shape[0]
+
+    def _parts(self, queries: int, splits: int, head_size: int) -> tuple[ps.Array, ps.Array]:
+        """Room for what the shares give; all layers use the same, one after the other."""
+        found = self._scratch.get(splits)
+        if found is None or found[0].size < queries * splits * head_size:
+            parts = self.device.empty(queries * splits * head_size, name="parts")
+            ends = self.device.empty(max(queries * splits * 2, 2), name="ends")
+            found = self._scratch[splits] = parts, ends
+        elif found[1].size < queries * splits * 2:
+            ends = self.device.empty(queries * splits * 2, name="ends")
+            found = self._scratch[splits] = found[0], ends
+        return found
+
+    def _small(self, count: int, *arrays: ps.Array) -> bool:
+        """Whether one row of each can be read through uniform blocks."""
+        return count == 1 and all(self._fits(array) for array in arrays)
+
+    def _fits(self, array: ps.Array) -> bool:
+        limits = self.device.info.limits
+        return (
+            self.traits.small
+            and array.nbytes <= int(limits["uniform_range"])  # type: ignore[arg-type]
+            and array.region.lo % int(limits["uniform_alignment"]) == 0  # type: ignore[arg-type]
+        )
+
+    def _kernel(
+        self, name: str, file: str, defines: Defines, constants: Mapping[str, int]
+    ) -> ps.Kernel:
+        key = (file, *sorted(defines.items()), *sorted(constants.items()))
+        kernel = self._kernels.get(key)
+        if kernel is None:
+            kernel = self._kernels[key] = self.device.kernel(
+                _SHADERS / f"{file}.comp", name=name, defines=defines, constants=constants
+            )
+        return kernel
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What of a device decides how kernels are compiled."""
+
+    shared: bool  # large workgroups that share memory; else single subgroups
+    lanes: int  # of a subgroup
+    plain: bool  # no subgroup arithmetic
+    small: bool  # uniform blocks of floats, for what fits
+    wide: bool  # 64-bit integers
+    cores: int
+
+    @classmethod
+    def of(cls, device: ps.Device, variant: Choice | None = None) -> Traits:
+        info = device.info
+        features = info.features
+        lone = {"subgroupArithmetic", "subgroupShuffle"} <= features
+        wanted = variant or ("cpu" if info.kind == "cpu" and lone else "gpu")
+        if wanted == "cpu" and not lone:
+            raise ps.Unsupported(
+                f"the variant for CPU drivers needs subgroups; {info.name} has none"
+            )
+        return cls(
+            shared=wanted == "gpu",
+            lanes=int(info.limits["subgroup_size"]),  # type: ignore[arg-type]
+            plain="subgroupArithmetic" not in features,
+            small=wanted == "cpu" and "scalarBlockLayout" in features,
+            wide="shaderInt64" in features,
+            cores=os.cpu_count() or 1,
+        )
+
+    def group(self, size: int) -> tuple[Defines, dict[str, int]]:
+        """Defines and constants of a kernel with workgroups of `size`, or of one subgroup."""
+        if not self.shared:
+            return {"LONE": 1}, {"local_size_x": self.lanes}
+        return {"PLAIN": 1} if self.plain else {}, {"local_size_x": size}
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """The heads of a layer, and how its cache stores them."""
+
+    heads: int
+    kv_heads: int
+    head_size: int
+    halves: bool
+
+    @classmethod
+    def of(cls, q: ps.Array, cache: Cache) -> _Shape:
+        heads, rest = divmod(q.shape[-1], cache.head_size)
+        if rest or heads % cache.kv_heads:
+            raise ps.ShapeMismatch(
+                f"queries of {q.shape[-1]} are not a multiple of the cache's {cache.kv_heads} "
+                f"heads of {cache.head_size}"
+            )
+        return cls(heads, cache.kv_heads, cache.head_size, cache.halves)
+
+    def defines(self, traits: Traits) -> Defines:
+        found: Defines = {
+            "HEADS": self.heads, "KV_HEADS": self.kv_heads, "HEAD_SIZE": self.head_size, **STATE,
+        }  # fmt: skip
+        if self.halves:
+            found["HALVES"] = 1
+        if traits.wide and self.head_size % (4 if self.halves else 2) == 0:
+            found["WIDE"] = 1
+        return found
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How attention is cut into workgroups: what one has, and shares of the rows."""
+
+    tokens: int
+    heads: int
+    splits: int
+
+    @classmethod
+    def of(cls, traits: Traits, shape: _Shape, cache: Cache, count: int, splits: int | None) -> Cut:
+        if traits.shared:
+            tokens, heads = 1, 1
+            wanted = -(-_GPU_GROUPS // (shape.heads * count))
+            useful = -(-cache.context // _GPU_GROUP)
+        else:
+            # So many sums for each lane: more would not fit the nearest cache.
+            room = max(1, 128 * traits.lanes // max(shape.head_size, traits.lanes))
+            group = shape.heads // shape.kv_heads
+            heads = max(n for n in range(1, min(group, room, 8) + 1) if group % n == 0)
+            tokens = 1 if count == 1 else max(1, min(room, 8) // heads)
+            groups = shape.heads // heads * -(-count // tokens)
+            wanted = -(-2 * traits.cores // groups)
+            useful = -(-cache.context // (4 * traits.lanes))
+        return cls(tokens, heads, splits or max(1, min(wanted, useful, _MOST_SPLITS)))
+
+
+# What each kernel is compiled with: name, file, defines, constants.
+
+Made: TypeAlias = tuple[str, str, Defines, dict[str, int]]
+
+
+def rmsnorm(traits: Traits, kind: str, small: int | None) -> Made:
+    defines, constants = traits.group(256)
+    defines["KIND"] = _VECTOR_KINDS[kind]
+    if small:
+        defines["SMALL"] = small
+    return "rmsnorm", "rmsnorm", defines, constants
+
+
+def swiglu(traits: Traits, small: int | None) -> Made:
+    _, constants = traits.group(256)
+    return "swiglu", "swiglu", {"SMALL": small} if small else {}, constants
+
+
+def rope_store(
+    traits: Traits, shape: _Shape, rope_dims: int, layout: str, kind: str | None, small: bool
+) -> Made:
+    defines, constants = traits.group(64)
+    defines |= shape.defines(traits)
+    defines.pop("WIDE", None)  # it writes single words
+    defines["ROPE_DIMS"] = rope_dims
+    if layout == "adjacent":
+        defines["ADJACENT"] = 1
+    if kind is not None:
+        defines["NORMS"] = 1
+        defines["KIND"] = _VECTOR_KINDS[kind]
+    if small:
+        defines["SMALL"] = 1
+    return "rope_store", "rope_store", defines, constants
+
+
+def attention_lanes(traits: Traits, shape: _Shape, cut: Cut, small: int | None) -> Made:
+    defines = shape.defines(traits) | {
+        "LANES": traits.lanes, "TOKENS": cut.tokens, "HEADS_EACH": cut.heads, "SPLITS": cut.splits,
+        "SCALE": shape.head_size**-0.5,
+    }  # fmt: skip
+    if small:
+        defines["SMALL"] = small
+    return "attention", "attention_lanes", defines, {}
+
+
+def attention_shared(traits: Traits, shape: _Shape, splits: int) -> Made:
+    defines = shape.defines(traits) | {
+        "SIZE": _GPU_GROUP, "SPLITS": splits, "SCALE": shape.head_size**-0.5,
+    }  # fmt: skip
+    if traits.plain:
+        defines["PLAIN"] = 1
+    return "attention", "attention_shared", defines, {}
+
+
+def attention_join(traits: Traits, head_size: int, splits: int) -> Made:
+    _, constants = traits.group(64)
+    return "attention_join", "attention_join", {"HEAD_SIZE": head_size, "SPLITS": splits}, constants
+
+
+def _vector(weight: Weight, n: int) -> tuple[ps.Array, int]:
+    """The words of a vector of n, and the byte at which it begins."""
+    if weight.kind not in _VECTOR_KINDS:
+        raise ps.Unsupported(
+            f"{weight.name}: a norm of kind {weight.kind}; there are {', '.join(_VECTOR_KINDS)}"
+        )
+    if (weight.rows, weight.columns) != (1, n) or len(weight.pieces) != 1:
+        raise ps.ShapeMismatch(
+            f"{weight.name}: {weight.rows} × {weight.columns} in {len(weight.pieces)} pieces; "
+            f"wanted is a vector of {n} in one"
+        )
+    return weight.pieces[0].words, weight.pieces[0].first
+
+
+def _check_rows(what: str, count: int, *arrays: ps.Array) -> None:
+    """Each must hold `count` rows, or a kernel would leave its array."""
+    if count < 1:
+        raise ps.InvalidValue(f"{what}: count={count}; at least one token is wanted")
+    for array in arrays:
+        if array.ndim != 2 or array.shape[0] < count:
+            raise ps.ShapeMismatch(
+                f"{what}: {array.name!r} has shape {array.shape}; wanted are {count} rows"
+            )
+
+
+def _every() -> list[Made]:
+    """All variants, for Qwen3-0.6B."""
+    found: list[Made] = []
+    for shared in (False, True):
+        traits = Traits(shared, 8 if not shared else 32, False, not shared, True, 2)
+        single = [None] if shared else [None, 1024]
+        found += [rmsnorm(traits, kind, n) for kind in _VECTOR_KINDS for n in single]
+        found += [swiglu(traits, 3 * n if n else None) for n in single]
+        for halves in (False, True):
+            shape = _Shape(16, 8, 128, halves)
+            found += [
+                rope_store(traits, shape, 128, layout, kind, bool(n))
+                for layout in ("halves", "adjacent")
+                for kind in (None, *_VECTOR_KINDS)
+                for n in single
+            ]
+            if shared:
+                found += [attention_shared(traits, shape, splits) for splits in (1, 16)]
+            else:
+                cuts = (Cut(1, 2, 1), Cut(1, 2, 4), Cut(4, 2, 1))
+                found += [attention_lanes(traits, shape, c, 2048 * c.tokens) for c in cuts]
+        found.append(attention_join(traits, 128, 4))
+    found.append(("remember", "remember", dict(STATE), {"local_size_x": 64}))
+    found.append(("advance", "advance", dict(STATE), {}))
+    return found
+
+
+#: Every variant of every kernel here: name, file in `shaders/`, defines, constants.
+KERNELS = _every()

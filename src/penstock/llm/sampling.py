@@ -1,0 +1,302 @@
+"""Sampling on the device: logits to one token, which is the input of the next step.
+
+The order is that of Hugging Face's transformers: repetition penalty, temperature, top-k, top-p,
+min-p. llama.cpp has the temperature last, so that top-p and min-p do not depend on it; but the
+settings that model makers recommend are meant for the other order. What top-k keeps is what top-p
+takes its share of. Of equal logits the lower id comes first: greedy takes the first, and top-k
+keeps exactly k.
+
+The same logits, settings, seed and position give the same token on every device: weights are
+integers, and the random number is made from seed and position alone. Settings live in device
+memory, so that a recorded step needs no recording anew when they change.
+
+Nothing is sorted. Logits have an order that shows in their bits. A histogram by the first bits says
+where the last token that is kept lies; only what is not below that is looked at further. There is
+no limit to top-k, and top-p over everything is exact. Tokens with less than 2^-30 of the highest
+probability are never drawn.
+
+NaN counts as the lowest logit and is drawn only if there is nothing else; infinite logits share
+the draw among themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import penstock as ps
+from penstock.llm.layers import Choice, Defines, Made, Traits
+from penstock.llm.progress import STATE, Progress
+
+_SHADERS = Path(__file__).parent / "shaders"
+
+#: The words of the settings, by their names in shaders.
+SETTINGS = {
+    "INVERSE_TEMPERATURE": 0, "TOP_K": 1, "TOP_P": 2, "LOG_MIN_P": 3, "PENALTY": 4,
+    "INVERSE_PENALTY": 5, "LAST_N": 6, "SEED": 7,
+}  # fmt: skip
+_SETTINGS_WORDS = 9  # the seed has two
+
+#: The words of the control block, and of a cursor in it.
+CONTROL = {"PEAK": 0, "BY_NUMBER": 1, "BY_WEIGHT": 8}
+CURSOR = {"DEPTH": 0, "KEY": 1, "LEFT": 2, "ABOVE": 4, "TIES": 6}
+_CONTROL_WORDS = 16
+
+_BINS = 2048
+_REGIONS = 6  # of histograms: of everything, two for top-k, three for top-p
+_MOST = 1 << 24  # tokens, so that no sum of weights overflows
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a token is chosen.
+
+    temperature     logits are divided by it; 0: the highest is taken
+    top_k           only so many of the highest are kept; 0: all
+    top_p           only the highest that together have this probability; the one that crosses
+                    it is kept, too
+    min_p           only those with at least this share of the highest probability
+    penalty         positive logits of tokens among the last `last_n` are divided by it, others
+                    multiplied; 1: none
+    last_n          how many of the last tokens are looked at, at most what the history holds
+    seed            of the random numbers, 64 bits
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    penalty: float = 1.0
+    last_n: int = 64
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        good = {
+            "temperature": self.temperature >= 0 and math.isfinite(self.temperature),
+            "top_k": 0 <= self.top_k < 1 << 32,
+            "top_p": 0 <= self.top_p <= 1,
+            "min_p": 0 <= self.min_p <= 1,
+            "penalty": self.penalty > 0 and math.isfinite(self.penalty),
+            "last_n": 0 <= self.last_n < 1 << 32,
+            "seed": 0 <= self.seed < 1 << 64,
+        }
+        wrong = [f"{name}={getattr(self, name)}" for name, fine in good.items() if not fine]
+        if wrong:
+            raise ps.InvalidValue(
+                f"sampling with {', '.join(wrong)}; temperature is at least 0, penalty above 0, "
+                "top_p and min_p are from 0 to 1, the others are not negative"
+            )
+
+    def words(self) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
+        """As kernels read them. Reciprocals are made here: division is not exact on devices."""
+        found = np.zeros(_SETTINGS_WORDS, np.uint32)
+        floats = found.view(np.float32)
+        greedy = self.temperature == 0
+        floats[SETTINGS["INVERSE_TEMPERATURE"]] = 1 if greedy else min(1 / self.temperature, 3e38)
+        found[SETTINGS["TOP_K"]] = 1 if greedy else self.top_k
+        found[SETTINGS["TOP_P"]] = min(int(self.top_p * 2**32), 2**32 - 1)
+        floats[SETTINGS["LOG_MIN_P"]] = math.log(self.min_p) if self.min_p else -3e38
+        floats[SETTINGS["PENALTY"]] = self.penalty
+        floats[SETTINGS["INVERSE_PENALTY"]] = 1 / self.penalty
+        found[SETTINGS["LAST_N"]] = self.last_n
+        found[SETTINGS["SEED"]] = self.seed & 0xFFFFFFFF
+        found[SETTINGS["SEED"] + 1] = self.seed >> 32
+        return found
+
+
+class Sampler:
+    """Chooses tokens on one device, from logits of one vocabulary."""
+
+    def __init__(
+        self,
+        device: ps.Device,
+        vocabulary: int,
+        settings: Sampling | None = None,
+        *,
+        variant: Choice | None = None,
+    ) -> None:
+        if not 1 <= vocabulary <= _MOST:
+            raise ps.InvalidValue(f"a vocabulary of {vocabulary}; 1 to {_MOST} are supported")
+        missing = {"subgroupArithmetic", "subgroupShuffle"} - device.info.features
+        if missing:
+            raise ps.Unsupported(f"sampling needs what {device.info.name} lacks: {missing}")
+        self.device = device
+        self.vocabulary = vocabulary
+        self._shape = Shape.of(Traits.of(device, variant), vocabulary)
+        self._kernels: dict[Any, ps.Kernel] = {}
+        blocks, span = self._shape.blocks, self._shape.span
+        self._settings = self._words("settings", _SETTINGS_WORDS)
+        self._control = self._words("control", _CONTROL_WORDS)
+        self._marks = self._words("marks", -(-vocabulary // 32))
+        self._peaks = self._words("peaks", blocks, 2)
+        self._sums = self._words("sums", blocks, 3)
+        self._sizes = self._words("sizes", blocks)
+        self._keys = self._words("keys", blocks, span)
+        self._ids = self._words("ids", blocks, span)
+        self._histograms = self._words("histograms", _REGIONS, self._shape.copies, _BINS, 3)
+        self.set(settings or Sampling())
+
+    def set(self, settings: Sampling) -> None:
+        """Use these from the next step on, recorded ones included."""
+        self.settings = settings
+        self._settings.write(settings.words())
+
+    def sample(
+        self, logits: ps.Array, progress: Progress, *, count: int = 1, greedy: bool = False
+    ) -> None:
+        """Choose a token from the logits of the last of `count` tokens, and end the step.
+
+        The token becomes token 0 of the next batch; it goes into history and ring, the position
+        moves on by `count` and the step by one. A penalty changes the logits in place. With
+        `greedy` the highest is taken whatever the settings, which takes fewer launches.
+        """
+        if logits.size != self.vocabulary:
+            raise ps.ShapeMismatch(f"{logits.size} logits for a vocabulary of {self.vocabulary}")
+        if count < 1:
+            raise ps.InvalidValue(f"count={count}; a step has at least one token")
+        self._penalise(logits, progress, count)
+        self._launch("sample_peaks", logits=logits, peaks=self._peaks)
+        finish: dict[str, Any] = {
+            "tokens": progress.tokens, "history": progress.history, "ring": progress.ring,
+            "state": progress.state, "count": count, "history_size": progress.history.size,
+            "ring_size": progress.ring.size,
+        }  # fmt: skip
+        if greedy:
+            self._launch("sample_greedy", peaks=self._peaks, **finish)
+        else:
+            self._find_cut(logits)
+            chosen: dict[str, Any] = {
+                "settings": self._settings, "control": self._control, "keys": self._keys,
+                "sizes": self._sizes, "sums": self._sums,
+            }  # fmt: skip
+            self._launch("sample_sums", **chosen)
+            self._launch("sample_draw", ids=self._ids, **chosen, **finish)
+
+    def _penalise(self, logits: ps.Array, progress: Progress, count: int) -> None:
+        self._marks.fill(0)
+        self._launch(
+            "sample_penalise", logits=logits, history=progress.history, marks=self._marks,
+            state=progress.state, settings=self._settings, count=count,
+            size=progress.history.size,
+        )  # fmt: skip
+
+    def _find_cut(self, logits: ps.Array) -> None:
+        """Where the tokens that are kept end, digit by digit of their keys."""
+        common: dict[str, Any] = {"settings": self._settings, "histograms": self._histograms}
+        self._histograms.fill(0)
+        self._launch("sample_count", logits=logits, peaks=self._peaks, **common)
+        seek: dict[str, Any] = common | {"control": self._control}
+        self._launch("sample_seek", "", peaks=self._peaks, **seek)
+        self._launch(
+            "sample_gather", logits=logits, control=self._control, keys=self._keys, ids=self._ids,
+            sizes=self._sizes,
+        )  # fmt: skip
+        for stage in list(_STAGES)[1:]:
+            self._launch("sample_recount", stage, keys=self._keys, sizes=self._sizes, **seek)
+            self._launch("sample_seek", stage, **seek)
+
+    def _launch(self, file: str, stage: str | None = None, **arguments: Any) -> None:
+        kernel = self._kernels.get((file, stage))
+        if kernel is None:
+            name, _, defines, constants = self._shape.make(file, stage)
+            kernel = self._kernels[file, stage] = self.device.kernel(
+                _SHADERS / f"{file}.comp", name=name, defines=defines, constants=constants
+            )
+        kernel(groups=self._shape.groups(file, kernel.local_size[0]), **arguments)
+
+    def _words(self, name: str, *shape: int) -> ps.Array:
+        return self.device.zeros(shape, np.uint32, name=name)
+
+
+#: The searches for the end of what is kept, by name: cursor, digit and region of the histogram.
+#: The first, without a name, begins them, with the histogram of all tokens.
+_STAGES = {
+    "": ("", 0, 0),
+    "top-k, second digit": ("BY_NUMBER", 1, 1),
+    "top-k, third digit": ("BY_NUMBER", 2, 2),
+    "top-p, first digit": ("BY_WEIGHT", 0, 3),
+    "top-p, second digit": ("BY_WEIGHT", 1, 4),
+    "top-p, third digit": ("BY_WEIGHT", 2, 5),
+}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How the vocabulary is cut, and how many workgroups look at it."""
+
+    vocabulary: int
+    blocks: int  # of consecutive ids, one for each invocation
+    span: int  # ids of a block
+    copies: int  # of histograms
+    counters: int  # workgroups that count in them
+    lanes: int  # of a subgroup
+    size: int  # invocations of other workgroups
+    wide: bool  # logits are loaded two at a time
+
+    @classmethod
+    def of(cls, traits: Traits, vocabulary: int) -> Shape:
+        wide = traits.wide and vocabulary % 2 == 0
+        blocks = 1024 if traits.shared else 512
+        span = -(-vocabulary // blocks)
+        span += wide and span % 2
+        # On a CPU driver a workgroup is one thread's, and a copy for each spares them contention.
+        copies = 4 if traits.shared else max(4, min(16, 2 * traits.cores))
+        return cls(
+            vocabulary=vocabulary,
+            blocks=-(-vocabulary // span),
+            span=span,
+            copies=copies,
+            counters=256 if traits.shared else copies,
+            lanes=traits.lanes,
+            size=64 if traits.shared else traits.lanes,
+            wide=wide,
+        )
+
+    def make(self, file: str, stage: str | None = None) -> Made:
+        """What a kernel is compiled with."""
+        defines: Defines = {
+            **STATE, **SETTINGS, **CONTROL, **CURSOR, "VOCABULARY": self.vocabulary,
+            "BLOCKS": self.blocks, "SPAN": self.span, "COPIES": self.copies,
+        }  # fmt: skip
+        if self.wide:
+            defines["WIDE"] = 1
+        if stage is not None:
+            cursor, digit, region = _STAGES[stage]
+            defines |= {"REGION": region}
+            defines |= {"CURSOR": cursor, "DIGIT": digit} if cursor else {"BEGIN": 1}
+        size = self.lanes if file in _LONE else self.size
+        name = f"{file}, {stage}" if stage else file
+        return name, file, defines, {"local_size_x": size}
+
+    def groups(self, file: str, size: int) -> int:
+        if file in _LONE or file == "sample_penalise":
+            return 1
+        if file == "sample_count":
+            return self.counters
+        return -(-self.blocks // size)
+
+
+#: Kernels of a single subgroup.
+_LONE = ("sample_greedy", "sample_seek", "sample_draw")
+
+
+def _every() -> list[Made]:
+    """All variants, for the vocabulary of Qwen3, and one of an odd size."""
+    found: list[Made] = []
+    for shared in (False, True):
+        traits = Traits(shared, 32 if shared else 8, False, not shared, True, 2)
+        for vocabulary in (151_936, 50_257):
+            shape = Shape.of(traits, vocabulary)
+            plain = ("penalise", "peaks", "greedy", "count", "gather", "sums", "draw")
+            found += [shape.make(f"sample_{file}") for file in plain]
+            found += [shape.make("sample_seek", stage) for stage in _STAGES]
+            found += [shape.make("sample_recount", stage) for stage in list(_STAGES)[1:]]
+    return found
+
+
+#: Every variant of every kernel here: name, file in `shaders/`, defines, constants.
+KERNELS = _every()

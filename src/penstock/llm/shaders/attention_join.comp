@@ -1,0 +1,35 @@
+// Joins what the SPLITS shares of the rows gave for each query: the second half of attention.
+//
+//   parts   float32 (queries, SPLITS, HEAD_SIZE): sums of values, weighted relative to the share's
+//           highest score; not written where the share had no rows
+//   ends    float32 (queries, SPLITS, 2): that highest score, and the sum of the weights (0: no rows)
+//   y       float32 (queries, HEAD_SIZE)
+//
+// An invocation for each element of y.
+
+layout(local_size_x_id = 0) in;
+
+layout(binding = 0) readonly buffer Parts { float parts[]; };
+layout(binding = 1) readonly buffer Ends { float ends[]; };
+layout(binding = 2) writeonly buffer Y { float y[]; };
+layout(push_constant) uniform Arguments { uint n; };
+
+void main() {
+    uint i = gl_GlobalInvocationID.x;
+    if (i >= n) return;
+    uint query = i / uint(HEAD_SIZE), element = i % uint(HEAD_SIZE);
+    float peak = -1e30, total = 0.0, sum = 0.0;
+    for (uint k = 0u; k < uint(SPLITS); ++k) {
+        uint place = query * uint(SPLITS) + k;
+        float weights = ends[2u * place + 1u];
+        if (weights > 0.0) {
+            float highest = ends[2u * place];
+            float higher = max(peak, highest);
+            float fade = exp(peak - higher), gain = exp(highest - higher);
+            sum = sum * fade + gain * parts[place * uint(HEAD_SIZE) + element];
+            total = total * fade + gain * weights;
+            peak = higher;
+        }
+    }
+    y[i] = sum / total;
+}

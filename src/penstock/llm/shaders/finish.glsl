@@ -1,0 +1,21 @@
+// The end of a step: the token goes to where the next step, penalties and the host look for it.
+//
+//   tokens    uint32: word 0 becomes the token
+//   history   uint32, `history_size` words: the token at its position
+//   ring      uint32, `ring_size` words: the token at its step
+//   state     POSITION grows by count, STEP by 1
+
+layout(binding = 8) writeonly buffer Tokens { uint tokens[]; };
+layout(binding = 9) writeonly buffer History { uint history[]; };
+layout(binding = 10) writeonly buffer Ring { uint ring[]; };
+layout(binding = 11) buffer State { uint state[]; };
+layout(push_constant) uniform Arguments { uint count; uint history_size; uint ring_size; };
+
+void finish(uint token) {
+    uint position = state[POSITION] + count, step = state[STEP];
+    tokens[0] = token;
+    history[position % history_size] = token;
+    ring[step % ring_size] = token;
+    state[POSITION] = position;
+    state[STEP] = step + 1u;
+}

@@ -1,0 +1,35 @@
+// RMSNorm: y = x / sqrt(mean(x²) + eps) * w, row by row.
+//
+//   x      float32, rows of n; the first that is normalised is `first_row` (0 with SMALL)
+//   words  the n weights, from byte `first` on; see vector.glsl
+//   y      float32, rows of n, from row 0 on; not the memory of x
+//
+// A workgroup for each row and part of its columns: groups (parts, rows). All invocations of a
+// workgroup sum the squares of the whole row together, whatever their part: on a CPU driver that
+// is cheaper than a second launch. SMALL: n, of a single row.
+
+layout(local_size_x_id = 0) in;
+
+#include "group.glsl"
+#include "input.glsl"
+#include "vector.glsl"
+
+INPUT(0, X, x, SMALL);
+VECTOR(1, W, words, weight)
+layout(binding = 2) writeonly buffer Y { float y[]; };
+layout(push_constant) uniform Arguments { uint n; uint first_row; uint first; float eps; };
+
+void main() {
+    uint lane = gl_LocalInvocationID.x, lanes = gl_WorkGroupSize.x;
+    uint row = gl_WorkGroupID.y;
+    uint from = (first_row + row) * n;
+    float squares = 0.0;
+    for (uint i = lane; i < n; i += lanes) {
+        float value = x[from + i];
+        squares += value * value;
+    }
+    float scale = 1.0 / sqrt(group_sum(squares) / float(n) + eps);
+    for (uint i = gl_WorkGroupID.x * lanes + lane; i < n; i += gl_NumWorkGroups.x * lanes) {
+        y[row * n + i] = x[from + i] * scale * weight(first, i);
+    }
+}

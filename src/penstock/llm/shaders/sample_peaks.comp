@@ -1,0 +1,30 @@
+// The highest logit of every block of ids, and where it is: the first of equals.
+//
+//   logits   see sampling.glsl
+//   peaks    uint32 (BLOCKS, 2): key and id; of a block without ids, key 0 and an id past all
+//
+// An invocation for each block.
+
+layout(local_size_x_id = 0) in;
+
+#include "sampling.glsl"
+
+LOGITS(0)
+layout(binding = 1) writeonly buffer Peaks { uint peaks[]; };
+
+void main() {
+    uint block = gl_GlobalInvocationID.x;
+    if (block >= BLOCKS) return;
+    uint best = 0u, best_id = block * SPAN;
+    for (EVERY_LOAD(at)) {
+        float found[EACH];
+        load(at, found);
+        [[unroll]] for (uint e = 0u; e < EACH; ++e) {
+            uint key = key_of(found[e]);
+            best_id = key > best ? at * EACH + e : best_id;
+            best = max(best, key);
+        }
+    }
+    peaks[2u * block] = best;
+    peaks[2u * block + 1u] = best_id;
+}

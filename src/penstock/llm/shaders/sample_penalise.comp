@@ -1,0 +1,36 @@
+// Repetition penalty: of every token among the last LAST_N of the history the logit is divided by
+// the penalty if it is positive, and multiplied if not; once, however often it occurs.
+//
+//   logits    float32, VOCABULARY; changed in place
+//   history   uint32: the token of position p is at p % size
+//   marks     uint32, a bit for each token, all 0; those that occur are set
+//   state     POSITION: the history holds the tokens before POSITION + count
+//   settings  PENALTY, INVERSE_PENALTY, LAST_N
+//
+// One workgroup, whose invocations take every so many-th token of the history.
+
+layout(local_size_x_id = 0) in;
+
+layout(binding = 0) buffer Logits { float logits[]; };
+layout(binding = 1) readonly buffer History { uint history[]; };
+layout(binding = 2) buffer Marks { uint marks[]; };
+layout(binding = 3) readonly buffer State { uint state[]; };
+layout(binding = 4) readonly buffer Settings { uint settings[]; };
+layout(push_constant) uniform Arguments { uint count; uint size; };
+
+void main() {
+    float penalty = uintBitsToFloat(settings[PENALTY]);
+    float inverse = uintBitsToFloat(settings[INVERSE_PENALTY]);
+    uint known = state[POSITION] + count;
+    uint looked_at = penalty == 1.0 ? 0u : min(min(settings[LAST_N], known), size);
+    for (uint i = gl_LocalInvocationID.x; i < looked_at; i += gl_WorkGroupSize.x) {
+        uint token = history[(known - 1u - i) % size];
+        if (token < VOCABULARY) {
+            uint bit = 1u << token % 32u;
+            if ((atomicOr(marks[token / 32u], bit) & bit) == 0u) {
+                float logit = logits[token];
+                logits[token] = logit > 0.0 ? logit * inverse : logit * penalty;
+            }
+        }
+    }
+}

@@ -1,0 +1,97 @@
+"""What the decoder's kernels must give, in float64 NumPy, and builders of what they take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+import penstock as ps
+from penstock.llm.layers import Cache
+from penstock.llm.weights import Piece, Weight
+
+Host = npt.NDArray[Any]
+
+_DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
+
+
+def vector(device: ps.Device, values: Host, kind: str, first: int = 0) -> Weight:
+    """A vector of weights in the layout of a file, `first` bytes into its words."""
+    data = bytes(first) + values.astype(_DTYPES[kind]).tobytes()
+    words = np.frombuffer(data + bytes(-len(data) % 4), np.uint32)
+    piece = Piece(device.array(words, name="weight"), first, 0, 1)
+    return Weight("weight", kind, 1, values.size, (piece,))
+
+
+def stored(values: Host, kind: str) -> Host:
+    """The numbers that such a vector holds."""
+    return values.astype(_DTYPES[kind]).astype(np.float64)
+
+
+def rmsnorm(x: Host, w: Host, eps: float) -> Host:
+    x = x.astype(np.float64)
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * w
+
+
+def silu(x: Host) -> Host:
+    x = x.astype(np.float64)
+    return x / (1 + np.exp(-x))
+
+
+def rotate(x: Host, angles: Host, layout: str) -> Host:
+    """x of shape (tokens, heads, head_size), by the angles of each token, (tokens, pairs, 2)."""
+    y = x.astype(np.float64).copy()
+    pairs = angles.shape[1]
+    first, second = (
+        (slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2))
+        if layout == "adjacent"
+        else (slice(0, pairs), slice(pairs, 2 * pairs))
+    )
+    cosine, sine = (angles[:, None, :, i].astype(np.float64) for i in (0, 1))
+    a, b = y[..., first].copy(), y[..., second].copy()
+    y[..., first] = a * cosine - b * sine
+    y[..., second] = b * cosine + a * sine
+    return y
+
+
+def attention(q: Host, keys: Host, values: Host, position: int) -> Host:
+    """q (tokens, heads, size) over keys and values (context, kv_heads, size), causally."""
+    tokens, heads, size = q.shape
+    group = heads // keys.shape[1]
+    q, keys, values = (a.astype(np.float64) for a in (q, keys, values))
+    y = np.zeros_like(q)
+    for token in range(tokens):
+        rows = min(position + token + 1, len(keys))
+        k = np.repeat(keys[:rows], group, 1)
+        v = np.repeat(values[:rows], group, 1)
+        scores = np.einsum("hd,rhd->hr", q[token], k) / np.sqrt(size)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        y[token] = np.einsum("hr,rhd->hd", weights / weights.sum(-1, keepdims=True), v)
+    return y
+
+
+def plane(cache: Cache, array: ps.Array) -> Host:
+    """A plane of a cache as numbers, (context, kv_heads, head_size)."""
+    data = array.numpy()
+    if cache.halves:
+        data = data.view(np.float16)
+    return data.reshape(cache.context, cache.kv_heads, cache.head_size).astype(np.float32)
+
+
+def fill(cache: Cache, array: ps.Array, values: Host) -> Host:
+    """Write numbers to a plane; returns those that it then holds."""
+    flat = values.reshape(cache.context, -1)
+    if cache.halves:
+        array.write(np.ascontiguousarray(flat.astype(np.float16)).view(np.uint32))
+    else:
+        array.write(flat.astype(np.float32))
+    return plane(cache, array)
+
+
+_random = np.random.default_rng(20)
+
+
+def normal(*shape: int) -> npt.NDArray[np.float32]:
+    return _random.standard_normal(shape, np.float32)

@@ -1,0 +1,152 @@
+"""Attention against float64 NumPy, in both variants, eager and replayed."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.llm.layers import Cache, Layers, rope_angles
+from penstock.llm.progress import Progress
+from tests.llm import references as reference
+from tests.llm.conftest import layers_of
+from tests.llm.references import Host, normal
+
+
+class Case(NamedTuple):
+    heads: int
+    kv_heads: int
+    head_size: int
+    counts: tuple[int, ...]
+    positions: tuple[int, ...]
+    context: int
+    cache: str
+    splits: int | None = None
+
+
+CASES = [
+    Case(16, 8, 128, (1,), (0, 1, 17, 130), 131, "f16"),
+    Case(16, 8, 128, (5,), (0, 17), 64, "f32"),
+    Case(4, 2, 64, (1,), (0, 1, 17, 300), 301, "f32", 3),
+    Case(4, 2, 64, (2, 33), (0, 60), 93, "f16"),
+    Case(6, 3, 80, (3,), (1, 17, 47), 50, "f16"),
+    Case(6, 3, 80, (1,), (0, 49), 50, "f32", 2),
+    Case(8, 1, 96, (1, 8), (0, 17), 25, "f16", 4),
+    Case(8, 1, 8, (8,), (17, 250), 258, "f32"),
+    Case(1, 1, 8, (1, 33), (0, 3), 37, "f16"),
+    Case(4, 2, 256, (2,), (17,), 19, "f16"),
+    Case(6, 3, 6, (2,), (0, 5), 7, "f16"),
+]
+
+
+def compare(y: Host, expected: Host) -> None:
+    np.testing.assert_allclose(y.reshape(expected.shape), expected, atol=5e-6, rtol=2e-5)
+
+
+def filled(dev: ps.Device, case: Case) -> tuple[Cache, Host, Host]:
+    cache = Cache.new(dev, case.context, case.kv_heads, case.head_size, cache_type=case.cache)
+    shape = (case.context, case.kv_heads, case.head_size)
+    keys = reference.fill(cache, cache.keys, normal(*shape))
+    return cache, keys, reference.fill(cache, cache.values, normal(*shape))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c[:5]}-{c.context}-{c.cache}-{c.splits}")
+def test_attention(dev: ps.Device, variant: str, case: Case) -> None:
+    layers = layers_of(dev, variant, case.splits)
+    cache, keys, values = filled(dev, case)
+    state = dev.zeros(4, np.uint32)
+    for count in case.counts:
+        q = normal(count, case.heads, case.head_size)
+        there = dev.array(q.reshape(count, -1))
+        for position in case.positions:
+            state.write(np.array([position, 0, 0, 0], np.uint32))
+            y = dev.full((count + 1, there.shape[1]), 7, "float32")
+            layers.attention(there, cache, state, y, count=count)
+            expected = reference.attention(q, keys, values, position)
+            compare(y.numpy()[:count], expected)
+            assert (y.numpy()[count:] == 7).all()
+
+
+def test_rows_not_yet_in_view_do_not_matter(layers: Layers) -> None:
+    """What lies behind the position may be anything: left over, or never written."""
+    dev = layers.device
+    case = Case(4, 2, 64, (2,), (9,), 93, "f16")
+    cache, keys, values = filled(dev, case)
+    for plane in (cache.keys, cache.values):
+        plane[11:].fill(0x7E007E00)  # NaN, twice
+    q = normal(2, 4, 64)
+    y = dev.zeros((2, 256))
+    state = dev.array(np.array([9, 0, 0, 0], np.uint32))
+    layers.attention(dev.array(q.reshape(2, -1)), cache, state, y, count=2)
+    compare(y.numpy(), reference.attention(q, keys, values, 9))
+
+
+def test_scores_may_be_large(layers: Layers) -> None:
+    """Of scores in the thousands the exponential of none is finite in float32."""
+    dev = layers.device
+    case = Case(4, 2, 64, (2,), (60,), 93, "f16")
+    cache, keys, values = filled(dev, case)
+    q = 1000 * normal(2, 4, 64)
+    y = dev.zeros((2, 256))
+    state = dev.array(np.array([60, 0, 0, 0], np.uint32))
+    layers.attention(dev.array(q.reshape(2, -1)), cache, state, y, count=2)
+    np.testing.assert_allclose(
+        y.numpy().reshape(q.shape), reference.attention(q, keys, values, 60), atol=2e-3
+    )
+
+
+def test_position_past_the_context_sees_all_of_it(layers: Layers) -> None:
+    dev = layers.device
+    case = Case(4, 2, 64, (2,), (95,), 93, "f16")
+    cache, keys, values = filled(dev, case)
+    q = normal(2, 4, 64)
+    y = dev.zeros((2, 256))
+    state = dev.array(np.array([95, 0, 0, 0], np.uint32))
+    layers.attention(dev.array(q.reshape(2, -1)), cache, state, y, count=2)
+    compare(y.numpy(), reference.attention(q, keys, values, 95))
+
+
+def test_many_queries_are_cut_into_launches(layers: Layers) -> None:
+    """More than fit a uniform block, with a last launch of another size."""
+    dev = layers.device
+    case = Case(16, 8, 128, (19,), (3,), 64, "f32")
+    cache, keys, values = filled(dev, case)
+    q = normal(19, 16, 128)
+    y = dev.zeros((19, 2048))
+    state = dev.array(np.array([3, 0, 0, 0], np.uint32))
+    layers.attention(dev.array(q.reshape(19, -1)), cache, state, y, count=19)
+    compare(y.numpy(), reference.attention(q, keys, values, 3))
+
+
+@pytest.mark.parametrize("splits", [None, 3])
+def test_recorded_steps_see_ever_more_rows(
+    dev: ps.Device, variant: str, splits: int | None
+) -> None:
+    """One graph: rotate, store, attend, advance. The position is never the host's."""
+    layers = layers_of(dev, variant, splits)
+    heads, kv_heads, size, context, steps = 4, 2, 64, 24, 22
+    cache = Cache.new(dev, context, kv_heads, size, cache_type="f32")
+    progress = Progress.new(dev)
+    angles = rope_angles(context, size, 1e4)
+    q, k, v = (normal(steps, n, size) for n in (heads, kv_heads, kv_heads))
+    there = [dev.zeros((1, n * size)) for n in (heads, kv_heads, kv_heads)]
+    turned, y = dev.zeros((1, heads * size)), dev.zeros((1, heads * size))
+    table = dev.array(angles)
+    with dev.record() as graph:
+        layers.rope_store(*there, turned, cache, table, progress.state, count=1)
+        layers.attention(turned, cache, progress.state, y, count=1)
+        layers.advance(progress.state, count=1)
+
+    keys = np.zeros((context, kv_heads, size))
+    values = np.zeros_like(keys)
+    for step in range(steps):
+        for array, all_steps in zip(there, (q, k, v), strict=True):
+            array.write(all_steps[step].reshape(1, -1))
+        graph.replay()
+        now = angles[step : step + 1]
+        keys[step] = reference.rotate(k[step : step + 1], now, "halves")[0]
+        values[step] = v[step]
+        expected = reference.rotate(q[step : step + 1], now, "halves")
+        compare(y.numpy(), reference.attention(expected, keys, values, step))

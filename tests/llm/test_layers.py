@@ -1,0 +1,217 @@
+"""Norms, gating and rotation against float64 NumPy, in both variants, eager and replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.glsl import compile_glsl
+from penstock.llm.layers import Cache, Layers, rope_angles
+from penstock.llm.progress import Progress
+from penstock.llm.shaders import every_kernel
+from tests.llm import references as reference
+from tests.llm.references import Host, normal, stored, vector
+
+COUNTS = (1, 2, 3, 5, 8, 33)
+EPS = 1e-6
+
+
+@pytest.mark.parametrize(("kind", "first"), [("F32", 0), ("F32", 6), ("F16", 2), ("BF16", 4)])
+def test_rmsnorm(layers: Layers, kind: str, first: int) -> None:
+    dev = layers.device
+    for count, n in zip((*COUNTS, 1), (1024, 64, 7, 130, 256, 33, 1), strict=True):
+        x, w = normal(count, n), normal(n)
+        y = dev.full((count, n), np.nan, "float32")
+        layers.rmsnorm(dev.array(x), vector(dev, w, kind, first), y, count=count, eps=EPS)
+        expected = reference.rmsnorm(x, stored(w, kind), EPS)
+        np.testing.assert_allclose(y.numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("n", [64, 65])  # a row that begins where a device can bind it, or not
+def test_rmsnorm_of_one_row_among_others(layers: Layers, n: int) -> None:
+    dev = layers.device
+    x, w = normal(9, n), normal(n)
+    y = dev.full((3, n), 7, "float32")
+    layers.rmsnorm(dev.array(x), vector(dev, w, "F32"), y, count=1, eps=EPS, first=8)
+    expected = reference.rmsnorm(x[8:], stored(w, "F32"), EPS)
+    np.testing.assert_allclose(y.numpy()[:1], expected, rtol=1e-5, atol=1e-6)
+    assert (y.numpy()[1:] == 7).all()
+
+
+def test_rmsnorm_keeps_small_numbers_apart_from_eps(layers: Layers) -> None:
+    dev = layers.device
+    x = normal(1, 64) * 1e-4
+    y = dev.zeros((1, 64))
+    layers.rmsnorm(dev.array(x), vector(dev, np.ones(64), "F32"), y, count=1, eps=0.5)
+    np.testing.assert_allclose(y.numpy(), reference.rmsnorm(x, np.ones(64), 0.5), rtol=1e-5)
+
+
+@pytest.mark.parametrize("n", [3072, 7])
+def test_swiglu(layers: Layers, n: int) -> None:
+    dev = layers.device
+    for count in COUNTS:
+        gate, up = 10 * normal(count, n), normal(count, n)
+        gate[0, :2] = 200, -200  # exp of neither is finite in float32
+        y = dev.full((count + 1, n), 7, "float32")
+        layers.swiglu(dev.array(gate), dev.array(up), y, count=count)
+        expected = reference.silu(gate) * up
+        np.testing.assert_allclose(y.numpy()[:count], expected, rtol=1e-5, atol=1e-6)
+        assert (y.numpy()[count:] == 7).all()
+
+
+class Rotation(NamedTuple):
+    heads: int
+    kv_heads: int
+    head_size: int
+    rope_dims: int
+    count: int
+    position: int
+    context: int
+    layout: str
+    norm: str | None
+    cache: str
+
+    def run(self, layers: Layers) -> None:
+        """Rotate random heads, and compare everything that is written with NumPy."""
+        dev = layers.device
+        sizes = (self.heads, self.kv_heads, self.kv_heads)
+        q, k, v = (normal(self.count, n, self.head_size) for n in sizes)
+        weights = normal(2, self.head_size)
+        cache = Cache.new(dev, self.context, self.kv_heads, self.head_size, cache_type=self.cache)
+        shape = (self.context, self.kv_heads, self.head_size)
+        before = [reference.fill(cache, plane, normal(*shape)) for plane in _planes(cache)]
+        angles = rope_angles(self.context, self.rope_dims, 1e4)
+        state = dev.array(np.array([self.position, 0, 0, 0], np.uint32))
+        q_out = dev.full((self.count, self.heads * self.head_size), np.nan, "float32")
+        norms = {}
+        if self.norm is not None:
+            names = ("q_norm", "k_norm")
+            norms = {n: vector(dev, w, self.norm, 2) for n, w in zip(names, weights, strict=True)}
+        flat = [dev.array(a.reshape(self.count, -1)) for a in (q, k, v)]
+        layers.rope_store(
+            *flat, q_out, cache, dev.array(angles), state, count=self.count, layout=self.layout,
+            eps=EPS, **norms,
+        )  # type: ignore[arg-type]  # fmt: skip
+
+        if self.norm is not None:
+            q, k = (
+                reference.rmsnorm(a, stored(w, self.norm), EPS)
+                for a, w in zip((q, k), weights, strict=True)
+            )
+        rows = np.arange(self.position, self.position + self.count)
+        turned = angles[np.minimum(rows, self.context - 1)]
+        expected = reference.rotate(q, turned, self.layout)
+        np.testing.assert_allclose(q_out.numpy().reshape(q.shape), expected, atol=2e-6, rtol=1e-5)
+
+        fits = rows < self.context
+        for plane, old, new in zip(
+            _planes(cache), before, (reference.rotate(k, turned, self.layout), v), strict=True
+        ):
+            old[rows[fits]] = new[fits]
+            near = 1e-3 if cache.halves else 2e-6
+            np.testing.assert_allclose(reference.plane(cache, plane), old, atol=near, rtol=near)
+
+
+def _planes(cache: Cache) -> tuple[ps.Array, ps.Array]:
+    return cache.keys, cache.values
+
+
+@pytest.mark.parametrize(
+    "rotation",
+    [
+        Rotation(16, 8, 128, 128, 1, 17, 40, "halves", "F32", "f16"),
+        Rotation(16, 8, 128, 128, 33, 1, 34, "adjacent", "BF16", "f32"),
+        Rotation(4, 2, 64, 64, 5, 0, 19, "adjacent", None, "f16"),
+        Rotation(6, 3, 80, 40, 3, 1, 21, "halves", "F16", "f16"),
+        Rotation(8, 1, 96, 24, 8, 17, 25, "adjacent", "F32", "f16"),
+        Rotation(1, 1, 8, 8, 2, 0, 2, "halves", None, "f32"),
+        Rotation(6, 3, 6, 6, 2, 3, 9, "halves", None, "f16"),  # the halves of a head are odd
+        Rotation(4, 2, 8, 8, 5, 17, 19, "halves", None, "f16"),  # three tokens do not fit
+        Rotation(4, 2, 8, 8, 1, 19, 19, "halves", None, "f32"),  # none does
+        Rotation(2, 1, 16, 2, 1, 2, 3, "halves", None, "f32"),  # hardly anything is turned
+    ],
+    ids=lambda r: "-".join(map(str, r)),
+)
+def test_rope_store(layers: Layers, rotation: Rotation) -> None:
+    rotation.run(layers)
+
+
+def test_recorded_steps_move_along_the_cache(layers: Layers) -> None:
+    """What differs from step to step is in device memory: the same graph fills row after row."""
+    dev = layers.device
+    count, steps, context = 2, 4, 7
+    cache = Cache.new(dev, context, 2, 8, cache_type="f32")
+    progress = Progress.new(dev)
+    angles = rope_angles(context, 8, 1e4)
+    q, k, v = normal(count, 4, 8), normal(count, 2, 8), normal(count, 2, 8)
+    q_out, last = dev.zeros((count, 32)), dev.zeros((count, 32))
+    flat = [dev.array(a.reshape(count, -1)) for a in (q, k, v)]
+    there = dev.array(angles)
+    with dev.record() as graph:
+        layers.rope_store(*flat, q_out, cache, there, progress.state, count=count)
+        layers.swiglu(q_out, q_out, last, count=count)
+        layers.advance(progress.state, count=count)
+    for _ in range(steps):
+        graph.replay()
+
+    expected = np.zeros((context, 2, 8))
+    for step in range(steps):
+        rows = np.arange(step * count, (step + 1) * count)
+        rotated = reference.rotate(k, angles[np.minimum(rows, context - 1)], "halves")
+        expected[rows[rows < context]] = rotated[rows < context]
+    np.testing.assert_allclose(reference.plane(cache, cache.keys), expected, atol=2e-6)
+    assert progress.state.numpy()[0] == count * steps
+    turned = q_out.numpy()
+    np.testing.assert_allclose(last.numpy(), reference.silu(turned) * turned, atol=2e-6)
+
+
+def test_history_holds_what_was_read(dev: ps.Device) -> None:
+    layers = Layers(dev)
+    progress = Progress.new(dev, batch=8, history=5, ring=1)
+    progress.tokens.write(np.arange(10, 18, dtype=np.uint32))
+    progress.restart(3)
+    layers.remember(progress.tokens, progress.history, progress.state, count=3)
+    assert progress.history.numpy().tolist() == [12, 0, 0, 10, 11]
+    layers.remember(progress.tokens, progress.history, progress.state, count=8)
+    assert progress.history.numpy().tolist() == [17, 13, 14, 15, 16]  # positions 6 to 10
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "says"),
+    [
+        (lambda x, la: la.swiglu(x, x, x, count=4), ps.ShapeMismatch, "4 rows"),
+        (lambda x, la: la.swiglu(x, x, x, count=0), ps.InvalidValue, "count=0"),
+        (lambda x, la: Cache.new(la.device, 4, 1, 7), ps.Unsupported, "heads of 7"),
+        (lambda x, la: Cache.new(la.device, 4, 1, 8, cache_type="q8"), ps.InvalidValue, "'q8'"),
+        (lambda x, la: Layers(la.device, variant="tpu"), ps.InvalidValue, "'tpu'"),
+        (
+            lambda x, la: la.attention(x, Cache.new(la.device, 4, 3, 8), x, x, count=1),
+            ps.ShapeMismatch,
+            "3 heads of 8",
+        ),
+        (
+            lambda x, la: la.rmsnorm(x, vector(la.device, np.ones(7), "F32"), x, count=1, eps=EPS),
+            ps.ShapeMismatch,
+            "a vector of 16",
+        ),
+        (lambda x, la: Progress.new(la.device, ring=0), ps.InvalidValue, "ring=0"),
+    ],
+)
+def test_wrong_calls_say_what_is_wrong(
+    dev: ps.Device, call: Callable[[ps.Array, Layers], object], error: type[ps.Error], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        call(dev.zeros((3, 16)), Layers(dev))
+
+
+def test_every_kernel_compiles() -> None:
+    variants = every_kernel()
+    assert {v.path.name for v in variants} == {
+        p.name for p in variants[0].path.parent.glob("*.comp")
+    }
+    for name, path, defines, _ in variants:
+        assert compile_glsl(path.read_text(), name=name, defines=defines, include_dir=path.parent)

@@ -1,0 +1,318 @@
+"""Sampling: what may be drawn, how often, and what a step leaves behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.llm.progress import Progress
+from penstock.llm.sampling import Sampler, Sampling
+from tests.llm.references import Host
+
+Devices = list[ps.Device]
+_made: dict[tuple[int, int, str], Drawer] = {}
+
+
+class Drawer:
+    """A sampler with logits of its own, and its steps recorded."""
+
+    def __init__(self, dev: ps.Device, vocabulary: int, variant: str) -> None:
+        self.sampler = Sampler(dev, vocabulary, variant=variant)  # type: ignore[arg-type]
+        self.progress = Progress.new(dev, history=16, ring=4096)
+        self.logits = dev.zeros(vocabulary)
+        self._graphs: list[ps.Graph] = []
+        for greedy in (False, True):
+            with dev.record() as graph:
+                self.sampler.sample(self.logits, self.progress, greedy=greedy)
+            self._graphs.append(graph)
+
+    def draw(self, logits: Host, times: int, greedy: bool = False, **settings: Any) -> Host:
+        """The tokens of so many steps from position 0, each from the same logits."""
+        self.logits.write(logits)
+        self.sampler.set(Sampling(**settings))
+        self.progress.restart()
+        for _ in range(times):
+            self._graphs[greedy].replay()
+        return self.progress.ring.numpy()[:times]
+
+
+def drawer(dev: ps.Device, vocabulary: int, variant: str = "cpu") -> Drawer:
+    """Kept, since compiling costs more than drawing."""
+    key = (id(dev), vocabulary, variant)
+    if key not in _made:
+        _made[key] = Drawer(dev, vocabulary, variant)
+    return _made[key]
+
+
+def random_logits(vocabulary: int, seed: int = 1) -> Host:
+    return np.random.default_rng(seed).standard_normal(vocabulary).astype(np.float32) * 3
+
+
+def distribution(logits: Host, settings: Sampling) -> Host:
+    """The probability of every token, by float64 and a full sort."""
+    logits = logits.astype(np.float64)
+    order = np.lexsort((np.arange(logits.size), -logits))
+    if settings.top_k:
+        order = order[: settings.top_k]
+    weights = np.exp((logits[order] - logits.max()) / settings.temperature)
+    weights /= weights.sum()
+    if settings.top_p < 1:
+        kept = int(np.searchsorted(np.cumsum(weights), settings.top_p)) + 1
+        order, weights = order[:kept], weights[:kept]
+    kept = weights >= settings.min_p * weights[0]
+    found = np.zeros(logits.size)
+    found[order[kept]] = weights[kept] / weights[kept].sum()
+    return found
+
+
+@pytest.mark.parametrize("vocabulary", [2, 3, 1000, 151_936])
+def test_greedy_takes_the_highest(dev: ps.Device, vocabulary: int) -> None:
+    logits = random_logits(vocabulary)
+    for at in (0, vocabulary // 2, vocabulary - 1):
+        logits[at] = logits.max() + 1
+        assert drawer(dev, vocabulary).draw(logits, 2, greedy=True).tolist() == [at, at]
+        assert drawer(dev, vocabulary).draw(logits, 2, temperature=0.0).tolist() == [at, at]
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+def test_first_of_equals_is_taken(dev: ps.Device, variant: str, greedy: bool) -> None:
+    logits = np.full(1000, -1, np.float32)
+    logits[[333, 334, 990]] = 4
+    draw = drawer(dev, 1000, variant).draw
+    assert set(draw(logits, 5, greedy=greedy, temperature=0.0)) == {333}
+    logits[:] = 0
+    logits[::2] = -0.0  # equal to 0
+    assert set(draw(logits, 5, greedy=greedy, temperature=0.0)) == {0}
+
+
+SETTINGS = [
+    {"temperature": 0.7},
+    {"top_k": 1},
+    {"top_k": 7},
+    {"top_k": 5000},  # more than there are
+    {"top_p": 0.9},
+    {"top_p": 0.0},
+    {"top_p": 0.3, "temperature": 3.0},
+    {"min_p": 0.2},
+    {"min_p": 1.0},
+    {"top_k": 20, "top_p": 0.8},
+    {"top_k": 40, "top_p": 0.95, "min_p": 0.05, "temperature": 1.5},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("vocabulary", [7, 1000])
+def test_tokens_come_as_often_as_they_should(
+    dev: ps.Device, vocabulary: int, settings: dict[str, Any]
+) -> None:
+    """Exactly the kept tokens are drawn; chi-square of their numbers, which the seed fixes."""
+    logits = random_logits(vocabulary)
+    times = 400
+    found = drawer(dev, vocabulary).draw(logits, times, seed=5, **settings)
+    expected = distribution(logits, Sampling(**settings)) * times
+    assert (expected[found] > 0).all()
+    # Rare tokens are counted together, since chi-square needs a few of each.
+    often = expected >= 5
+    numbers = np.bincount(found, minlength=vocabulary)
+    pairs = [*zip(numbers[often], expected[often], strict=True)]
+    if expected[~often].sum() >= 5:
+        pairs.append((numbers[~often].sum(), expected[~often].sum()))
+    chi_square = sum((n - e) ** 2 / e for n, e in pairs)
+    freedom = len(pairs) - 1
+    assert chi_square <= freedom + 4 * np.sqrt(2 * freedom) + 1e-9
+
+
+@pytest.mark.parametrize("vocabulary", [1000, 4099, 151_936])
+def test_support_is_exact(dev: ps.Device, variant: str, vocabulary: int) -> None:
+    """With kept tokens that are almost as likely, many draws see all of them and no other."""
+    logits = -(random_logits(vocabulary) ** 2) / 1e3
+    top = 12
+    best = np.lexsort((np.arange(vocabulary), -logits))[:top]
+    share = float(distribution(logits, Sampling())[best].sum())
+    # A little less than the sum, so that rounding cannot decide.
+    for settings in ({"top_k": top}, {"top_p": share * (1 - 0.3 / top)}):
+        found = drawer(dev, vocabulary, variant).draw(logits, 150, seed=3, **settings)
+        assert sorted(set(found.tolist())) == sorted(best.tolist())
+
+
+def test_equal_logits_at_the_cut_are_kept_by_id(dev: ps.Device, variant: str) -> None:
+    logits = np.zeros(1000, np.float32)
+    logits[500:504] = 1
+    draw = drawer(dev, 1000, variant).draw
+    assert set(draw(logits, 200, top_k=6)) == {0, 1, 500, 501, 502, 503}
+    logits = np.full(1000, -100, np.float32)
+    logits[[10, 20, 900, 999]] = 3
+    assert set(draw(logits, 100, top_p=0.5)) == {10, 20}  # exactly half
+    assert set(draw(logits, 100, top_p=0.501)) == {10, 20, 900}
+    assert set(draw(logits, 100, top_k=3, top_p=0.5)) == {10, 20}  # a share of what top-k keeps
+
+
+def test_top_p_over_a_flat_vocabulary(dev: ps.Device, variant: str) -> None:
+    logits = np.zeros(1000, np.float32)
+    found = drawer(dev, 1000, variant).draw(logits, 400, top_p=0.25)
+    assert found.max() < 250
+    assert len(set(found.tolist())) > 150
+
+
+def test_same_seed_gives_the_same_text_on_every_device(
+    dev: ps.Device, _shared_devices: dict[object, ps.Device]
+) -> None:
+    logits = random_logits(1000)
+    settings: dict[str, Any] = {"temperature": 1.3, "top_p": 0.99, "top_k": 500, "seed": 2**40 + 7}
+    texts = [
+        drawer(device, 1000, variant).draw(logits, 300, **settings).tolist()
+        for device in {dev, *_shared_devices.values()}
+        for variant in ("cpu", "gpu")
+        if not device.closed and "subgroupShuffle" in device.info.features
+    ]
+    assert all(text == texts[0] for text in texts)
+    # As Philox and exact weights give it, by hand.
+    assert texts[0][:8] == [_by_hand(logits, position, settings) for position in range(1, 9)]
+    other = drawer(dev, 1000).draw(logits, 300, **(settings | {"seed": 2**41 + 7})).tolist()
+    assert other != texts[0]
+
+
+def _by_hand(logits: Host, position: int, settings: dict[str, Any]) -> int:
+    random = _philox(position, settings["seed"])
+    kept = distribution(logits, Sampling(**settings))
+    return int(np.searchsorted(np.cumsum(kept), random / 2**64, side="right"))
+
+
+def _philox(position: int, seed: int) -> int:
+    """Philox 4x32-10, its first 64 bits."""
+    c, key = [position, 0, 0, 0], [seed & 0xFFFFFFFF, seed >> 32]
+    for _ in range(10):
+        a, b = c[0] * 0xD2511F53, c[2] * 0xCD9E8D57
+        c = [b >> 32 ^ c[1] ^ key[0], b & 0xFFFFFFFF, a >> 32 ^ c[3] ^ key[1], a & 0xFFFFFFFF]
+        key = [(key[0] + 0x9E3779B9) & 0xFFFFFFFF, (key[1] + 0xBB67AE85) & 0xFFFFFFFF]
+    return c[0] | c[1] << 32
+
+
+def test_philox_of_the_test_is_that_of_its_authors() -> None:
+    assert _philox(0, 0) == 0xA1F22E3A_6627E8D5 or _philox(0, 0) == 0xE169C58D_6627E8D5
+
+
+def test_position_decides_not_the_step(dev: ps.Device) -> None:
+    """Going on from the middle of a text gives its second half."""
+    logits = random_logits(1000)
+    made = drawer(dev, 1000)
+    whole = made.draw(logits, 20, temperature=2.0, seed=9)
+    made.progress.restart(12)
+    for _ in range(8):
+        made.sampler.sample(made.logits, made.progress)
+    assert made.progress.ring.numpy()[:8].tolist() == whole[12:].tolist()
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+def test_penalty(dev: ps.Device, greedy: bool) -> None:
+    """Each of the last tokens once, however often it occurs; older ones not at all."""
+    logits = random_logits(1000)
+    logits[[5, 6, 7]] = 3, -2, 0
+    made = drawer(dev, 1000)
+    made.logits.write(logits)
+    made.sampler.set(Sampling(penalty=1.5, last_n=4))
+    made.progress.history.write(np.array([9, 5, 5, 6, 7, *[0] * 11], np.uint32))
+    made.progress.restart(4)  # tokens 0 to 4 are known: 3 and older ones are not looked at
+    made.sampler.sample(made.logits, made.progress, greedy=greedy)
+    expected = logits.copy()
+    expected[[5, 6]] = 3 * np.float32(1 / 1.5), -2 * np.float32(1.5)
+    np.testing.assert_array_equal(made.logits.numpy(), expected)
+
+
+def test_penalty_looks_no_further_than_the_history(dev: ps.Device) -> None:
+    logits = np.ones(1000, np.float32)
+    made = drawer(dev, 1000)
+    made.logits.write(logits)
+    made.sampler.set(Sampling(penalty=2.0, last_n=1 << 31))
+    history = np.arange(100, 116, dtype=np.uint32)
+    history[3] = 4_000_000_000  # not a token
+    made.progress.history.write(history)
+    made.progress.restart(1000)
+    made.sampler.sample(made.logits, made.progress, greedy=True)
+    expected = logits.copy()
+    expected[np.delete(np.arange(100, 116), 3)] = 0.5
+    np.testing.assert_array_equal(made.logits.numpy(), expected)
+
+
+def test_penalty_keeps_a_text_from_repeating(dev: ps.Device) -> None:
+    logits = np.zeros(1000, np.float32)
+    logits[:8] = 10 - np.arange(8)
+    made = drawer(dev, 1000)
+    assert made.draw(logits, 4, greedy=True).tolist() == [0, 0, 0, 0]
+    made.progress.history.fill(999)
+    found = made.draw(logits, 4, greedy=True, penalty=100.0)
+    # Penalised in place, a logit stays low.
+    assert found.tolist() == [0, 1, 2, 3]
+
+
+ODD = {
+    "all NaN": ([np.nan] * 8, {0}, set(range(8))),
+    "some NaN": ([np.nan, 1, np.nan, 1, -np.inf, np.nan, 0, 1], {1}, {1, 3, 6, 7}),
+    "all -inf": ([-np.inf] * 8, {0}, set(range(8))),
+    "-inf above NaN": ([np.nan, -np.inf, np.nan, -np.inf] + [np.nan] * 4, {1}, {1, 3}),
+    "+inf": ([0, np.inf, 3e38, np.inf, np.nan, -np.inf, 1, 2], {1}, {1, 3}),
+    "largest apart": ([-3e38, 3e38, 3e38, 0, 0, 0, 0, 0], {1}, {1, 2}),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_logits(dev: ps.Device, name: str) -> None:
+    values, greedy, drawn = ODD[name]
+    logits = np.array(values, np.float32)
+    made = drawer(dev, 8)
+    assert set(made.draw(logits, 3, greedy=True)) == greedy
+    assert set(made.draw(logits, 150, seed=2)) == drawn
+    assert set(made.draw(logits, 150, seed=2, top_k=7, top_p=0.999, min_p=1e-6)) <= drawn
+
+
+def test_extreme_temperatures(dev: ps.Device) -> None:
+    logits = random_logits(1000)
+    assert set(drawer(dev, 1000).draw(logits, 20, temperature=1e-40)) == {logits.argmax()}
+    assert len(set(drawer(dev, 1000).draw(logits, 300, temperature=1e30).tolist())) > 200
+
+
+def test_what_a_step_leaves_behind(dev: ps.Device, variant: str) -> None:
+    """After a batch of three the token is at its position, its step, and first in line."""
+    logits = random_logits(1000)
+    best = int(logits.argmax())
+    made = drawer(dev, 1000, variant)
+    progress = Progress.new(dev, batch=4, history=5, ring=2)
+    made.logits.write(logits)
+    made.sampler.set(Sampling(temperature=0.0))
+    for greedy in (True, False):
+        progress.restart(6)
+        for array in (progress.tokens, progress.history, progress.ring):
+            array.fill(7777)
+        for _ in range(3):
+            made.sampler.sample(made.logits, progress, count=3, greedy=greedy)
+        assert progress.state.numpy()[:2].tolist() == [15, 3]
+        assert progress.tokens.numpy().tolist() == [best, 7777, 7777, 7777]
+        # Positions 9, 12 and 15.
+        assert progress.history.numpy().tolist() == [best, 7777, best, 7777, best]
+        assert progress.ring.numpy().tolist() == [best, best]
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"temperature": -1}, "temperature=-1"),
+        ({"temperature": float("nan")}, "temperature=nan"),
+        ({"top_p": 1.5}, "top_p=1.5"),
+        ({"penalty": 0}, "penalty=0"),
+        ({"top_k": -1, "seed": -2}, "top_k=-1, seed=-2"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(ps.InvalidValue, match=says):
+        Sampling(**settings)
+
+
+def test_wrong_sizes_are_refused(dev: ps.Device) -> None:
+    made = drawer(dev, 1000)
+    with pytest.raises(ps.ShapeMismatch, match="999 logits for a vocabulary of 1000"):
+        made.sampler.sample(dev.zeros(999), made.progress)
+    with pytest.raises(ps.InvalidValue, match="a vocabulary of 0"):
+        Sampler(dev, 0)
