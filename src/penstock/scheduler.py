@@ -276,6 +276,8 @@ class Scheduler:
 
     def _check_own_views(self, points: dict[Lane, int]) -> None:
         """Raise if the calling thread would wait for itself to let go of a writable view."""
+        with self.lock:
+            self._drain_views()  # one that it has dropped is to be let go of, not waited for
         me = threading.get_ident()
         held = {lane.number for lane, thread in tuple(self._held.items()) if thread == me}
         lanes = {stream.lane.number: stream.lane for stream in self._all_streams()}

@@ -284,6 +284,14 @@ CORPUS: tuple[Program, ...] = tuple(
             _add_x(1), Flush(), Synchronize(), _read_x(1),
             role="scratch",
         ),
+        _both(
+            "scratch in memory that is busy",
+            "the memory of scratch goes on to the next while it is read; the next comes after that",
+            Launch("store", (X,), 5), _read_x(), Renew(0, close=True),
+            Launch("store", (X,), 9, 1, slow=True), Launch("copy", (X, Z), 0, 1),
+            Renew(0, close=True), _add_x(1),
+            how="zeros", role="scratch",
+        ),
         # Found by this suite.
         _both(
             "borrowed writes on two streams",
