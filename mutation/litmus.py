@@ -151,6 +151,8 @@ GUARDS: dict[str, dict[str, Guards]] = {
     # About what is refused or lost, not about order.
     "write beside a writable view": {},
     "host copies without the lock": {},
+    "append after a reset": {},
+    "rows appended in any order": {},
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import pickle
 import threading
 from collections.abc import Iterator
@@ -141,6 +142,29 @@ def test_bytes_are_appended_once(any_device: ps.Device) -> None:
     assert log.length == 0
     log[0].fill(9)
     assert (log.length, log.numpy()[0, 0]) == (1, 9)
+
+
+def test_what_is_appended_after_a_reset_is_known(any_device: ps.Device) -> None:
+    device = any_device
+    log, source = device.zeros(N, np.uint32, role="append"), device.ones(N, np.uint32)
+    for _ in range(3):
+        slow_copy(source, log, spin=0)  # every time the very same bytes, by the same kernel
+        assert log.length == N
+        with pytest.raises(ps.RoleViolation):
+            slow_copy(source, log, spin=0)
+        log.reset()
+        assert log.length == 0
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+def test_length_is_of_rows_appended_in_any_order(order: tuple[int, ...]) -> None:
+    with simulated(0) as device:
+        log = device.zeros((4, N), np.uint32, role="append")
+        for count in range(4):
+            log[order[count]].fill(1)
+            written = {*order[: count + 1]}
+            assert log.length == min({*range(5)} - written)
+            assert log[2:].length == min({2, 3, 4} - written) - 2
 
 
 def test_every_head_of_a_cache_grows(any_device: ps.Device) -> None:

@@ -21,7 +21,6 @@ from penstock.errors import (
     ShapeMismatch,
     Unsupported,
 )
-from penstock.hazards import Region
 from penstock.layout import Index, Layout, contiguous_strides, index_layout, region_of
 from penstock.pending import Pending
 from penstock.roles import AppendHistory, Role
@@ -266,19 +265,22 @@ class Array(Closing):
     def length(self) -> int:
         """How much of an append-only array is written: whole rows, from the first on."""
         history = self._appended()
-        first = history.written[0] if history.written else Region(0, 0)
-        if first.lo > self.region.lo:
+        start = self.region.lo
+        first = next(
+            (written for written in history.written if written.lo <= start < written.hi), None
+        )
+        if first is None:
             return 0
         for count, stride in zip(self.shape, self.strides, strict=True):
             if history.pitch and count * stride == history.pitch:  # appended as a[:, length]
                 return first.width // stride if first.pitch else count
-        return min(len(self), max(0, first.hi - self.region.lo) // max(1, self.strides[0]))
+        return min(len(self), (first.hi - start) // max(1, self.strides[0]))
 
     def reset(self) -> None:
         """Let an append-only array be written from its start again; waits for nothing."""
         with self.buffer.scheduler.lock:
             self.buffer.check()
-            self._appended().written.clear()
+            self._appended().reset()
 
     def _appended(self) -> AppendHistory:
         history = self.buffer.backing.history

@@ -92,6 +92,7 @@ class Buffer:
         new_page = self.backing.history
         if isinstance(new_page, AppendHistory) and isinstance(old.history, AppendHistory):
             new_page.written = list(old.history.written)
+            new_page.pitch = old.history.pitch
         self._old.append(old)
         self.scheduler.retire(old)
         if tracing.active:

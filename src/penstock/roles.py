@@ -20,6 +20,7 @@ at the end of every submission.
 
 from __future__ import annotations
 
+import bisect
 from typing import Literal, TypeAlias, get_args
 
 from penstock.errors import InvalidValue
@@ -43,8 +44,9 @@ class AppendHistory(History):
     def __init__(self, so_far: History) -> None:
         super().__init__()
         self.reads, self.writes = so_far.reads, so_far.writes
-        self.written: list[Region] = []
         self.pitch = 0  # of rows that were appended side by side
+        self.written: list[Region] = []  # in the order of their first bytes
+        self.reset()
 
     def note(self, region: Region, write: bool, lane: Lane, value: int, what: str) -> None:
         if write:
@@ -52,16 +54,28 @@ class AppendHistory(History):
         super().note(region, write, lane, value, what)
 
     def mark(self, region: Region) -> None:
-        """These bytes are written now. What follows on something earlier is joined to it."""
+        """These bytes are written now. What follows on one another is joined."""
         self.pitch = region.pitch or self.pitch
-        for number, earlier in enumerate(self.written):
-            if earlier.covers(region):
-                return
-            joined = _joined(earlier, region)
-            if joined is not None:
-                self.written[number] = joined
-                return
-        self.written.append(region)
+        if any(earlier.covers(region) for earlier in self.written):
+            return
+        number = 0
+        while number < len(self.written):
+            earlier = self.written[number]
+            joined = _joined(earlier, region) or _joined(region, earlier)
+            if joined is None:
+                number += 1
+            else:
+                del self.written[number]
+                region, number = joined, 0
+        bisect.insort(self.written, region)
+
+    def reset(self) -> None:
+        """Nothing counts as written any more."""
+        self.written = []
+        self.pitch = 0
+        for access in self.writes:
+            # Another tuple: the ledger's short cut for the very same array would not `note` it.
+            access.region = Region(*access.region)
 
     def overlap(self, region: Region) -> Region | None:
         """Something written before that shares a byte with the region."""
