@@ -394,6 +394,21 @@ def test_the_device_tells_when_it_did_it(dev: ps.Device) -> None:
     assert slow > max(copied, quick)
 
 
+def test_a_trace_may_do_without_times(dev: ps.Device) -> None:
+    (x,) = arrays(dev, 0)
+    with ps.trace() as timed, ps.trace(times=False) as counted:
+        slow_add(x, 1, spin=0)
+        dev.synchronize()
+    assert is_timed(timed)
+    assert not is_timed(counted)
+    assert [event.kind for event in counted.events] == [event.kind for event in timed.events]
+    with ps.trace(times=False) as alone:
+        slow_add(x, 1, spin=0)
+        dev.synchronize()
+    assert not is_timed(alone)
+    assert alone.launches == 1
+
+
 def in_flight(dev: ps.Device, stream: ps.Stream | None = None) -> tracing.Trace:
     """A trace whose one launch was still in flight when it ended, which waited for nothing."""
     x = dev.zeros(N, np.uint32)

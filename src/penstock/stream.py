@@ -185,7 +185,7 @@ class Stream(Closing):
             if tracing.active:
                 why = (f"after {ACCESS}", *found[0].facts)
                 tracing.emit("barrier", why, path="device", at=self.here())
-        if tracing.active:
+        if tracing.timing:
             self._begun_at = recording.mark(end=False)
         return recording
 
@@ -204,7 +204,7 @@ class Stream(Closing):
                 if write and not history.quiet:
                     self._loud = True
                     break
-        if tracing.active:
+        if tracing.timing:
             self._take_time()
         self._count += 1
         if self._count >= self._next_check:
@@ -217,7 +217,7 @@ class Stream(Closing):
         if start is not None and self._open is not None:
             end = self._open.mark(end=True)
             if end is not None:
-                self._marks.append((tracing.active, self.here(), start, end))
+                self._marks.append((tracing.timing, self.here(), start, end))
 
     def read_times(self) -> None:
         """For receipts: have the device's times read of what is done by now."""

@@ -30,6 +30,8 @@ _local = threading.local()
 
 #: The traces that are collecting now.
 active: tuple[Trace, ...] = ()
+#: Those of them for which the device is to take the time.
+timing: tuple[Trace, ...] = ()
 #: Who may have times of the device still to come, also for a trace that has ended.
 tellers: weakref.WeakSet[Teller] = weakref.WeakSet()
 
@@ -133,7 +135,8 @@ Expected = int | float | range | Callable[[Any], bool]
 class Trace:
     """What happened while this was active. Counts are plain numbers."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, times: bool = True) -> None:
+        self._wants_times = times
         self._records: list[Any] = []  # as `emit` leaves them
         self._events: list[TraceEvent] = []  # the first of them, as people read them
         self._times: deque[tuple[tuple[int, int, int], tuple[float, float]]] = deque()
@@ -280,9 +283,8 @@ class Trace:
         Path(path).write_text(as_perfetto(self, title), encoding="utf-8")
 
     def __enter__(self) -> Trace:
-        global active
         with _lock:
-            active = (*active, self)
+            _activate((*active, self))
         self.started_at = time.time()
         self.started = time.perf_counter()
         return self
@@ -293,9 +295,8 @@ class Trace:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        global active
         with _lock:
-            active = tuple(trace for trace in active if trace is not self)
+            _activate(tuple(trace for trace in active if trace is not self))
         self._stopped = time.perf_counter()
 
     def __str__(self) -> str:
@@ -343,9 +344,17 @@ class Trace:
 _ON_DEVICE = ("launch", "copy", "fill", "replay", "submission")
 
 
-def trace() -> Trace:
-    """A receipt of everything done in the `with` block it opens."""
-    return Trace()
+def trace(*, times: bool = True) -> Trace:
+    """A receipt of everything done in the `with` block it opens.
+
+    Without `times` the device is not asked when it did what, which costs its part of a launch.
+    """
+    return Trace(times=times)
+
+
+def _activate(traces: tuple[Trace, ...]) -> None:
+    global active, timing
+    active, timing = traces, tuple(trace for trace in traces if trace._wants_times)
 
 
 def emit(
