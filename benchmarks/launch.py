@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,10 @@ _LOCAL_SIZE = 256
 _KERNEL = Path(__file__).with_name("saxpy.comp")
 
 Host = npt.NDArray[np.float32]
+#: What makes the context that launches are timed in: none, or a trace with or without times.
+Tracing = Callable[[], AbstractContextManager[Any]]
+COUNTED: Tracing = partial(ps.trace, times=False)
+TIMED: Tracing = ps.trace
 
 
 def run(device: ps.Device, repeat: int) -> list[Section]:
@@ -50,10 +54,12 @@ def _recording(bare: _Bare, tracked: _Tracked, repeat: int) -> Section:
         "  noise: the same again": bare.chain,
         "  penstock, dependent": tracked.chain,
         "  noise: penstock again": tracked.chain,
-        "  penstock, dependent, traced": partial(tracked.chain, traced=True),
+        "  penstock, dependent, traced, without times": partial(tracked.chain, traced=COUNTED),
+        "  penstock, dependent, traced": partial(tracked.chain, traced=TIMED),
         apart: bare.apart,
         "  penstock, independent": tracked.apart,
-        "  penstock, independent, traced": partial(tracked.apart, traced=True),
+        "  penstock, independent, traced, without times": partial(tracked.apart, traced=COUNTED),
+        "  penstock, independent, traced": partial(tracked.apart, traced=TIMED),
     }
     samples = interleave(cases, repeat)
     notes = (
@@ -75,7 +81,10 @@ def _waiting(bare: _Bare, tracked: _Tracked, repeat: int) -> Section:
         "  raw: replay, wait": bare.replay,
         "  noise: raw record, submit, wait again": bare.wait,
         "  penstock: launch, synchronize": tracked.wait,
-        "  penstock: launch, synchronize, traced": partial(tracked.wait, traced=True),
+        "  penstock: launch, synchronize, traced, without times": partial(
+            tracked.wait, traced=COUNTED
+        ),
+        "  penstock: launch, synchronize, traced": partial(tracked.wait, traced=TIMED),
         "raw: copy in 4 KiB, launch, wait, copy out 4 KiB": bare.round_trip,
         "  penstock: write, launch, numpy()": tracked.round_trip,
         "  penstock: write, launch, read().result()": partial(tracked.round_trip, ahead=True),
@@ -199,13 +208,13 @@ class _Tracked:
         self._y = device.ones(SIZE, name="y")
         self._apart = [device.ones(SIZE, name=f"y{i}") for i in range(LAUNCHES)]
 
-    def chain(self, *, traced: bool = False) -> float:
+    def chain(self, *, traced: Tracing = nullcontext) -> float:
         self._y.fill(1)
         seconds = self._record([self._y] * LAUNCHES, traced)
         _expect_launches(self._y.numpy(), self._source, LAUNCHES, "a chain of launches")
         return seconds
 
-    def apart(self, *, traced: bool = False) -> float:
+    def apart(self, *, traced: Tracing = nullcontext) -> float:
         for y in self._apart:
             y.fill(1)
         seconds = self._record(self._apart, traced)
@@ -213,12 +222,12 @@ class _Tracked:
             _expect_launches(y.numpy(), self._source, 1, "launches")
         return seconds
 
-    def _record(self, targets: list[ps.Array], traced: bool) -> float:
+    def _record(self, targets: list[ps.Array], traced: Tracing) -> float:
         """Seconds to record a launch on each y."""
         kernel, x = self._kernel, self._x
         self._stream.synchronize()
         with self._stream.batch():
-            with ps.trace() if traced else nullcontext():
+            with traced():
                 start = time.perf_counter()
                 for y in targets:
                     kernel(x=x, y=y, a=A, n=SIZE, threads=SIZE)
@@ -229,9 +238,9 @@ class _Tracked:
         self._stream.synchronize()
         return seconds
 
-    def wait(self, *, traced: bool = False) -> float:
+    def wait(self, *, traced: Tracing = nullcontext) -> float:
         self._y.fill(1)
-        with ps.trace() if traced else nullcontext():
+        with traced():
             seconds = timed(TRIPS, self._launch_and_wait)
         _expect_launches(self._y.numpy(), self._source, TRIPS, "a launch")
         return seconds

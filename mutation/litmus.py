@@ -57,6 +57,7 @@ SAFEGUARDS = {
     "own slot": "launches share the place of their results",
     "result published": "results of kernels are not published",
     "first look": "the host looks at scratch as it is",
+    "history kept": "scratch memory handed on without its history",
 }
 
 #: Two commands in order: on one stream by a barrier, on several by a wait.
@@ -146,9 +147,12 @@ GUARDS: dict[str, dict[str, Guards]] = {
     "results of many launches": _modes("own slot"),
     "a result alone": _modes("result published"),
     "a look at scratch": _modes("first look", unmapped="used kept"),
+    "scratch in memory that is busy": _modes("history kept"),
     # About what is refused or lost, not about order.
     "write beside a writable view": {},
     "host copies without the lock": {},
+    "append after a reset": {},
+    "rows appended in any order": {},
 }
 
 

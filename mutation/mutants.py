@@ -211,6 +211,12 @@ _SINGLE = [
         "return not self.history.pending()",
     ),
     Mutant(
+        "scratch memory handed on without its history",
+        "memory",
+        "        backing.owners = 1\n",
+        "        backing.owners, backing.history = 1, History()\n",
+    ),
+    Mutant(
         "a rename keeps the busy backing",
         "transfer",
         "            buffer.rename(why)\n",

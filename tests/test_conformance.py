@@ -32,6 +32,7 @@ from penstock.conformance.program import (
     HOWS,
     Change,
     Collect,
+    Copy,
     Declared,
     Drop,
     EndBatch,
@@ -48,11 +49,14 @@ from penstock.conformance.program import (
     Synchronize,
     Touch,
     View,
+    Write,
+    accesses_of,
     parts_of,
 )
 from penstock.conformance.scripting import MISUSES
 from penstock.conformance.threads import dependencies
 from penstock.driver.sim.driver import SimRecording
+from penstock.roles import ROLES
 from penstock.transfer import MODES
 
 
@@ -105,6 +109,14 @@ def traits(program: Program) -> set[object]:
     found |= {("kernel", each.kernel) for each in operations if isinstance(each, Launch)}
     found |= {("misuse", each.what) for each in operations if isinstance(each, Misuse)}
     found |= {("view", each.mode) for each in operations if isinstance(each, View)}
+    found |= {("DLPack", each.dlpack) for each in operations if isinstance(each, View)}
+    found |= {("role", each.role) for each in program.arrays}
+    found |= {
+        (type(each), program.arrays[part.array].role)
+        for each in operations
+        for part, write in accesses_of(each)
+        if write
+    }
     return found | {("way", part.way) for part in parts} | {("step", part.step) for part in parts}
 
 
@@ -114,6 +126,9 @@ def test_everything_is_generated() -> None:
     assert found >= {("kernel", name) for name in KERNELS}
     assert found >= {("misuse", name) for name in MISUSES}
     assert found >= {("way", way) for way in WAYS}
+    assert found >= {("role", role) for role in ROLES}
+    assert found >= {(kind, "append") for kind in (Write, Fill, Copy, Launch)}
+    assert ("DLPack", True) in found
     assert {each[:2] for each in found if isinstance(each, tuple) and len(each) == 3} >= {
         (dtype, how) for dtype in DTYPES for how in HOWS
     }

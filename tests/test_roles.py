@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import itertools
 import pickle
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +15,7 @@ import numpy.typing as npt
 import pytest
 
 import penstock as ps
-from tests.conftest import OpenDevice
+from tests.conftest import OpenDevice, faults, simulated
 from tests.kernels import slow_add, slow_copy
 
 Host = npt.NDArray[Any]
@@ -141,6 +144,29 @@ def test_bytes_are_appended_once(any_device: ps.Device) -> None:
     assert (log.length, log.numpy()[0, 0]) == (1, 9)
 
 
+def test_what_is_appended_after_a_reset_is_known(any_device: ps.Device) -> None:
+    device = any_device
+    log, source = device.zeros(N, np.uint32, role="append"), device.ones(N, np.uint32)
+    for _ in range(3):
+        slow_copy(source, log, spin=0)  # every time the very same bytes, by the same kernel
+        assert log.length == N
+        with pytest.raises(ps.RoleViolation):
+            slow_copy(source, log, spin=0)
+        log.reset()
+        assert log.length == 0
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+def test_length_is_of_rows_appended_in_any_order(order: tuple[int, ...]) -> None:
+    with simulated(0) as device:
+        log = device.zeros((4, N), np.uint32, role="append")
+        for count in range(4):
+            log[order[count]].fill(1)
+            written = {*order[: count + 1]}
+            assert log.length == min({*range(5)} - written)
+            assert log[2:].length == min({2, 3, 4} - written) - 2
+
+
 def test_every_head_of_a_cache_grows(any_device: ps.Device) -> None:
     device = any_device
     cache = device.zeros((4, 16, 8), np.uint32, role="append")
@@ -233,6 +259,126 @@ def test_submissions_show_the_host_only_what_it_may_see(any_device: ps.Device) -
         device.default_stream.flush()
     assert host_barriers(t) == 1
     assert (y.numpy() == counted()).all()
+
+
+@contextlib.contextmanager
+def nothing_gets_done(device: ps.Device) -> Iterator[None]:
+    """Until the end of the block, what the default stream is given waits for a view."""
+    gate, other = device.zeros(N, np.uint32), device.zeros(N, np.uint32)
+    view = gate.view("rw")
+    worker = threading.Thread(target=slow_copy, args=(gate, other, None, 0))
+    worker.start()
+    worker.join()
+    event = device.default_stream.record()
+    yield
+    assert not event.done
+    del view
+
+
+def count_up(y: ps.Array, made: Any = None, stream: ps.Stream | None = None) -> ps.Array:
+    """y += 1, by way of a scratch array; the array."""
+    t: ps.Array = (made or y.device.empty)(N, np.uint32, role="scratch")
+    slow_copy(y, t, stream, spin=0)
+    slow_add(t, 1, stream, spin=0)
+    slow_copy(t, y, stream, spin=0)
+    return t
+
+
+@pytest.mark.parametrize("made", ["empty", "zeros"])
+def test_scratch_arrays_follow_each_other_in_the_same_memory(
+    made: str, any_device: ps.Device
+) -> None:
+    device = any_device
+    y = device.zeros(N, np.uint32)
+    count = 1000 if device.scheduler.driver.inline and made == "empty" else 200
+    make = getattr(device, made)
+    total = 0
+    for times in (count, 100):
+        with nothing_gets_done(device), ps.trace() as t:
+            count_up(y, make)
+            before = device.memory
+            for _ in range(times - 1):
+                count_up(y, make)
+            after = device.memory
+        assert t.waits == 0
+        assert after.used + after.pending == before.used + before.pending
+        assert (after.reserved, after.allocations) == (before.reserved, before.allocations)
+        total += times
+        assert (y.numpy() == total).all()
+    assert t.allocations == 0  # the second time, there are recordings enough, too
+
+
+def test_another_stream_waits_on_the_device_for_scratch(any_device: ps.Device) -> None:
+    device = any_device
+    y, z = device.zeros(N, np.uint32), device.full(N, 6, np.uint32)
+    with device.stream() as other:
+        with nothing_gets_done(device):
+            backing = count_up(y).buffer.backing
+            with ps.trace() as t:
+                assert count_up(z, stream=other).buffer.backing is backing
+                other.flush()
+            assert t.waits == 0
+            awaited = {p.stream_id for each in t.of_kind("submission") for p in each.awaited}
+            assert device.default_stream.lane.number in awaited
+        assert (y.numpy() == 1).all()
+        assert (z.numpy() == 7).all()
+
+
+def test_only_scratch_gets_memory_that_is_in_use(any_device: ps.Device) -> None:
+    device = any_device
+    y = device.zeros(N, np.uint32)
+    roles: list[Any] = ["generic", "append", "output"]
+    with nothing_gets_done(device):
+        backing = count_up(y).buffer.backing
+        others = [device.empty(N, np.uint32, role=role) for role in roles]
+        others.append(device.array(counted(), role="scratch"))  # the host writes it at once
+        assert all(not each.buffer.backing.history.pending() for each in others)
+        assert device.empty(16 * N, np.uint32, role="scratch").buffer.backing is not backing
+        assert device.empty(N, np.uint32, role="scratch").buffer.backing is backing
+    assert (y.numpy() == 1).all()
+
+
+def test_scratch_that_someone_still_has_is_not_handed_on(any_device: ps.Device) -> None:
+    device = any_device
+    y = device.zeros(N, np.uint32)
+    t = count_up(y)
+    shown, view = t.buffer.backing, t.view(force=True)
+    recorded = device.empty(N, np.uint32, role="scratch")
+    with device.record() as graph:
+        slow_copy(y, recorded, spin=0)
+        slow_add(recorded, 1, spin=0)
+        slow_copy(recorded, y, spin=0)
+    graph.replay()
+    encoded = recorded.buffer.backing
+    with nothing_gets_done(device):
+        slow_copy(t, device.empty(N, np.uint32), spin=0)
+        graph.replay()
+        del t
+        recorded.close()
+        for _ in range(3):
+            made = device.empty(N, np.uint32, role="scratch")
+            made.fill(9)
+            assert made.buffer.backing not in (shown, encoded)
+    device.synchronize()
+    assert (view == 1).all()
+    assert (y.numpy() == 3).all()
+    graph.close()
+
+
+def test_scratch_that_cannot_be_made_changes_nothing() -> None:
+    for fault in faults(40):
+        with simulated(3, fault=fault) as device:
+            y = device.zeros(N, np.uint32)
+            with nothing_gets_done(device):
+                count_up(y)
+                fault.armed = True
+                for _ in range(4):
+                    with contextlib.suppress(ps.OutOfMemory):
+                        device.zeros(N, np.uint32, role="scratch")
+                fault.armed = False
+                count_up(y)
+            assert (y.numpy() == 2).all()
+        fault.armed = True
 
 
 # Outputs.

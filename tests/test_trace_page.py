@@ -354,7 +354,7 @@ def test_device_times_are_on_page_and_in_files(browser: Browser, tmp_path: Path)
     with ps.trace() as t:
         tracing.emit("launch", "k", at=at)
         tracing.emit("submission", "s", at=(*at[:2], 0), seconds=1e-6)
-        tracing.device_times(at, t.started + 0.001, 0.002)
+        tracing.device_times(at, t.started + 0.001, 0.002, [t])
     event = as_document(t)["events"][0]
     assert (event["device_start"], event["device_seconds"]) == (0.001, 0.002)
     t.save_perfetto(tmp_path / "p.json")
@@ -364,6 +364,34 @@ def test_device_times_are_on_page_and_in_files(browser: Browser, tmp_path: Path)
     browser.open(tmp_path / "t.html")
     browser.ask("penstock.select({event: 0})")
     assert "2.00 ms" in browser.ask("document.getElementById('details').innerText")
+    assert not browser.complaints
+
+
+def test_what_the_device_did_after_the_trace_is_shown(browser: Browser, tmp_path: Path) -> None:
+    place = ("a device", "a stream", 7)
+    kernels = range(1, 4001)
+    with ps.trace() as t:
+        for command in kernels:
+            tracing.emit("launch", ("kernel %d", command), at=(place, 1, command))
+        tracing.emit("submission", "s", at=(place, 1, 0), seconds=1e-6)
+    for command in kernels:  # one after the other, half a microsecond apart
+        start = t.started + t.seconds + command * 2e-6
+        tracing.device_times((place, 1, command), start, 1.5e-6, [t])
+    end = t.seconds + 4000 * 2e-6 + 1.5e-6
+    (flight,) = as_document(t)["flights"]
+    assert flight["end"] == pytest.approx(end, abs=1e-8)
+    t.save_html(tmp_path / "t.html")
+    browser.open(tmp_path / "t.html")
+    browser.ask("penstock.show(0, 1e12)")
+    assert browser.ask("penstock.view.to") == pytest.approx(end * 1e9, abs=10)
+    # Wherever one points, the nearest is found, and the pause between two belongs to neither more.
+    ((_, y),) = {(row["name"], row["deviceY"]) for row in browser.ask("penstock.layout()")[1:]}
+    for number in (100, 101, 3999):
+        start, seconds = browser.ask(f"penstock.trace.device[{number}]")
+        browser.ask(f"penstock.show({(start - 4e-6) * 1e9}, {(start + 4e-6) * 1e9})")
+        for share in (0.01, 0.5, 0.99):
+            x = browser.ask(f"penstock.pixel({(start + share * seconds) * 1e9})")
+            assert browser.ask(f"penstock.thingAt({x}, {y + 4})") == {"event": number}
     assert not browser.complaints
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -215,18 +216,17 @@ def test_a_launch_and_its_value_wait_once(dev: ps.Device) -> None:
 
 def test_barriers_only_where_data_demands(dev: ps.Device) -> None:
     x, y, z = arrays(dev, 1, 2, 3)
-    slow_add(x, 1)  # the device is busy: what follows is recorded together
-    with ps.trace() as t:
-        for array in (y, z):
+    dev.synchronize()
+    with ps.trace() as t, dev.default_stream.batch():
+        for array in (x, y, z):
             slow_add(array, 1, spin=0)
-        dev.default_stream.flush()
     assert [event.path for event in t.of_kind("barrier")] == ["host"]
-    with ps.trace() as t:
+    dev.synchronize()
+    with ps.trace() as t, dev.default_stream.batch():
         for _ in range(5):
             slow_add(y, 1, spin=0)
-        dev.default_stream.flush()
-    assert [event.path for event in t.of_kind("barrier")] == ["device"] * 5 + ["host"]
-    assert t.barriers == 6
+    assert [event.path for event in t.of_kind("barrier")] == ["device"] * 4 + ["host"]
+    assert t.barriers == 5
     assert (y.numpy() == 8).all()
 
 
@@ -329,7 +329,7 @@ def test_device_times_find_their_event() -> None:
         tracing.emit("launch", ("%s in %s groups", "k", (1, 1, 1)), at=here)
         tracing.emit("launch", "another", at=(*here[:2], 3))
         assert t.events[0].device_start is None
-        tracing.device_times(here, 1.5, 0.25)
+        tracing.device_times(here, 1.5, 0.25, [t])
     first, second = t.events
     assert (first.reason, first.device_start, first.device_seconds) == (
         "k in (1, 1, 1) groups",
@@ -391,6 +391,127 @@ def test_the_device_tells_when_it_did_it(dev: ps.Device) -> None:
     assert end <= after + _CLOCKS
     slow, copied, quick = (event.device_seconds or 0 for event in work)
     assert slow > max(copied, quick)
+
+
+def test_a_trace_may_do_without_times(dev: ps.Device) -> None:
+    (x,) = arrays(dev, 0)
+    with ps.trace() as timed, ps.trace(times=False) as counted:
+        slow_add(x, 1, spin=0)
+        dev.synchronize()
+    assert is_timed(timed)
+    assert not is_timed(counted)
+    assert [event.kind for event in counted.events] == [event.kind for event in timed.events]
+    with ps.trace(times=False) as alone:
+        slow_add(x, 1, spin=0)
+        dev.synchronize()
+    assert not is_timed(alone)
+    assert alone.launches == 1
+
+
+def in_flight(dev: ps.Device, stream: ps.Stream | None = None) -> tracing.Trace:
+    """A trace whose one launch was still in flight when it ended, which waited for nothing."""
+    x = dev.zeros(N, np.uint32)
+    slow_add(x, 1, spin=0)
+    dev.synchronize()
+    with ps.trace() as t:
+        slow_add(x, 1, stream)
+    assert t.waits == 0
+    return t
+
+
+def launched(t: tracing.Trace) -> tracing.TraceEvent:
+    (launch,) = t.of_kind("launch")
+    return launch
+
+
+def is_timed(t: tracing.Trace) -> bool:
+    return launched(t).device_start is not None
+
+
+def test_times_of_what_is_in_flight_at_the_end_of_a_trace_arrive(open_device: OpenDevice) -> None:
+    dev = open_device()  # new: how its clock and the host's differ is not known yet
+    t = in_flight(dev)
+    assert not is_timed(t)  # looking waits for nothing
+    dev.synchronize()
+    assert is_timed(t)
+    assert (t.waits, t.submissions, t.launches) == (0, 1, 1)
+    after = in_flight(dev)
+    assert launched(after).device_start is None
+    dev.synchronize()
+    event = launched(after)
+    assert event.device_seconds
+    assert event.device_start is not None
+    assert event.device_start >= event.start - _CLOCKS
+
+
+def test_times_arrive_although_the_recording_is_used_again(open_device: OpenDevice) -> None:
+    dev = open_device()
+    t = in_flight(dev)
+    x = dev.zeros(N, np.uint32)
+    for _ in range(40):  # more than there are recordings, and without a trace
+        slow_add(x, 1, spin=0)
+        dev.default_stream.flush()
+    dev.synchronize()
+    assert is_timed(t)
+
+
+def test_a_trace_of_its_own_does_not_get_the_times_of_others(dev: ps.Device) -> None:
+    t = in_flight(dev)
+    with ps.trace() as other:
+        dev.synchronize()
+    assert is_timed(t)
+    assert not other.launches
+    assert not other._times
+
+
+@pytest.mark.parametrize("end", ["close", "forget"])
+def test_a_stream_that_ends_leaves_its_times(end: str, dev: ps.Device) -> None:
+    stream = dev.stream()
+    t = in_flight(dev, stream)
+    if end == "close":
+        stream.close()
+    del stream
+    t.wait_for_times()
+    assert is_timed(t)
+
+
+def test_a_device_that_closes_leaves_its_times(open_device: OpenDevice) -> None:
+    dev = open_device()
+    t = in_flight(dev)
+    dev.close()
+    assert is_timed(t)
+
+
+@pytest.mark.parametrize(
+    ("save", "timed"),
+    [
+        ("save_json", '"device_start":'),
+        ("save_perfetto", '"cat":"device"'),
+        ("save_html", '"device":{"'),
+    ],
+)
+def test_files_wait_for_the_times(save: str, timed: str, dev: ps.Device, tmp_path: Path) -> None:
+    t = in_flight(dev)
+    with ps.trace() as outer:
+        getattr(t, save)(tmp_path / "file")
+    assert timed in (tmp_path / "file").read_text()
+    assert [event.reason for event in outer.of_kind("wait")] == [
+        "the receipt is to have the device's times"
+    ]
+
+
+def test_times_that_would_never_come_are_not_waited_for(dev: ps.Device) -> None:
+    x, y = arrays(dev, 0, 0)
+    view = y.view("rw")
+    worker = threading.Thread(target=slow_copy, args=(x, y, None, 0))  # waits for the view
+    with ps.trace() as t:
+        worker.start()
+        worker.join()
+    t.wait_for_times()  # this thread holds the view: it would wait for itself
+    assert not is_timed(t)
+    del view
+    t.wait_for_times()
+    assert is_timed(t)
 
 
 _CLOCKS = 0.005  # seconds by which the two clocks may disagree on a busy machine

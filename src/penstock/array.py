@@ -294,13 +294,16 @@ class Array(Closing):
     def length(self) -> int:
         """How much of an append-only array is written: whole rows, from the first on."""
         history = self.appended
-        if not history.written or history.written[0].lo > self.region.lo:
+        start = self.region.lo
+        first = next(
+            (written for written in history.written if written.lo <= start < written.hi), None
+        )
+        if first is None:
             return 0
-        first = history.written[0]
         for count, stride in zip(self.shape, self.strides, strict=True):
             if history.pitch and count * stride == history.pitch:  # appended as a[:, length]
                 return first.width // stride if first.pitch else count
-        return min(len(self), max(0, first.hi - self.region.lo) // max(1, self.strides[0]))
+        return min(len(self), (first.hi - start) // max(1, self.strides[0]))
 
     @property
     def counter(self) -> Array:
@@ -322,8 +325,7 @@ class Array(Closing):
             history = self.appended
             if history.counter is not None:
                 history.counter.fill(0, stream)
-            history.written.clear()
-            history.told = 0
+            history.reset()
 
     @property
     def appended(self) -> AppendHistory:

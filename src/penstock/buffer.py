@@ -107,6 +107,7 @@ class Buffer:
         if isinstance(history, AppendHistory):
             fresh.history = AppendHistory(fresh.history)
         fresh.history.quiet = history.quiet
+        fresh.hands_on = self.role == "scratch"
         return fresh
 
     def read_region(self, region: Region) -> Region:
@@ -142,6 +143,7 @@ class Buffer:
         if role == "append":
             history = self.backing.history = AppendHistory(history)
         history.quiet = role in ("append", "scratch")
+        self.backing.hands_on = role == "scratch"
         self.guarded = self.guarded or role == "append"
 
     def make_read_only(self) -> None:

@@ -101,7 +101,7 @@ class Device(Closing):
         role: Role = "generic",
     ) -> Array:
         """An array of undefined content. `role` is a contract on its use: see `penstock.roles`."""
-        made = self._new(shape, dtype, name, role)
+        made = self._new(shape, dtype, name, role, at_work=True)
         made.buffer.take_role(role)
         return made
 
@@ -136,7 +136,8 @@ class Device(Closing):
         role: Role = "generic",
     ) -> Array:
         """An array filled with one value."""
-        made = self._new(shape, np.asarray(value).dtype if dtype is None else dtype, name, role)
+        kind = np.asarray(value).dtype if dtype is None else dtype
+        made = self._new(shape, kind, name, role, at_work=True)
         made.fill(value)
         made.buffer.take_role(role)
         return made
@@ -179,8 +180,14 @@ class Device(Closing):
     def full_like(self, x: Array | npt.NDArray[Any], value: Any, *, name: str = "") -> Array:
         return self.full(x.shape, value, x.dtype, name=name)
 
-    def _new(self, shape: Shape, dtype: npt.DTypeLike, name: str, role: Role) -> Array:
-        """An array in the memory that suits its role, which it does not have yet."""
+    def _new(
+        self, shape: Shape, dtype: npt.DTypeLike, name: str, role: Role, *, at_work: bool = False
+    ) -> Array:
+        """An array in the memory that suits its role, which it does not have yet.
+
+        With `at_work`, scratch may be memory that the device is still at work on. Not so for what
+        the host is about to write: that would need other memory again.
+        """
         dims, kind = as_shape(shape), as_dtype(dtype)
         nbytes = kind.itemsize * math.prod(dims)
         layout = Layout(0, dims, contiguous_strides(dims, kind.itemsize), kind.itemsize)
@@ -189,7 +196,10 @@ class Device(Closing):
             scheduler.check()
             scheduler.drain()
             pool = scheduler.host_pool if as_role(role) == "output" else scheduler.pool
-            backing = pool.allocate(nbytes)
+            if at_work and role == "scratch":
+                backing = pool.allocate_scratch(nbytes)
+            else:
+                backing = pool.allocate(nbytes)
             buffer = Buffer(scheduler, backing, nbytes, name or scheduler.new_name())
         return Array(buffer, layout, kind)
 

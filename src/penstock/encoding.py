@@ -280,6 +280,7 @@ class Variant:
         self._buffers = {buffer for buffer, _, _ in self.touched}
         for buffer in self._buffers:
             buffer.graphs += 1
+            buffer.backing.hands_on = False  # a replay must not meet another array there
         self.uses = [(b.backing.history, region, write) for b, region, write in self.touched]
         self.uses += [slot.use for _, slot in self._slots]
 

@@ -66,9 +66,6 @@ class HostLane:
     def rest(self) -> None:
         """Nothing to do."""
 
-    def tell_times(self) -> None:
-        """Nothing to tell: host copies are timed where they are made."""
-
     def abort(self) -> None:
         """Let go of device work that waits for copies which will never be made."""
         with contextlib.suppress(Error):

@@ -2,8 +2,10 @@
 
 A `Pool` takes chunks from the driver and cuts them into `Backing`s. A backing that nobody wants
 any more is *retired*: it returns to its free list only when its last use is complete and no host
-view shows it. Nothing is given back to the driver while it may be wanted again; `trim` gives back
-what is wholly unused, and an allocation that fails trims and tries once more.
+view shows it. Scratch is the exception: its memory may go to the next scratch array at once, with
+its ledger page, so that what the new array is used for comes after what is in flight. Nothing is
+given back to the driver while it may be wanted again; `trim` gives back what is wholly unused, and
+an allocation that fails trims and tries once more.
 
 Lifetime: a chunk lives while any of its backings does, and longer if a NumPy array still shows its
 bytes after the device is closed (see `Device.close`).
@@ -23,7 +25,7 @@ from penstock.errors import OutOfMemory
 from penstock.hazards import History, Lane, Region
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _ALIGN = 256  # every driver's binding alignment divides this
 _FIRST_CHUNK = 1 << 20
@@ -74,7 +76,8 @@ class Backing:
     """A piece of device memory with its ledger page."""
 
     __slots__ = (
-        "chunk", "history", "holds", "memory", "nbytes", "offset", "owners", "pool", "views",
+        "chunk", "hands_on", "history", "holds", "memory", "nbytes", "offset", "owners", "pool",
+        "views",
     )  # fmt: skip
 
     def __init__(self, pool: Pool | None, chunk: Chunk, offset: int, nbytes: int) -> None:
@@ -85,6 +88,7 @@ class Backing:
         self.nbytes = nbytes
         self.history = History()
         self.owners = 1  # buffers over it; only adopted memory ever has more
+        self.hands_on = False  # whether a scratch array may have it next, while it is in use
         self.holds = 0  # NumPy arrays, alive somewhere, that show these bytes
         self.views: list[Shown] = []  # what the device must respect of them
 
@@ -111,6 +115,7 @@ class Pool:
         self._chunks: list[Chunk] = []
         self._free: dict[int, list[Backing]] = {}
         self._retired: deque[Backing] = deque()
+        self._handed_on: dict[int, deque[Backing]] = {}  # retired too, by size, the oldest first
         self._next_chunk = _FIRST_CHUNK
         self.reserved = self.used = self.pending = self.peak = self.allocations = 0
 
@@ -126,22 +131,35 @@ class Pool:
         self.used += backing.nbytes
         return backing
 
+    def allocate_scratch(self, nbytes: int) -> Backing:
+        """A backing that work in flight may still use: its history says which.
+
+        What is idle is better, since nothing has to be ordered then.
+        """
+        size = size_class(nbytes)
+        backing = None if self._free.get(size) else self._take_handed_on(size)
+        if backing is None:
+            return self.allocate(nbytes)
+        backing.owners = 1
+        self.pending -= backing.nbytes
+        self.used += backing.nbytes
+        return backing
+
     def retire(self, backing: Backing) -> None:
-        """Take a backing back; it is reused once its last use is complete."""
+        """Take a backing back; it is reused once its last use is complete, or handed on."""
         self.used -= backing.nbytes
         self.pending += backing.nbytes
-        self._retired.append(backing)
+        if backing.hands_on:
+            self._handed_on.setdefault(backing.nbytes, deque()).append(backing)
+        else:
+            self._retired.append(backing)
 
     def reap(self) -> None:
         """Move what is no longer in use to the free lists."""
         self._catch_up()
-        still: deque[Backing] = deque()
-        for backing in self._retired:
-            if backing.idle:
-                self._release(backing)
-            else:
-                still.append(backing)
-        self._retired = still
+        self._retired = self._still_in_use(self._retired)
+        for size, handed_on in self._handed_on.items():
+            self._handed_on[size] = self._still_in_use(handed_on)
 
     def trim(self) -> int:
         """Give wholly unused chunks back to the driver; the bytes given back."""
@@ -163,13 +181,29 @@ class Pool:
         self._chunks.clear()
         self._free.clear()
 
-    def _free_of(self, size: int) -> list[Backing] | None:
-        """Free backings of this class, or of one up to twice as large: better than a new chunk."""
-        for _ in range(_CLASSES + 1):
-            if free := self._free.get(size):
-                return free
-            size = size_class(size + 1)
+    def _still_in_use(self, retired: deque[Backing]) -> deque[Backing]:
+        """Those of the retired that are; the others are free."""
+        still: deque[Backing] = deque()
+        for backing in retired:
+            if backing.idle:
+                self._release(backing)
+            else:
+                still.append(backing)
+        return still
+
+    def _take_handed_on(self, size: int) -> Backing | None:
+        """The oldest that scratch arrays left, unless a host view still shows it."""
+        for fitting in _fitting(size):
+            handed_on = self._handed_on.get(fitting, ())
+            for backing in handed_on:
+                if not backing.holds:
+                    self._handed_on[fitting].remove(backing)
+                    return backing
         return None
+
+    def _free_of(self, size: int) -> list[Backing] | None:
+        """Free backings of this class, or of one a little larger: better than a new chunk."""
+        return next((free for fitting in _fitting(size) if (free := self._free.get(fitting))), None)
 
     def _release(self, backing: Backing) -> None:
         self.pending -= backing.nbytes
@@ -233,6 +267,13 @@ def size_class(nbytes: int) -> int:
         return _ALIGN
     step = max(_ALIGN, (1 << (nbytes - 1).bit_length()) // (2 * _CLASSES))
     return -(-nbytes // step) * step
+
+
+def _fitting(size: int) -> Iterator[int]:
+    """A size class, and those above it up to twice as large."""
+    for _ in range(_CLASSES + 1):
+        yield size
+        size = size_class(size + 1)
 
 
 def adopted_backing(memory: Memory, offset: int, nbytes: int) -> Backing:

@@ -20,6 +20,7 @@ at the end of every submission.
 
 from __future__ import annotations
 
+import bisect
 from typing import Any, Literal, TypeAlias, get_args
 
 from penstock.errors import InvalidValue
@@ -39,14 +40,15 @@ class AppendHistory(History):
     """A ledger page that also remembers which bytes were written since the last reset."""
 
     __slots__ = ("counter", "pitch", "told", "written")
+    pitch: int
+    told: int
 
     def __init__(self, so_far: History) -> None:
         super().__init__()
         self.reads, self.writes = so_far.reads, so_far.writes
-        self.written: list[Region] = []
-        self.pitch = 0  # of rows that were appended side by side
-        self.told = 0  # rows that the device was told of, and where: see `penstock.counting`
-        self.counter: Any = None
+        self.counter: Any = None  # where the device reads `told`: see `penstock.counting`
+        self.written: list[Region] = []  # in the order of their first bytes
+        self.reset()
 
     def follow(self, earlier: AppendHistory) -> None:
         """Be of other memory with the same content."""
@@ -59,16 +61,29 @@ class AppendHistory(History):
         super().note(region, write, lane, value, what)
 
     def mark(self, region: Region) -> None:
-        """These bytes are written now. What follows on something earlier is joined to it."""
+        """These bytes are written now. What follows on one another is joined."""
         self.pitch = region.pitch or self.pitch
-        for number, earlier in enumerate(self.written):
-            if earlier.covers(region):
-                return
-            joined = _joined(earlier, region)
-            if joined is not None:
-                self.written[number] = joined
-                return
-        self.written.append(region)
+        if any(earlier.covers(region) for earlier in self.written):
+            return
+        number = 0
+        while number < len(self.written):
+            earlier = self.written[number]
+            joined = _joined(earlier, region) or _joined(region, earlier)
+            if joined is None:
+                number += 1
+            else:
+                del self.written[number]
+                region, number = joined, 0
+        bisect.insort(self.written, region)
+
+    def reset(self) -> None:
+        """Nothing counts as written any more."""
+        self.written = []
+        self.pitch = 0  # of rows that were appended side by side
+        self.told = 0  # rows that the device was told of
+        for access in self.writes:
+            # Another tuple: the ledger's short cut for the very same array would not `note` it.
+            access.region = Region(*access.region)
 
     def overlap(self, region: Region) -> Region | None:
         """Something written before that shares a byte with the region."""

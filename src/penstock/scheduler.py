@@ -12,6 +12,7 @@ that has run too far ahead; and no copier needs the lock to get its copy done.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 import time
@@ -40,6 +41,7 @@ from penstock.pending import Pending
 from penstock.pump import Pump
 from penstock.sizes import Sizes
 from penstock.stream import Stream
+from penstock.timekeeper import Timekeeper
 
 if TYPE_CHECKING:
     from penstock.device import Device
@@ -74,6 +76,7 @@ class Scheduler:
         self.host_pool = Pool(driver, host=True, limit=limit, catch_up=self.catch_up)
         self.host_memory = HostMemory()
         self.exports = 0  # host views alive
+        self.times = Timekeeper(driver)
         self.pump = Pump(self)
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
         self._streams_made = 0
@@ -95,6 +98,7 @@ class Scheduler:
         self._torn_down = False
         self.done: Pending[None] = Pending(self, {}, "a transfer", value=None)
         _alive.add(self)
+        tracing.tellers.add(self)
 
     # State.
 
@@ -241,13 +245,41 @@ class Scheduler:
         done = self.await_points(left, timeout)
         seconds = time.perf_counter() - start
         awaited = tuple((lane.place, value, works.get(lane, "")) for lane, value in left.items())
-        for lane in points:
-            lane.owner.tell_times()
+        self._read_times()
         tracing.emit("wait", reason, start=start, seconds=seconds, awaited=awaited, **details)
         return done
 
+    def tell_times(self, receipt: tracing.Trace, patience: float) -> None:
+        """Tell a receipt when the device did what it did, once it is done.
+
+        With patience, waits so many seconds for what is in flight; without, for nothing.
+        """
+        if self.closed or self.lost is not None:
+            return
+        with contextlib.suppress(Error):  # a receipt is not worth a failure
+            with self.lock:
+                streams = self._all_streams()
+                points = {s.lane: owed for s in streams if (owed := s.times_owed(receipt))}
+                if points:
+                    self.poll()
+            if points and patience:
+                self.wait_for(points, patience, "the receipt is to have the device's times")
+            self._read_times(asked=patience > 0)
+
+    def _read_times(self, *, asked: bool = False) -> None:
+        """Have times told as far as that needs no wait, or all that are known, if asked for."""
+        with self.lock:
+            resting = True
+            for stream in self._all_streams():
+                stream.read_times()
+                resting = resting and stream.lane.complete == stream.lane.submitted
+            if resting or asked:
+                self.times.tell()
+
     def _check_own_views(self, points: dict[Lane, int]) -> None:
         """Raise if the calling thread would wait for itself to let go of a writable view."""
+        with self.lock:
+            self._drain_views()  # one that it has dropped is to be let go of, not waited for
         me = threading.get_ident()
         held = {lane.number for lane, thread in tuple(self._held.items()) if thread == me}
         lanes = {stream.lane.number: stream.lane for stream in self._all_streams()}
@@ -412,6 +444,7 @@ class Scheduler:
 
     def stream_closed(self, stream: Stream) -> None:
         """A stream's own work is done; work of others may still refer to its timeline."""
+        stream.read_times()
         self._streams.discard(stream)
         self._streams_open -= 1
         self._release_later(stream.release)
@@ -507,6 +540,7 @@ class Scheduler:
                 if self.lost is None:
                     finished = self.await_points(self.everything_recorded(), timeout)
                     self.poll()
+                    self._read_times()
             except (DeviceLost, OutOfMemory):
                 pass
             self.closed = True
@@ -524,6 +558,7 @@ class Scheduler:
         self.closed = True
         self._torn_down = True
         self.lock = _ForkedLock(self.name)
+        tracing.tellers.discard(self)
 
     def _tear_down(self) -> None:
         """Release the driver's objects, unless an exported array still needs its memory."""

@@ -14,23 +14,17 @@ import contextlib
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from penstock import tracing
 from penstock.closing import Closing
 from penstock.copier import Copier
-from penstock.errors import (
-    ArgumentError,
-    Closed,
-    Error,
-    NotWhileRecording,
-    OutOfMemory,
-    Timeout,
-)
+from penstock.errors import ArgumentError, Closed, NotWhileRecording, OutOfMemory, Timeout
 from penstock.event import Event
 from penstock.hazards import ACCESS, Lane, Region, Use, collect_all, needs_of_lane, note_all
 from penstock.memory import Backing
+from penstock.timekeeper import Mark
 
 if TYPE_CHECKING:
     from penstock.driver.protocol import Recording, Regions
@@ -73,8 +67,8 @@ class Stream(Closing):
         self._waits: dict[Lane, int] = {}
         #: For the receipt: where commands of the recording take the time, and of those in flight.
         self._begun_at: int | None = None
-        self._marks: list[tuple[tracing.At, int, int]] = []
-        self._marked: dict[int, tuple[Recording, list[tuple[tracing.At, int, int]]]] = {}
+        self._marks: list[Mark] = []
+        self._marked: dict[int, tuple[Recording, list[Mark]]] = {}
         self._batches = 0
         self._closed = False
 
@@ -194,7 +188,7 @@ class Stream(Closing):
                 if tracing.active:
                     self._tell_barrier(uses)
                 lane.epoch += 1
-            if tracing.active:
+            if tracing.timing:
                 self._begun_at = recording.mark(end=False)
         except BaseException:
             self.abandon()
@@ -244,7 +238,7 @@ class Stream(Closing):
                 if write and not history.quiet:
                     self._loud = True
                     break
-        if tracing.active:
+        if tracing.timing:
             self._take_time()
         self._count += 1
         if self._count >= self._next_check:
@@ -257,19 +251,19 @@ class Stream(Closing):
         if start is not None and self._open is not None:
             end = self._open.mark(end=True)
             if end is not None:
-                self._marks.append((self.here(), start, end))
+                self._marks.append((tracing.timing, self.here(), start, end))
 
-    def tell_times(self) -> None:
-        """Put on the receipt when the device did what is done by now."""
-        with self.scheduler.lock:
-            done = [value for value in self._marked if value <= self.lane.complete]
-            for value in done:
-                recording, marks = self._marked.pop(value)
-                times: Sequence[float] = ()
-                with contextlib.suppress(Error):  # a receipt is not worth a failure
-                    times = recording.times() if tracing.active else ()
-                for at, start, end in marks if times else ():
-                    tracing.device_times(at, times[start], times[end] - times[start])
+    def read_times(self) -> None:
+        """For receipts: have the device's times read of what is done by now."""
+        for value in [value for value in self._marked if value <= self.lane.complete]:
+            self.scheduler.times.read(*self._marked.pop(value))
+
+    def times_owed(self, receipt: tracing.Trace) -> int:
+        """The value that makes all times for a receipt known; 0 if they are."""
+        if any(receipt in mark[0] for mark in self._marks):
+            return self.lane.recorded
+        owed = (v for v, (_, marks) in self._marked.items() if any(receipt in m[0] for m in marks))
+        return max(owed, default=0)
 
     def copy(
         self, source: Backing, source_region: Region, target: Backing, target_region: Region,
@@ -489,7 +483,7 @@ class Stream(Closing):
             )
             complete = self.lane.complete
         if self._marked:
-            self.tell_times()
+            self.read_times()
         while in_flight and in_flight[0][1] <= complete:
             self._spare.append(in_flight.popleft()[0])
 

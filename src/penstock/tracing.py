@@ -13,10 +13,12 @@ import os
 import sys
 import threading
 import time
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from penstock.errors import ArgumentError
 
@@ -28,6 +30,10 @@ _local = threading.local()
 
 #: The traces that are collecting now.
 active: tuple[Trace, ...] = ()
+#: Those of them for which the device is to take the time.
+timing: tuple[Trace, ...] = ()
+#: Who may have times of the device still to come, also for a trace that has ended.
+tellers: weakref.WeakSet[Teller] = weakref.WeakSet()
 
 #: A line of work as it is named on the receipt: device, stream, and a number unlike any other's.
 Place = tuple[str, str, int]
@@ -39,6 +45,14 @@ Awaited = tuple[Place, int, str]
 Reason = str | tuple[Any, ...]
 
 _NOWHERE: At = (("", "", -1), 0, 0)
+
+
+class Teller(Protocol):
+    """A device, as far as a trace knows of it."""
+
+    def tell_times(self, receipt: Trace, patience: float) -> None:
+        """Call `device_times` for what is done by now, or within so many seconds."""
+        ...
 
 
 class Point(NamedTuple):
@@ -112,6 +126,7 @@ _COUNTS = (
     ("waits", "wait", False),
 )
 _CHEAP = ("launch", "replay", "submission", "barrier", "done")
+_PATIENCE = 10.0  # seconds that a file waits for the times of what is in flight
 _SHOWN = 20  # events in words, before "and so many more"
 
 Expected = int | float | range | Callable[[Any], bool]
@@ -120,10 +135,11 @@ Expected = int | float | range | Callable[[Any], bool]
 class Trace:
     """What happened while this was active. Counts are plain numbers."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, times: bool = True) -> None:
+        self._wants_times = times
         self._records: list[Any] = []  # as `emit` leaves them
         self._events: list[TraceEvent] = []  # the first of them, as people read them
-        self._times: dict[tuple[int, int, int], tuple[float, float]] = {}
+        self._times: deque[tuple[tuple[int, int, int], tuple[float, float]]] = deque()
         self._lines: dict[tuple[int, int], str] = {}
         self._reading = threading.Lock()
         self._stopped: float | None = None
@@ -132,13 +148,31 @@ class Trace:
 
     @property
     def events(self) -> list[TraceEvent]:
-        """Everything that happened so far, in order."""
+        """Everything that happened so far, in order.
+
+        Of what was still in flight when the trace ended, the device's times are there once it is
+        done; this does not wait for them, `wait_for_times` does.
+        """
+        if self._stopped is not None:
+            self._ask_for_times(0)
         with self._reading:
             done = self._events
             done += [self._read(record) for record in self._records[len(done) :]]
             if self._times:
                 self._put_device_times()
             return done
+
+    def wait_for_times(self, timeout: float = _PATIENCE) -> None:
+        """Wait for what is still in flight, `timeout` seconds at most, so that its times are here.
+
+        The end of a trace waits for nothing. Times that do not come (the device is lost, or works
+        longer than that, or waits for a view that this thread holds) are left out.
+        """
+        self._ask_for_times(timeout)
+
+    def _ask_for_times(self, patience: float) -> None:
+        for teller in tuple(tellers):
+            teller.tell_times(self, patience)
 
     def of_kind(self, kind: str) -> list[TraceEvent]:
         """The events of one kind, in order."""
@@ -225,27 +259,32 @@ class Trace:
             raise AssertionError("\n".join(lines))
 
     def save_html(self, path: str | os.PathLike[str], title: str = "") -> None:
-        """Write a page that shows all of it on a timeline, for any browser, in one file."""
+        """Write a page that shows all of it on a timeline, for any browser, in one file.
+
+        This, and the others that write files, wait for the device's times: see `wait_for_times`.
+        """
+        self.wait_for_times()
         from penstock.timeline.page import as_html
 
         Path(path).write_text(as_html(self, title), encoding="utf-8")
 
     def save_json(self, path: str | os.PathLike[str], title: str = "") -> None:
         """Write events and counts, for machines; docs/tracing.md describes the format."""
+        self.wait_for_times()
         from penstock.timeline.document import as_json
 
         Path(path).write_text(as_json(self, title), encoding="utf-8")
 
     def save_perfetto(self, path: str | os.PathLike[str], title: str = "") -> None:
         """Write a file for https://ui.perfetto.dev and other viewers of Chrome's format."""
+        self.wait_for_times()
         from penstock.timeline.perfetto import as_perfetto
 
         Path(path).write_text(as_perfetto(self, title), encoding="utf-8")
 
     def __enter__(self) -> Trace:
-        global active
         with _lock:
-            active = (*active, self)
+            _activate((*active, self))
         self.started_at = time.time()
         self.started = time.perf_counter()
         return self
@@ -256,9 +295,8 @@ class Trace:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        global active
         with _lock:
-            active = tuple(trace for trace in active if trace is not self)
+            _activate(tuple(trace for trace in active if trace is not self))
         self._stopped = time.perf_counter()
 
     def __str__(self) -> str:
@@ -295,20 +333,28 @@ class Trace:
         return where
 
     def _put_device_times(self) -> None:
+        arrived = dict([self._times.popleft() for _ in range(len(self._times))])
         for number, event in enumerate(self._events):
             key = (event.stream_id, event.submission, event.command)
-            if event.kind in _ON_DEVICE and key in self._times:
-                start, seconds = self._times[key]
+            if event.kind in _ON_DEVICE and key in arrived:
+                start, seconds = arrived[key]
                 self._events[number] = event._replace(device_start=start, device_seconds=seconds)
-        self._times.clear()
 
 
 _ON_DEVICE = ("launch", "copy", "fill", "replay", "submission")
 
 
-def trace() -> Trace:
-    """A receipt of everything done in the `with` block it opens."""
-    return Trace()
+def trace(*, times: bool = True) -> Trace:
+    """A receipt of everything done in the `with` block it opens.
+
+    Without `times` the device is not asked when it did what, which costs its part of a launch.
+    """
+    return Trace(times=times)
+
+
+def _activate(traces: tuple[Trace, ...]) -> None:
+    global active, timing
+    active, timing = traces, tuple(trace for trace in traces if trace._wants_times)
 
 
 def emit(
@@ -355,14 +401,14 @@ def emit(
         receipt._records.append(record)
 
 
-def device_times(at: At, start: float, seconds: float) -> None:
+def device_times(at: At, start: float, seconds: float, receipts: Iterable[Trace]) -> None:
     """For a runtime with timestamps of the device: when it did the command (or submission) `at`.
 
-    May come any time after the event, as long as the trace is active.
+    May come any time after the event, for the traces that were active then.
     """
     place, submission, command = at
-    for receipt in active:
-        receipt._times[place[2], submission, command] = (start, seconds)
+    for receipt in receipts:
+        receipt._times.append(((place[2], submission, command), (start, seconds)))
 
 
 def since(start: float) -> float:

@@ -23,6 +23,7 @@ from penstock.conformance.program import (
     Fill,
     Flush,
     Launch,
+    Length,
     Numpy,
     Operation,
     Part,
@@ -30,6 +31,7 @@ from penstock.conformance.program import (
     Read,
     Record,
     Renew,
+    Reset,
     StreamWait,
     Synchronize,
     Touch,
@@ -284,6 +286,14 @@ CORPUS: tuple[Program, ...] = tuple(
             _add_x(1), Flush(), Synchronize(), _read_x(1),
             role="scratch",
         ),
+        _both(
+            "scratch in memory that is busy",
+            "the memory of scratch goes on to the next while it is read; the next comes after that",
+            Launch("store", (X,), 5), _read_x(), Renew(0, close=True),
+            Launch("store", (X,), 9, 1, slow=True), Launch("copy", (X, Z), 0, 1),
+            Renew(0, close=True), _add_x(1),
+            how="zeros", role="scratch",
+        ),
         # Found by this suite.
         _both(
             "borrowed writes on two streams",
@@ -315,6 +325,20 @@ CORPUS: tuple[Program, ...] = tuple(
             "a fresh backing would take an array away from the view that still writes it",
             View(Part(0, 64, 128), 0, "w"), View(Part(0, 0, 32), 1), Fill(Part(0, 0, 32), 7, 1),
             Touch(0, 5), Drop(0), Fill(Part(0, 0, 32), 7, 1), Drop(1),
+        ),
+        _both(
+            "append after a reset",
+            "what is written after a reset counts as written, also by the same call as before",
+            Launch("store", (X,), 5), Length(0), Reset(0), Launch("store", (X,), 7), Length(0),
+            Fill(_HALF, 3, 1), Read(X, 0),
+            how="zeros", role="append",
+        ),
+        _both(
+            "rows appended in any order",
+            "the length is of what is there from the first row on, whatever came first",
+            Fill(Part(0, 192, _N), 3), Length(0), Fill(Part(0, 0, 64), 5, 1), Length(0),
+            Write(_HALF, 7, 0, 1), Length(0),
+            how="zeros", role="append",
         ),
         _both(
             "host copies without the lock",

@@ -25,6 +25,7 @@ from penstock.conformance.program import (
     Fill,
     Flush,
     Launch,
+    Length,
     Misuse,
     Numpy,
     Operation,
@@ -34,24 +35,28 @@ from penstock.conformance.program import (
     Record,
     Renew,
     Reopen,
+    Reset,
     StreamWait,
     Synchronize,
     Touch,
     View,
     Write,
+    accesses_of,
 )
 from penstock.conformance.scripting import MISUSES
 from penstock.roles import Role
 
 _ERRORS = 0.3  # of the operations that turn out to raise, so many are kept
+_KEEPING = 5  # one program in so many is about who keeps which memory
 _LARGE = 300_000  # elements: more than a megabyte
 
 
 def generate(seed: int, size: int = 20, alignment: int = 4) -> Program:
     """A random program of `size` operations; slices for kernels start at so many words."""
     chance = random.Random(seed)
-    choose = _Chooser(chance, alignment)
+    choose = (_Keeper if seed % _KEEPING == _KEEPING - 1 else _Chooser)(chance, alignment)
     oracle = Oracle(choose.arrays, choose.streams, alignment=alignment, threads=choose.threads)
+    choose.oracle = oracle
     operations: list[Operation] = []
     while len(operations) < size:
         operation = choose.operation()
@@ -112,10 +117,12 @@ def _declare_any(chance: random.Random, common: str) -> Declared:
 class _Chooser:
     """Picks operations; many are not possible at the moment, which is for the oracle to say."""
 
+    oracle: Oracle
+
     def __init__(self, chance: random.Random, alignment: int) -> None:
         self.chance = chance
         self.grain = 4 * alignment
-        self.arrays = _declare(chance)
+        self.arrays = self.declare()
         self.streams = chance.choice((1, 2, 2, 3))
         self.threads = self.streams if chance.random() < 0.3 else 1
         large = any(each.size == _LARGE for each in self.arrays)
@@ -124,6 +131,9 @@ class _Chooser:
         self.slots: dict[str, list[int]] = {"transfer": [], "event": [], "view": []}
         self.count = 0
         self.last: Operation | None = None
+
+    def declare(self) -> tuple[Declared, ...]:
+        return _declare(self.chance)
 
     def note(self, operation: Operation | None) -> None:
         """Remember what later operations may refer to; nothing if it raised."""
@@ -305,3 +315,99 @@ _WEIGHTS: dict[Callable[[_Chooser], Operation], float] = {
     lambda c: Synchronize(): 0.6,
 }
 _WEIGHED = (list(_WEIGHTS), list(_WEIGHTS.values()))
+
+
+class _Keeper(_Chooser):
+    """Programs about memory that several have a hand in.
+
+    Append-only arrays, of which the host reads what is complete while more is appended; scratch
+    arrays that are dropped and made while their memory is busy; views and arrays by way of DLPack.
+    """
+
+    def declare(self) -> tuple[Declared, ...]:
+        kinds = (self._append, self._append, self._scratch, self._dlpack)
+        first = self.chance.choice(kinds)
+        rest = (self._append, self._scratch, self._scratch, self._dlpack, self._plain, self._plain)
+        return first(), *(self.chance.choice(rest)() for _ in range(self.chance.choice((1, 2))))
+
+    def _append(self) -> Declared:
+        columns = self.chance.choice((0, 4, 8))
+        size = self.chance.choice((32, 64, 128))
+        dtype = self.chance.choice(("uint32", "uint32", "uint32", "int64", "uint8"))
+        how = self.chance.choice(("zeros", "array"))
+        return Declared(size, how, dtype, columns, "append")
+
+    def _scratch(self) -> Declared:
+        return Declared(self.chance.choice((32, 64)), "zeros", role="scratch")
+
+    def _dlpack(self) -> Declared:
+        columns = self.chance.choice((0, 0, 8))
+        return Declared(64, "dlpack", self.chance.choice(("uint32", *DTYPES)), columns)
+
+    def _plain(self) -> Declared:
+        return Declared(self.chance.choice((32, 64)), "array")
+
+    def operation(self) -> Operation:
+        made = self._follow_up()
+        if made is None:
+            made = self.chance.choices(*_WEIGHED_FOR_KEEPERS)[0](self)
+        if isinstance(made, View) and made.mode == "r" and self.chance.random() < 0.5:
+            made = replace(made, dlpack=True)
+        return made
+
+    def _follow_up(self) -> Operation | None:
+        last = self.last
+        touched = [part for part, _ in accesses_of(last)] if last is not None else []
+        for part in touched:
+            role = self.arrays[part.array].role
+            if role == "scratch" and self.chance.random() < 0.35:
+                return Renew(part.array, self.chance.random() < 0.7)
+            if role == "append" and self.chance.random() < 0.3:
+                return self._look(part)
+        return super()._follow_up()
+
+    def _look(self, appended: Part) -> Operation:
+        """At what is complete, while this is perhaps in flight; or try to write it again."""
+        chance = self.chance
+        rows = Part(
+            appended.array, 0, max(1, appended.lo if chance.random() < 0.7 else appended.hi)
+        )
+        looks = (
+            Numpy(rows),
+            Read(rows, self.count, self.stream),
+            View(rows, self.count),
+            Length(appended.array),
+            Fill(appended, self.value, self.stream),
+        )
+        return chance.choice(looks)
+
+    def part(self) -> Part:
+        found = super().part()
+        return self._not_written(found) if self.chance.random() < 0.7 else found
+
+    def kernel_part(self, nbytes: int | None = None) -> Part:
+        found = super().kernel_part(nbytes)
+        exactly = nbytes is not None
+        return self._not_written(found, exactly) if self.chance.random() < 0.7 else found
+
+    def _not_written(self, part: Part, exactly: bool = False) -> Part:
+        """Of an append-only array, rather the rows that come next: so many, or a few."""
+        declared = self.arrays[part.array]
+        if declared.role != "append":
+            return part
+        rows = declared.shape[0]
+        unit = declared.nbytes // rows
+        step = self.grain // math.gcd(unit, self.grain)
+        start = -(-self.oracle.complete_rows(part.array) // step) * step
+        count = part.hi - part.lo
+        if not exactly:
+            count = min(count, max(step, rows // 4 // step * step), rows - start)
+        return replace(part, lo=start, hi=start + count, step=1) if count > 0 else part
+
+
+_WEIGHTS_FOR_KEEPERS: dict[Callable[[_Chooser], Operation], float] = {
+    **_WEIGHTS,
+    lambda c: Reset(c.chance.randrange(len(c.arrays))): 1,
+    lambda c: Length(c.chance.randrange(len(c.arrays))): 1,
+}
+_WEIGHED_FOR_KEEPERS = (list(_WEIGHTS_FOR_KEEPERS), list(_WEIGHTS_FOR_KEEPERS.values()))

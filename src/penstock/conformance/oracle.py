@@ -32,6 +32,7 @@ from penstock.conformance.program import (
     Fill,
     Flush,
     Launch,
+    Length,
     Misuse,
     Numpy,
     Operation,
@@ -41,6 +42,7 @@ from penstock.conformance.program import (
     Record,
     Renew,
     Reopen,
+    Reset,
     StreamWait,
     Synchronize,
     Touch,
@@ -79,6 +81,10 @@ class Shown:
     current: bool = True  # the array still is these bytes, and not a fresh backing
 
 
+#: Operations that give the device nothing to do.
+_OF_THE_HOST = (Poke, Numpy, View, Touch, Drop, Collect, Change, Reset, Length)
+
+
 class Oracle:
     """The state of a program.
 
@@ -105,6 +111,9 @@ class Oracle:
         for number in range(len(arrays)):
             self.arrays.append(self._initial(number))
             self._memories.append(self._memory(number))
+        # Of append-only arrays, all bits of what is written.
+        self.written = [np.zeros_like(each) for each in self.arrays]
+        self._in_rows = [True] * len(arrays)  # nothing but whole rows
         self.left: dict[int, list[Host]] = {}  # the memory of arrays that are gone
         self.transfers: dict[int, Transfer] = {}
         self.events: dict[int, frozenset[int]] = {}  # the transfers that each covers
@@ -117,9 +126,10 @@ class Oracle:
         """Do one operation; what the program then sees, if it sees something."""
         self._check(operation)
         self._check_errors(operation)
-        if not isinstance(operation, Poke | Numpy | View | Touch | Drop | Collect | Change):
+        if not isinstance(operation, _OF_THE_HOST):
             self.quiet = isinstance(operation, Synchronize)
         self._make_way(operation)
+        self._mark(operation)
         match operation:
             case Write(to=part, value=value):
                 self.at(part)[...] = numbers(value, self.at(part))
@@ -173,6 +183,11 @@ class Oracle:
                         view.current &= view.array != array
                 self.arrays[array] = self._initial(array)
                 self._memories[array] = self._memory(array)
+                self._unmark(array)
+            case Reset(array=array):
+                self._unmark(array)
+            case Length(array=array):
+                return np.array(self.complete_rows(array))
             case EventWait() | EventDone() | Flush() | Reopen() | Synchronize() | Misuse():
                 pass
         return None
@@ -256,6 +271,8 @@ class Oracle:
             raise Raises(ps.ReadOnly)
         if write and self.declared[part.array].role == "weight":
             raise Raises(ps.RoleViolation)
+        if write and part.on_host(self.written[part.array]).any():
+            raise Raises(ps.RoleViolation)
 
     def _check_role(self, operation: Operation) -> None:
         """Rule 9, as far as it depends on who touches the array."""
@@ -298,6 +315,24 @@ class Oracle:
             for view in self.views.values()
             if view.current and np.may_share_memory(view.place, self.arrays[array])
         ]
+
+    def _mark(self, operation: Operation) -> None:
+        """An append-only array is written where it was not."""
+        for part, write in accesses_of(operation):
+            declared = self.declared[part.array]
+            if write and declared.role == "append":
+                place = part.on_host(self.written[part.array])
+                place[...] = np.array(-1).astype(place.dtype)
+                self._in_rows[part.array] &= part.across is None
+
+    def _unmark(self, array: int) -> None:
+        self.written[array][...] = 0
+        self._in_rows[array] = True
+
+    def complete_rows(self, array: int) -> int:
+        """How many rows of an append-only array are written, from the first on."""
+        rows: Host = np.all(self.written[array].reshape(len(self.arrays[array]), -1), axis=1)
+        return len(rows) if rows.all() else int(rows.argmin())
 
     def _make_way(self, operation: Operation) -> None:
         """An array that is written where a view shows it leaves its old bytes to the views."""
@@ -360,6 +395,11 @@ class Oracle:
             case EndBatch(stream=stream):
                 if stream not in self.batches:
                     _refuse("no batch is open")
+            case Reset(array=array) | Length(array=array):
+                if self.declared[array].role != "append":
+                    _refuse("not an append-only array")
+                if isinstance(operation, Length) and not self._in_rows[array]:
+                    _refuse("the length is another when columns are appended")
             case Reopen(stream=stream):
                 if stream == 0 or stream in self.batches:
                     _refuse("the default stream, or one with an open batch")
@@ -374,10 +414,23 @@ class Oracle:
             _refuse("a call that is wrong in two ways")
         if isinstance(operation, View) and operation.mode != "r":
             _refuse("where memory is not mapped, another call would raise")
+        if role == "append" and any(
+            part == each for each, write in accesses_of(operation) if write
+        ):
+            self._check_append(operation, part)
         if not self.mapped:
             return
         if role == "output" and any(view.array == part.array for view in self.views.values()):
             _refuse("an output that is written while it is looked at does not keep the rest")
+
+    def _check_append(self, operation: Operation, part: Part) -> None:
+        plain = part.step == 1 and (part.across is None or part.across[2] == 1)
+        if not plain or part.way not in ("", "flat", "words"):
+            _refuse("whether it overlaps with what is written is not known exactly")
+        if 0 in part.lengths(self.declared[part.array].shape):
+            _refuse("nothing is appended")
+        if isinstance(operation, Launch) and operation.again:
+            _refuse("a graph that appends could be replayed once")
 
     def _check_launch(
         self, parts: tuple[Part, ...], accesses: tuple[tuple[Part, bool], ...]

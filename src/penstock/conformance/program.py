@@ -24,10 +24,11 @@ HOWS = (
     "array",  # from host data
     "adopted",  # from host_empty
     "own",  # adopted, too, but memory that the device did not make
+    "dlpack",  # adopted, too, by way of DLPack
     "again",  # the end of the memory of the array before, which is adopted once more
     "file",  # read-only
 )
-IN_PLACE = ("adopted", "own", "again")
+IN_PLACE = ("adopted", "own", "dlpack", "again")
 
 
 @dataclass(frozen=True)
@@ -98,11 +99,12 @@ class Numpy:
 
 @dataclass(frozen=True)
 class View:
-    """Hold a view; where memory is not mapped, a copy."""
+    """Hold a view, maybe one by way of DLPack; where memory is not mapped, a copy."""
 
     of: Part
     slot: int
     mode: Literal["r", "w", "rw"] = "r"
+    dlpack: bool = False
 
 
 @dataclass(frozen=True)
@@ -222,6 +224,20 @@ class Renew:
 
 
 @dataclass(frozen=True)
+class Reset:
+    """Let an append-only array be written from its start again."""
+
+    array: int
+
+
+@dataclass(frozen=True)
+class Length:
+    """Ask how many rows of an append-only array are written, from the first on."""
+
+    array: int
+
+
+@dataclass(frozen=True)
 class Synchronize:
     """Wait for everything; an event recorded then is done at once."""
 
@@ -238,7 +254,7 @@ class Misuse:
 Operation: TypeAlias = (
     Write | Change | Read | Collect | Numpy | View | Touch | Drop | Fill | Copy | Poke | Launch
     | Ask | Record | StreamWait | EventWait | EventDone | Flush | Reopen | BeginBatch | EndBatch
-    | Renew | Synchronize | Misuse
+    | Renew | Reset | Length | Synchronize | Misuse
 )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ from penstock.conformance.program import (
     Fill,
     Flush,
     Launch,
+    Length,
     Misuse,
     Numpy,
     Operation,
@@ -37,6 +38,7 @@ from penstock.conformance.program import (
     Record,
     Renew,
     Reopen,
+    Reset,
     StreamWait,
     Synchronize,
     Touch,
@@ -233,7 +235,8 @@ class Running:
         return self._adopt(number, lent)
 
     def _adopt(self, number: int, lent: Host) -> ps.Array:
-        adopted = self.device.adopt(lent)
+        through = self.program.arrays[number].how == "dlpack"
+        adopted = self.device.from_dlpack(lent) if through else self.device.adopt(lent)
         self.lent[number] = lent
         return adopted
 
@@ -288,6 +291,10 @@ class Running:
                 )  # fmt: skip
             case Renew(array=number):
                 self._renew(number, operation.close)
+            case Reset(array=number):
+                self.arrays[number].reset()
+            case Length(array=number):
+                return np.array(self.arrays[number].length)
             case Misuse(what=what, of=part, stream=stream):
                 names = {"np": np, "dev": self.device, "closed": closed}
                 names |= {"kernels": self.bench.kernels, "s": self.streams[stream]}
@@ -341,7 +348,8 @@ class Running:
     def _view(self, view: View) -> Host:
         array = self._part(view.of)
         if self.bench.mapped:
-            self.views[view.slot] = array.view(view.mode)
+            shown = np.from_dlpack(array) if view.dlpack else array.view(view.mode)
+            self.views[view.slot] = shown
         else:
             self.views[view.slot] = array.numpy()
             self.unmapped[view.slot] = array

@@ -27,6 +27,7 @@ from penstock.conformance.program import (
     Fill,
     Flush,
     Launch,
+    Length,
     Misuse,
     Numpy,
     Operation,
@@ -36,6 +37,7 @@ from penstock.conformance.program import (
     Record,
     Renew,
     Reopen,
+    Reset,
     StreamWait,
     Synchronize,
     Touch,
@@ -142,7 +144,7 @@ class _Writer:
         return [
             f"{host} = {made}({kind})",
             f"{host}[...] = {content}",
-            f"{a} = dev.adopt({host})",
+            f"{a} = dev.{'from_dlpack' if declared.how == 'dlpack' else 'adopt'}({host})",
         ]
 
     def operation(self, operation: Operation) -> list[str]:
@@ -195,8 +197,11 @@ class _Writer:
                 return [f"{self._part(part)}.numpy()"]
             case View(of=part, slot=slot, mode=mode):
                 self.viewed[slot] = part
-                look = f'view("{mode}")' if self.mapped else "numpy()"
-                return [f"view{slot} = {self._part(part)}.{look}", f"view{slot}"]
+                look = f'.view("{mode}")' if self.mapped else ".numpy()"
+                shown = f"{self._part(part)}{look}"
+                if operation.dlpack and self.mapped:
+                    shown = f"np.from_dlpack({self._part(part)})"
+                return [f"view{slot} = {shown}", f"view{slot}"]
             case Touch(slot=slot, value=value):
                 touch = (
                     f"view{slot}[...] = {_values(numbers(value, self.oracle.views[slot].place))}"
@@ -223,6 +228,10 @@ class _Writer:
                 return [f'pending{slot} = kernels["total"](x={self._part(part)}, {rest})']
             case Renew(array=array, close=close):
                 return [f"a{array}.close()" if close else f"del a{array}", *self.made(array)]
+            case Reset(array=array):
+                return [f"a{array}.reset()"]
+            case Length(array=array):
+                return [f"a{array}.length"]
             case Record(slot=slot, stream=stream):
                 return [f"event{slot} = s{stream}.record()"]
             case StreamWait(slot=slot, stream=stream):

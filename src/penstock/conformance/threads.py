@@ -15,10 +15,12 @@ import penstock as ps
 from penstock.conformance.parts import Part
 from penstock.conformance.program import (
     Drop,
+    Length,
     Operation,
     Poke,
     Program,
     Renew,
+    Reset,
     Synchronize,
     Touch,
     View,
@@ -87,7 +89,9 @@ class _Touched(NamedTuple):
 def _touched(operation: Operation, program: Program, views: dict[int, int]) -> list[_Touched]:
     # Who holds a view matters to everyone who uses the memory.
     match operation:
-        case Renew(array=array) | View(of=Part(array=array)):
+        case Renew(array=array) | Reset(array=array) | Length(array=array):
+            return [_Touched(_memory(program, array), None, True)]
+        case View(of=Part(array=array)):
             return [_Touched(_memory(program, array), None, True)]
         case Touch(slot=slot) | Drop(slot=slot):
             return [_Touched(_memory(program, views[slot]), None, True)]

@@ -156,8 +156,8 @@ class Recording(Commands, Protocol):
         """Take the time before a command, or at its end; its number, None if there is no clock."""
         ...
 
-    def times(self) -> Sequence[float]:
-        """The times taken, once the recording is done, in seconds of `time.perf_counter`."""
+    def ticks(self) -> Sequence[int]:
+        """The times taken, once the recording is done, as the device counts."""
         ...
 
 
@@ -225,6 +225,15 @@ class Driver(Protocol):
     def replayable(self) -> Replayable: ...
 
     def timeline(self) -> Timeline: ...
+
+    @property
+    def knows_time(self) -> bool:
+        """Whether `seconds` has the answer, and need not wait for the device."""
+        ...
+
+    def seconds(self, ticks: Sequence[int]) -> Sequence[float]:
+        """Ticks of the device's clock, in seconds of `time.perf_counter`."""
+        ...
 
     def wait(self, points: Sequence[tuple[Any, int]], timeout_ns: int) -> bool:
         """Block until all timelines reach their values; False when time ran out."""

@@ -34,14 +34,22 @@ def flights(events: Iterable[TraceEvent], end: float) -> list[Flight]:
     """The flights of all streams in a trace that ended at `end`, each stream's in order."""
     submitted: dict[int, list[tuple[int, float]]] = defaultdict(list)
     done: dict[int, list[TraceEvent]] = defaultdict(list)
+    told: dict[int, list[tuple[int, float]]] = defaultdict(list)
     for event in events:
         if event.kind == "submission":
             submitted[event.stream_id].append((event.submission, event.start))
         elif event.kind == "done":
             done[event.stream_id].append(event)
+        if event.device_start is not None and event.device_seconds is not None:
+            over = event.device_start + event.device_seconds
+            told[event.stream_id].append((event.submission, over))
     found: list[Flight] = []
     for stream in sorted({*submitted, *done}):
-        found += _of_stream(stream, sorted(submitted[stream]), done[stream], end)
+        ordered = sorted(submitted[stream])
+        # By the device's own times, it may have gone on after the trace.
+        last = ordered[-1][0] if ordered else 0
+        times = [over for submission, over in told[stream] if submission <= last]
+        found += _of_stream(stream, ordered, done[stream], max([end, *times]))
     return found
 
 

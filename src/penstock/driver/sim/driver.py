@@ -178,7 +178,7 @@ class SimRecording(_Commands):
     def mark(self, *, end: bool) -> int | None:
         return None
 
-    def times(self) -> list[float]:
+    def ticks(self) -> list[int]:
         return []
 
     def publish(self) -> None:
@@ -320,6 +320,13 @@ class SimDriver:
         self._agents += 1
         fifo = self.machine.fifos[index % self.queue_count]
         return SimStreamQueue(self, SimQueue(self.machine, self._agents, fifo))
+
+    @property
+    def knows_time(self) -> bool:
+        return True
+
+    def seconds(self, ticks: Sequence[int]) -> list[float]:
+        raise AssertionError("the simulator has no clock, and so gave out no ticks")
 
     def replayable(self) -> SimReplayable:
         self.called("replayable")

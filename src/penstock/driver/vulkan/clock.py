@@ -6,6 +6,7 @@ What is made here is made for the receipt, and so is not on it.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +16,6 @@ from penstock.driver.vulkan.timeline import VulkanTimeline
 
 if TYPE_CHECKING:
     from penstock.driver.vulkan.driver import VulkanDriver
-    from penstock.driver.vulkan.recording import VulkanQueue
 
 _TOP, _BOTTOM = 0x1, 0x2000  # stages: when a command may begin, when all before are done
 _RESULTS_64 = 0x1
@@ -74,7 +74,7 @@ class Clock:
     """Turns the device's ticks into seconds of `time.perf_counter`.
 
     How the clocks differ is found out with a submission that does nothing but take the time, made
-    when the first timestamps are read.
+    when the first ticks are turned into seconds: it comes after all that is in flight.
     """
 
     def __init__(self, driver: VulkanDriver, period: float) -> None:
@@ -82,13 +82,19 @@ class Clock:
         self._period = period * 1e-9  # seconds of a tick
         self._offset: float | None = None
 
-    def seconds(self, ticks: list[int], queue: VulkanQueue) -> list[float]:
+    @property
+    def known(self) -> bool:
+        """Whether it is known how the clocks differ."""
+        return self._offset is not None
+
+    def seconds(self, ticks: Sequence[int]) -> list[float]:
         if self._offset is None:
-            self._offset = self._compare(queue)
+            self._offset = self._compare()
         return [tick * self._period + self._offset for tick in ticks]
 
-    def _compare(self, queue: VulkanQueue) -> float:
+    def _compare(self) -> float:
         """What to add to the device's seconds."""
+        queue = self._driver.unlisted_queue(0)
         timeline = VulkanTimeline(self._driver)
         recording = queue.unlisted_recording()
         found = []
@@ -101,5 +107,6 @@ class Clock:
             after = time.perf_counter()
             (tick,) = recording.ticks()
             found.append((after - before, (before + after) / 2 - tick * self._period))
+        queue.close()
         timeline.close()
         return min(found)[1]

@@ -357,11 +357,22 @@ class VulkanDriver:
         program.close()
 
     def queue(self, index: int) -> VulkanQueue:
+        self.notify("queue", 0)
+        return self.unlisted_queue(index)
+
+    def unlisted_queue(self, index: int) -> VulkanQueue:
+        """One that the receipt does not hear of."""
         ffi, _ = load()
         out = ffi.new("VkQueue *")
         self.call.vkGetDeviceQueue(self.handle, self.family, index % self.queue_count, out)
-        self.notify("queue", 0)
         return VulkanQueue(self, out[0])
+
+    @property
+    def knows_time(self) -> bool:
+        return self.clock.known
+
+    def seconds(self, ticks: Sequence[int]) -> list[float]:
+        return self.clock.seconds(ticks)
 
     def replayable(self) -> VulkanReplayable:
         self.notify("replayable", 0)

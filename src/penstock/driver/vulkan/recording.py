@@ -257,9 +257,6 @@ class VulkanRecording(_Commands):
             self._timed = True
         return self._times.mark(self.command, end=end)
 
-    def times(self) -> list[float]:
-        return self._driver.clock.seconds(self.ticks(), self._queue)
-
     def ticks(self) -> list[int]:
         return [] if self._times is None or not self._timed else self._times.ticks()
 

@@ -2,7 +2,10 @@
 
 const trace = JSON.parse(byId("data").textContent);
 const texts = trace.texts;
-const total = Math.max(1, trace.seconds * 1e9);
+// The device may have worked on after the trace ended.
+const traced = Math.max(1, trace.seconds * 1e9);
+const total = Object.values(trace.device).reduce(
+  (latest, [start, seconds]) => Math.max(latest, (start + seconds) * 1e9), traced);
 
 const column = {};
 for (const [name, values] of Object.entries(trace.columns)) {

@@ -1,7 +1,7 @@
 // The canvases. However many events there are, a pixel is painted about once per row and kind:
 // neighbours that would touch on the screen are painted as one.
 
-const BAR = 20, TICK = 9, DEVICE = 12, PAD = 7;
+const BAR = 20, TICK = 9, DEVICE = 14, PAD = 7;
 const colours = {};
 let dirty = false;
 const frames = []; // milliseconds of the last ones, for tests and the curious
@@ -96,6 +96,7 @@ function drawChart() {
     ctx.restore();
     drawName(ctx, row);
   });
+  drawEnd(ctx);
   drawArrows(ctx);
   drawSelection(ctx);
 }
@@ -244,16 +245,58 @@ function flightName(flight) {
 }
 
 function drawDeviceWork(ctx, row) {
-  let right = -Infinity;
-  for (const work of row.device) {
-    if (work.end < view.from) continue;
-    if (work.start > view.to) break;
-    const x = pixel(work.start), end = Math.max(x + 1, pixel(work.end));
-    if (end <= right + 0.5 || hidden.has(kindOf(work.event))) continue;
-    const pale = search.active && !search.matches[work.event];
-    ctx.fillStyle = pale ? colours.dim : colourOf(kindOf(work.event));
-    ctx.fillRect(Math.max(x, right), row.deviceY, end - Math.max(x, right), DEVICE);
-    right = end;
+  const shares = new Map(); // by colour, as in `paint`: how much of each pixel's time
+  let right = -Infinity, labels = 0;
+  ctx.font = `10px ${fontFamily()}`;
+  ctx.textBaseline = "middle";
+  for (const { event, start, end } of row.device) {
+    if (end < view.from) continue;
+    if (start > view.to) break;
+    const kind = kindOf(event);
+    if (hidden.has(kind)) continue;
+    const pale = search.active && !search.matches[event];
+    const colour = pale ? colours.dim : colourOf(kind);
+    // Commands that no barrier separates may overlap: the later one has what is left of its time.
+    const x = Math.max(GUTTER - 2, pixel(start), right), wide = pixel(end) - x;
+    if (wide <= 0) continue;
+    right = x + wide;
+    if (wide < 2) {
+      const places = shares.get(colour) ?? shares.set(colour, new Map()).get(colour);
+      places.set(Math.floor(x), (places.get(Math.floor(x)) ?? 0) + wide);
+      continue;
+    }
+    ctx.fillStyle = colour;
+    ctx.fillRect(x, row.deviceY, wide - (wide > 5 ? 1 : 0), DEVICE); // wide neighbours stay apart
+    if (wide >= 40 && !pale && labels++ < 300) {
+      inBar(ctx, deviceLabel(event, end - start), Math.max(start, timeAt(x)), end, row.deviceY,
+        DEVICE, colours["on-bar"]);
+    }
+  }
+  const stack = [];
+  for (const [colour, places] of shares) {
+    ctx.fillStyle = colour;
+    paintShares(ctx, places, row.deviceY, DEVICE, stack);
+  }
+}
+
+function deviceLabel(i, ns) {
+  const what = kindOf(i) === "launch" ? text("reason", i) : `${kindOf(i)} ${text("buffer", i)}`;
+  return `${duration(ns)}  ${what}`;
+}
+
+// What is right of it came after the trace: only the device went on.
+function drawEnd(ctx) {
+  if (total > traced && traced < view.to) {
+    const x = Math.max(GUTTER, pixel(traced));
+    ctx.fillStyle = colours.soft;
+    ctx.globalAlpha = 0.1;
+    ctx.fillRect(x, 0, view.width - x, ctx.canvas.height);
+    ctx.globalAlpha = 1;
+    ctx.fillRect(x, 0, 1, ctx.canvas.height);
+    ctx.font = `10px ${fontFamily()}`;
+    ctx.textBaseline = "middle";
+    const words = "after the trace";
+    if (x + 8 + ctx.measureText(words).width < view.width) ctx.fillText(words, x + 5, PAD);
   }
 }
 
@@ -320,6 +363,7 @@ function drawSelection(ctx) {
   }
   const own = column.stream[i] >= 0 ? flightOf(column.stream[i], column.submission[i]) : -1;
   if (own >= 0) outline(ctx, { flight: own });
+  if (trace.device[i]) outlineDeviceWork(ctx, i);
 }
 
 function outline(ctx, thing) {
@@ -332,4 +376,13 @@ function outline(ctx, thing) {
   ctx.lineWidth = 2;
   const y = tick ? row.tickY : row.barY, height = tick ? TICK : BAR;
   ctx.strokeRect(x - 2, y - 2, Math.max(2, right - x) + 4, height + 4);
+}
+
+function outlineDeviceWork(ctx, i) {
+  const [begun, seconds] = trace.device[i];
+  const x = pixel(begun * 1e9), right = pixel((begun + seconds) * 1e9);
+  if (right < GUTTER || x > view.width) return;
+  const shown = Math.max(GUTTER, x);
+  ctx.strokeRect(shown - 1, streamRows[column.stream[i]].deviceY - 1, Math.max(2, right - shown) + 2,
+    DEVICE + 2);
 }

@@ -96,7 +96,8 @@ function thingAt(x, y) {
   const time = timeAt(x), slack = (4 * (view.to - view.from)) / (view.width - GUTTER);
   const onTicks = y >= row.tickY - 1, onDevice = !onTicks && row.device.length && y >= row.deviceY;
   if (onDevice) {
-    const work = row.device.find((each) => each.start - slack <= time && time <= each.end + slack);
+    const shown = row.device.filter((each) => !hidden.has(kindOf(each.event)));
+    const work = nearest(shown, time, slack);
     return work ? { event: work.event } : null;
   }
   const layer = onTicks ? row.ticks : row.bars;
@@ -115,7 +116,19 @@ function thingAt(x, y) {
     }
   }
   if (best || onTicks) return best;
-  const n = row.flights.find((each) =>
-    flights[each].start - slack <= time && time <= flights[each].end + slack);
-  return n === undefined ? null : { flight: n };
+  const flight = nearest(row.flights.map((n) => flights[n]), time, slack);
+  return flight ? { flight: flights.indexOf(flight) } : null;
+}
+
+// Of spans with start and end, the one that a time is in, or else near to.
+function nearest(spans, time, slack) {
+  let best = null, distance = slack;
+  for (const span of spans) {
+    const away = Math.max(0, span.start - time, time - span.end);
+    if (away < distance) {
+      best = span;
+      distance = away;
+    }
+  }
+  return best;
 }

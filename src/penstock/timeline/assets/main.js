@@ -2,7 +2,7 @@
 
 function showAbout() {
   const when = new Date(trace.recorded);
-  byId("about").textContent = `${duration(total)} · ${number(size)} events · ` +
+  byId("about").textContent = `${duration(traced)} · ${number(size)} events · ` +
     `${when.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" })} · ` +
     `penstock ${trace.penstock}`;
 }
@@ -47,6 +47,7 @@ function followPointer() {
     } else {
       zoom(1.0016 ** event.deltaY, Math.max(view.from, timeAt(event.offsetX)));
     }
+    point(event); // something else is under it now
   }, { passive: false });
   chart.addEventListener("pointerdown", (event) => {
     drag = { x: event.clientX, y: event.clientY, from: view.from, top: byId("rows").scrollTop, moved: false };
@@ -124,10 +125,12 @@ function tipLines(thing) {
   }
   const i = thing.event;
   const time = column.seconds[i] ? duration(column.seconds[i]) : "";
+  const device = trace.device[i];
   const amount = column.nbytes[i] ? bytes(column.nbytes[i]) : "";
   return [
     [kindOf(i), whatOf(i), amount, time].filter(Boolean).join("  "),
-    text("reason", i), shortLine(text("where", i)),
+    text("reason", i), device ? `${duration(device[1] * 1e9)} on the device` : "",
+    shortLine(text("where", i)),
   ];
 }
 
@@ -232,6 +235,7 @@ drawNow();
 // For tests, and for whoever looks at the page with the browser's tools.
 window.penstock = {
   trace, column, flights, view, search, frames, counted, select, show, zoom, redraw, drawNow,
-  pixel, thingAt, rowOf, layout: () => shownRows.map(({ name, y, barY, tickY }) => ({ name, y, barY, tickY })),
+  pixel, thingAt, rowOf, layout: () => shownRows.map(({ name, y, barY, deviceY, tickY }) =>
+    ({ name, y, barY, deviceY, tickY })),
   state: () => ({ selected, hovered, hidden: [...hidden], theme: document.documentElement.dataset.theme }),
 };
