@@ -1,4 +1,4 @@
-"""Language models on Penstock: model files, tokenizers, chat templates.
+"""Language models on Penstock: `load` a model, and let it `generate` and `chat`.
 
 Uses the public API of `penstock` only. Needs the packages of the extra `llm`
 (`pip install penstock[llm]`), each where it is first needed.
@@ -12,6 +12,8 @@ from penstock.llm.errors import ModelError
 if TYPE_CHECKING:
     from penstock.llm.chat import ChatTemplate
     from penstock.llm.config import Config, RopeScaling
+    from penstock.llm.generation import Cost, Generation, Receipt
+    from penstock.llm.model import Model, load
     from penstock.llm.modelfile import ModelFile, Tensor, open_model
     from penstock.llm.tokens import Decoder, Tokenizer
     from penstock.llm.weights import Piece, Weight, Weights, place
@@ -19,15 +21,20 @@ if TYPE_CHECKING:
 __all__ = [
     "ChatTemplate",
     "Config",
+    "Cost",
     "Decoder",
+    "Generation",
+    "Model",
     "ModelError",
     "ModelFile",
     "Piece",
+    "Receipt",
     "RopeScaling",
     "Tensor",
     "Tokenizer",
     "Weight",
     "Weights",
+    "load",
     "open_model",
     "place",
 ]
@@ -36,14 +43,19 @@ __all__ = [
 _HOMES = {
     "ChatTemplate": "chat",
     "Config": "config",
+    "Cost": "generation",
     "Decoder": "tokens",
+    "Generation": "generation",
+    "Model": "model",
     "ModelFile": "modelfile",
     "Piece": "weights",
+    "Receipt": "generation",
     "RopeScaling": "config",
     "Tensor": "modelfile",
     "Tokenizer": "tokens",
     "Weight": "weights",
     "Weights": "weights",
+    "load": "model",
     "open_model": "modelfile",
     "place": "weights",
 }

@@ -9,7 +9,7 @@ for nothing: at most `AHEAD`, and nobody sees them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -154,7 +154,7 @@ class Generation:
         for _ in self._pieces:
             pass
 
-    def _run(self) -> Iterator[str]:
+    def _run(self) -> Generator[str, None, None]:
         try:
             with ps.trace() as trace:
                 meter = _Meter(trace)

@@ -178,9 +178,7 @@ class Network:
         products, layers, config = self._kernels.products, self._kernels.layers, self.config
         progress, cache = self._progress, self._caches[number]
         weight = _Block(self._weights, number)
-        layers.rmsnorm(
-            self._x, weight["attn_norm"], self._h, count=count, eps=config.norm_epsilon
-        )
+        layers.rmsnorm(self._x, weight["attn_norm"], self._h, count=count, eps=config.norm_epsilon)
         for name, into in (("attn_q", self._q), ("attn_k", self._k), ("attn_v", self._v)):
             products.multiply(weight[name], self._h, into, count, bias=weight.bias(name))
         layers.rope_store(

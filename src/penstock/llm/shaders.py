@@ -161,4 +161,11 @@ def _others(_: int) -> Iterable[Shader]:
     yield gating()
 
 
-_LISTS: list[Callable[[int], Iterable[Shader]]] = [_products, _others]
+def _layers(_: int) -> Iterable[Shader]:
+    from penstock.llm import layers, sampling
+
+    for name, file, defines, constants in [*layers.KERNELS, *sampling.KERNELS]:
+        yield Shader(name, DIRECTORY / f"{file}.comp", defines, constants)
+
+
+_LISTS: list[Callable[[int], Iterable[Shader]]] = [_products, _others, _layers]
