@@ -97,6 +97,22 @@ def test_yarn_keeps_the_first_and_divides_the_last() -> None:
     assert yarn.angles(1)[0, 0, 0] == pytest.approx(yarn.rope_scaling.attention_factor)
 
 
+RAMPS = [  # what is changed; from which pair on frequencies are divided; from which on fully
+    ({}, 3, 12),
+    ({"truncate": False}, 3.7705, 11.7982),
+    ({"original_max_position_embeddings": 64, "rope_theta": 1e4}, 0, 9),
+    ({"original_max_position_embeddings": 10**9, "rope_theta": 1e4, "beta_fast": 1e5}, 25, 63),
+]
+
+
+@pytest.mark.parametrize(("changes", "low", "high"), RAMPS)
+def test_yarn_divides_gradually(changes: dict[str, Any], low: float, high: float) -> None:
+    rope = YARN | changes
+    yarn, plain = described(rope), described(rope | {"rope_type": "default"})
+    ramp = np.clip((np.arange(32) - low) / (high - low), 0, 1)
+    assert yarn.frequencies() / plain.frequencies() == pytest.approx(1 - 0.75 * ramp, abs=1e-4)
+
+
 @pytest.mark.parametrize("spelling", ["rope_parameters", "rope_scaling", "type"])
 def test_old_and_new_spellings(spelling: str) -> None:
     rope = dict(YARN)

@@ -269,7 +269,7 @@ def test_hostile_gguf(tmp_path: Path, what: str) -> None:
 def test_a_vocabulary_of_nothing_costs_little(tmp_path: Path) -> None:
     """Eight million empty strings, in a file that really has them."""
     path = tmp_path / "hollow.gguf"
-    path.write_bytes(file_of(text("k"), array(8, (1 << 23) + 1), bytes(8 << 23)))
+    path.write_bytes(file_of(text("k"), array(8, (1 << 23) + 1), bytes((8 << 23) + 64)))
     with little_memory(), pytest.raises(ModelError, match="strings cannot be right"):
         open_model(path)
 

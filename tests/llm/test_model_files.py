@@ -104,6 +104,17 @@ def test_the_gguf_package_agrees(tmp_path: Path, kind: str) -> None:
                 assert field.contents() == list(value)
 
 
+def test_strings_are_a_sequence(tmp_path: Path) -> None:
+    tokens = open_model(miniature(tmp_path, tokenizer=True)).metadata["tokenizer.ggml.tokens"]
+    listed = list(tokens)
+    assert len(tokens) == len(listed) == 288
+    assert [tokens[0], tokens[65], tokens[-1]] == [listed[0], "A", listed[-1]]
+    assert tokens[64:67] == ["@", "A", "B"]
+    assert "<|im_end|>" in tokens
+    with pytest.raises(IndexError):
+        tokens[288]
+
+
 def test_files_of_others_open() -> None:
     model = open_model(smollm2())
     config = model.config

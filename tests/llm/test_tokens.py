@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import unicodedata
 from pathlib import Path
@@ -166,11 +167,14 @@ def test_both_ways_at_once_from_threads(byte_tokenizer: Tokenizer) -> None:
         expected = [byte_tokenizer.eos] * 50 if special else list(text.encode())
         wrong.extend(ids for _ in range(200) if (ids := encode(text, special)) != expected)
 
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
     threads = [threading.Thread(target=run, args=(special,)) for special in (True, False) * 2]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    sys.setswitchinterval(before)
     assert not wrong
 
 

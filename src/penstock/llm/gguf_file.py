@@ -1,7 +1,7 @@
 """Reads the header of a GGUF file: metadata keys, and where each tensor is.
 
 The `gguf` package reads all of it, too, but builds NumPy arrays for every string of the vocabulary
-(3 s for 49,000 tokens, where this takes 0.1 s) and trusts the counts it finds. Here every count and
+(3 s for 49,000 tokens, where this takes 20 ms) and trusts the counts it finds. Here every count and
 length is held against the bytes that are left before anything is done with it, so that a hostile
 file costs no more than an honest one of its size.
 """
@@ -41,17 +41,16 @@ class Gguf(NamedTuple):
 class Strings(Sequence[str]):
     """An array of strings in a file, decoded when asked for."""
 
-    def __init__(self, where: str, data: memoryview, at: int, count: int) -> None:
+    def __init__(self, where: str, data: memoryview, count: int) -> None:
         self._where = where
         self._data = data
-        self._at = at
         self._count = count
 
     def __len__(self) -> int:
         return self._count
 
     def __iter__(self) -> Iterator[str]:
-        at, data = self._at, self._data
+        at, data = 0, bytes(self._data)  # slices of bytes are much cheaper than of a mapping
         for _ in range(self._count):
             (length,) = _U64.unpack_from(data, at)
             yield _decoded(self._where, data[at + 8 : at + 8 + length])
@@ -62,7 +61,13 @@ class Strings(Sequence[str]):
     @overload
     def __getitem__(self, index: slice) -> list[str]: ...
     def __getitem__(self, index: int | slice) -> str | list[str]:
-        return list(self)[index]
+        if isinstance(index, slice):
+            return list(self)[index]
+        number = range(self._count)[index]
+        at, data = 0, self._data
+        for _ in range(number):
+            at += 8 + _U64.unpack_from(data, at)[0]
+        return _decoded(self._where, data[at + 8 : at + 8 + _U64.unpack_from(data, at)[0]])
 
 
 def read_gguf(path: Path) -> Gguf:
@@ -159,7 +164,7 @@ class _Cursor:
         if at > end:
             raise ModelError(f"{self.path}: {what} goes on past the end of the file")
         self.at = at
-        return Strings(f"{self.path}: {what}", data, first, count)
+        return Strings(f"{self.path}: {what}", data[first:at], count)
 
 
 def _preamble(cursor: _Cursor) -> tuple[int, int]:
@@ -208,7 +213,7 @@ def _description(cursor: _Cursor) -> tuple[str, str, tuple[int, ...], int]:
     return name, kind, shape[::-1], cursor.u64(f"the offset of {what}")
 
 
-def _decoded(where: str, data: memoryview) -> str:
+def _decoded(where: str, data: bytes | memoryview) -> str:
     try:
         return str(data, "utf-8")
     except UnicodeDecodeError as error:
