@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from model_builders import hugging_face, miniature, smollm2
 
 from penstock.llm import ChatTemplate, ModelError, Tokenizer, open_model
+from tests.llm.model_builders import hugging_face, miniature, smollm2
 
 HI = [{"role": "user", "content": "Hi"}]
 TALK = [*HI, {"role": "assistant", "content": "Hello."}, {"role": "user", "content": "Bye"}]

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from model_builders import hugging_face_config
 
 from penstock.llm import Config, ModelError
 from penstock.llm.config import from_gguf, from_json
 from penstock.llm.random_model import metadata_of, shape_of
+from tests.llm.model_builders import hugging_face_config
 
 SHAPE = shape_of("tiny", context=4096)
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from model_builders import hugging_face, miniature, shared
 
 from penstock.llm import ChatTemplate, ModelError, Tokenizer, open_model
+from tests.llm.model_builders import hugging_face, miniature, shared
 
 ENOUGH = 32 << 20  # bytes of memory; what is asked for below would be gigabytes
 EASY = settings(

@@ -15,14 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from model_builders import (
-    gguf,
-    hugging_face,
-    hugging_face_config,
-    miniature,
-    shared,
-    smollm2,
-)
 
 import penstock as ps
 from penstock.llm import ModelError, open_model
@@ -30,6 +22,14 @@ from penstock.llm.config import ARCHITECTURES
 from penstock.llm.modelfile import wanted_tensors
 from penstock.llm.random_model import TYPES, metadata_of, shape_of
 from penstock.llm.writing import NewTensor, write_gguf
+from tests.llm.model_builders import (
+    gguf,
+    hugging_face,
+    hugging_face_config,
+    miniature,
+    shared,
+    smollm2,
+)
 
 
 def test_an_error_of_models_is_an_error_of_penstock_and_a_value_error() -> None:

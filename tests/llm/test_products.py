@@ -12,7 +12,7 @@ import penstock as ps
 from penstock.llm import shaders
 from penstock.llm.products import Products
 from penstock.llm.weights import Piece, Weight
-from weight_builders import block_columns, decoded, encoded, upload
+from tests.llm.weight_builders import block_columns, decoded, encoded, upload
 
 Host = npt.NDArray[Any]
 COUNTS = (1, 2, 3, 7, 8, 9, 33)

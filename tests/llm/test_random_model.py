@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from model_builders import MINIATURE
 
 from penstock.llm import ModelError, Tokenizer, open_model
 from penstock.llm.config import ARCHITECTURES
 from penstock.llm.random_model import TYPES, main, shape_of, write_random_model
+from tests.llm.model_builders import MINIATURE
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model_builders import hugging_face, miniature, shared, smollm2
 
 from penstock.llm import ModelError, Tokenizer, open_model
 from penstock.llm.tokens import _CUTS, byte_characters
 from penstock.llm.writing import NewTensor, write_gguf
+from tests.llm.model_builders import hugging_face, miniature, shared, smollm2
 
 TEXTS = ["", " ", "Hello, world!", "  two  spaces\n\n and\tlines\r\n", "naïve café 你好 🙂🙃",
          "x=12345;", "don't WE'LL I'm", "e\u0301 combined", "\u00a0wide", "\0\x7f"]  # fmt: skip

@@ -9,8 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import OpenDevice
-from model_builders import (
+
+import penstock as ps
+from penstock.llm import ModelError, ModelFile, Weight, open_model, place
+from penstock.llm import weights as weights_module
+from penstock.llm.modelfile import wanted_tensors
+from penstock.llm.random_model import TYPES, metadata_of, shape_of
+from penstock.llm.writing import NewTensor, write_gguf
+from tests.conftest import OpenDevice
+from tests.llm.model_builders import (
     gguf,
     hugging_face,
     hugging_face_tensors,
@@ -19,13 +26,6 @@ from model_builders import (
     smollm2,
     write_safetensors,
 )
-
-import penstock as ps
-from penstock.llm import ModelError, ModelFile, Weight, open_model, place
-from penstock.llm import weights as weights_module
-from penstock.llm.modelfile import wanted_tensors
-from penstock.llm.random_model import TYPES, metadata_of, shape_of
-from penstock.llm.writing import NewTensor, write_gguf
 
 
 def content(weight: Weight, model: ModelFile) -> bytes:

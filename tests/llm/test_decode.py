@@ -1,0 +1,345 @@
+"""Whole models: logits and tokens as they should be, at the cost that the receipt tells."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock import llm
+from penstock.llm.generation import AHEAD
+from penstock.llm.sampling import Sampling
+from tests.llm.model_builders import gguf, hugging_face, shared, smollm2
+from tests.llm.reference_model import Reference
+
+IDS = [5, 17, 3, 200, 41, 99, 8, 1, 254, 30, 31, 7]
+#: Small, but with an odd number of everything that may be odd.
+SMALL = {"layers": 2, "hidden": 96, "ffn": 160, "heads": 6, "kv_heads": 3, "head_size": 32,
+         "rope_dimensions": 32, "context": 128, "vocabulary": 288}  # fmt: skip
+#: What F32 arithmetic may be off by, relative to the largest logit.
+TOLERANCE = 2e-5
+
+_loaded: dict[Any, llm.Model] = {}
+
+
+@pytest.fixture(scope="session")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture
+def load(dev: ps.Device) -> Any:
+    """Loads a model on the device under test; kept, so that kernels are compiled once."""
+
+    def loader(path: Path, **options: Any) -> llm.Model:
+        key = (id(dev), path, *options.items())
+        if key not in _loaded:
+            _loaded[key] = llm.load(path, dev, **{"cache": "f32", **options})
+        return _loaded[key]
+
+    return loader
+
+
+@pytest.fixture
+def small(load: Any, directory: Path) -> llm.Model:
+    path = directory / "qwen3-F32.gguf"
+    if not path.exists():
+        gguf(directory, "qwen3", "F32", tokenizer=True, **SMALL)
+    model: llm.Model = load(path)
+    return model
+
+
+def close_to(got: Any, wanted: Any, tolerance: float) -> None:
+    assert np.abs(got - wanted).max() <= tolerance * np.abs(wanted).max()
+
+
+# Logits.
+
+
+@pytest.mark.parametrize("arch", ["qwen3", "qwen2", "llama"])
+@pytest.mark.parametrize("kind", ["F32", "Q8_0"])
+def test_logits_of_every_architecture(load: Any, tmp_path: Path, arch: str, kind: str) -> None:
+    path = gguf(tmp_path, arch, kind, **SMALL)
+    model = load(path)
+    wanted = Reference(model.file).logits(IDS)
+    close_to(model.logits(IDS), wanted, TOLERANCE)
+    greedy = Reference(model.file).greedy(IDS, 8)
+    assert model.generate(IDS, max_tokens=8, stop_ids=[]).ids == greedy
+
+
+def test_logits_of_k_quants(load: Any, tmp_path: Path) -> None:
+    sizes = {"hidden": 256, "ffn": 512, "heads": 4, "kv_heads": 2, "head_size": 64,
+             "rope_dimensions": 64}  # fmt: skip
+    model = load(gguf(tmp_path, "qwen3", "Q4_K_M", **(SMALL | sizes)))
+    assert {tensor.kind for tensor in model.file.tensors.values()} >= {"Q4_K", "Q6_K"}
+    close_to(model.logits(IDS), Reference(model.file).logits(IDS), TOLERANCE)
+
+
+@pytest.mark.parametrize("arch", ["qwen3", "llama"])
+def test_safetensors_give_the_same(load: Any, tmp_path: Path, arch: str) -> None:
+    model = load(hugging_face(tmp_path / "hf", arch, vocabulary=288))
+    close_to(model.logits(IDS), Reference(model.file).logits(IDS), TOLERANCE)
+
+
+def test_a_cache_of_halves_costs_little(load: Any, small: llm.Model) -> None:
+    halves = load(small.file.path, cache="f16")
+    close_to(halves.logits(IDS), small.logits(IDS), 2e-3)
+
+
+def test_batches_do_not_matter(load: Any, small: llm.Model) -> None:
+    wanted = small.generate(IDS * 5, max_tokens=12, stop_ids=[]).ids
+    for batch in (1, 7, 59):
+        model = load(small.file.path, batch=batch)
+        close_to(model.logits(IDS), small.logits(IDS), TOLERANCE)
+        assert model.generate(IDS * 5, max_tokens=12, stop_ids=[]).ids == wanted
+
+
+FILES = [
+    ("tiny-random-qwen3-F32.gguf", "expected_logits", 1e-5),
+    (".", "expected_logits", 1e-5),
+    ("tiny-random-qwen3-F16.gguf", "expected_logits", 1e-5),
+    ("tiny-random-qwen3-BF16.gguf", "expected_logits", 1e-5),
+    ("tiny-random-qwen3-Q8_0.gguf", "expected_logits_Q8_0", 1e-5),
+    ("tiny-random-qwen3-Q4_0.gguf", "expected_logits_Q4_0", 1e-5),
+]
+
+
+@pytest.mark.parametrize(("file", "logits", "tolerance"), FILES)
+def test_logits_computed_elsewhere(load: Any, file: str, logits: str, tolerance: float) -> None:
+    directory = shared("tiny-random-qwen3")
+    stored = _safetensors(directory / f"{logits}.safetensors")
+    model = load(directory / file)
+    close_to(model.logits(stored["ids"].tolist()), stored["logits_f64_as_f32"], tolerance)
+
+
+@pytest.mark.parametrize("file", [FILES[0][0], FILES[1][0], FILES[2][0], FILES[3][0]])
+def test_tokens_computed_elsewhere(load: Any, file: str) -> None:
+    directory = shared("tiny-random-qwen3")
+    expected = json.loads((directory / "expected.json").read_text())
+    made = load(directory / file).generate(expected["prompt"], max_tokens=64, stop_ids=[])
+    assert made.ids == expected["greedy"]
+    assert made.finish_reason == "length"
+
+
+def test_a_story(load: Any) -> None:
+    directory = shared("stories260K-qwen3")
+    first, second = json.loads((directory / "expected.json").read_text())
+    model = load(directory / "stories260K-qwen3-F32.gguf")
+    count = len(first["greedy_ids"])
+    made = model.generate(first["prompt_ids"], max_tokens=count, stop_ids=[])
+    assert made.ids == first["greedy_ids"]
+    assert made.text.strip() == first["text"].strip()
+    made = model.generate(second["prompt"], max_tokens=8)
+    assert made.prompt_ids == second["prompt_ids"]
+    assert made.ids == second["greedy_ids"][:8]
+
+
+def test_smollm2_answers(load: Any) -> None:
+    model = load(smollm2(), context=256)
+    said = [{"role": "user", "content": "What is the capital of France? Answer in one word."}]
+    made = model.chat(said, max_tokens=24)
+    assert "Paris" in made.text
+    assert made.finish_reason == "stop"
+    assert "<|im_end|>" not in made.text
+
+
+# Generation.
+
+
+def test_streaming_gives_the_same_text(small: llm.Model) -> None:
+    whole = small.generate("abc", max_tokens=20, stop_ids=[])
+    pieces = small.generate("abc", max_tokens=20, stop_ids=[], stream=True)
+    assert "".join(pieces) == whole.text
+    assert pieces.ids == whole.ids
+    assert len(whole.ids) == 20
+
+
+def test_a_stop_token_ends_it_and_is_not_shown(small: llm.Model) -> None:
+    ids = small.generate(IDS, max_tokens=20, stop_ids=[]).ids
+    last = ids[9]
+    ends = ids.index(last)
+    made = small.generate(IDS, max_tokens=20, stop_ids=[last])
+    assert (made.ids, made.finish_reason) == (ids[:ends], "stop")
+    assert made.text == small.tokenizer.decode(ids[:ends])
+
+
+def test_few_steps_are_issued_after_a_stop_token(small: llm.Model) -> None:
+    ids = small.generate(IDS, max_tokens=20, stop_ids=[]).ids
+    ends = ids.index(ids[5])
+    with ps.trace() as t:
+        small.generate(IDS, max_tokens=20, stop_ids=[ids[5]])
+    assert t.replays <= 1 + ends + AHEAD
+
+
+def test_a_stop_string_ends_it_wherever_tokens_end(small: llm.Model) -> None:
+    text = small.generate("abc", max_tokens=40, stop_ids=[]).text
+    stop = text[7:10]
+    made = small.generate("abc", max_tokens=40, stop_ids=[], stop=stop)
+    assert made.text == text[: text.index(stop)]
+    assert made.finish_reason == "stop"
+    unmet = small.generate("abc", max_tokens=40, stop_ids=[], stop=[text[-2:] + "never"])
+    assert unmet.text == text
+
+
+def test_the_same_seed_gives_the_same_text(small: llm.Model) -> None:
+    drawn = [
+        small.generate(IDS, max_tokens=16, stop_ids=[], temperature=1.5, seed=seed).ids
+        for seed in (1, 1, 2)
+    ]
+    assert drawn[0] == drawn[1] != drawn[2]
+    likeliest = small.generate(IDS, max_tokens=16, stop_ids=[]).ids
+    assert (
+        small.generate(IDS, max_tokens=16, stop_ids=[], temperature=9.0, top_k=1).ids == likeliest
+    )
+
+
+def test_a_penalty_keeps_tokens_from_coming_again(small: llm.Model) -> None:
+    made = small.generate(
+        IDS, max_tokens=30, stop_ids=[], repetition_penalty=1e6, penalty_last=1024
+    )
+    assert len({*made.ids, *IDS}) == len(made.ids) + len(IDS)
+
+
+def test_the_context_is_the_limit(load: Any, small: llm.Model) -> None:
+    model = load(small.file.path, context=16)
+    made = model.generate(IDS, stop_ids=[])
+    assert len(made.ids) == 16 - len(IDS) + 1
+    assert made.finish_reason == "length"
+    assert len(model.generate(IDS[:1] * 16, stop_ids=[]).ids) == 1
+    with pytest.raises(ps.InvalidValue, match=r"17 tokens.*room for 16"):
+        model.generate(IDS[:1] * 17)
+
+
+def test_it_can_be_left_before_its_end(small: llm.Model) -> None:
+    whole = small.generate("abc", max_tokens=20, stop_ids=[])
+    left = small.generate("abc", max_tokens=20, stop_ids=[], stream=True)
+    next(left)
+    left.close()
+    assert len(left.ids) < 20
+    assert small.generate("abc", max_tokens=20, stop_ids=[]).ids == whole.ids
+
+
+def test_several_at_once(small: llm.Model) -> None:
+    prompts = [IDS, IDS[::-1], IDS[3:]]
+    wanted = [small.generate(ids, max_tokens=10, stop_ids=[]).ids for ids in prompts]
+    both = [small.generate(ids, max_tokens=10, stop_ids=[], stream=True) for ids in prompts]
+    for pieces in zip(*both, strict=False):
+        assert len(pieces) == len(prompts)
+    assert [each.ids for each in both] == wanted
+    got: dict[int, list[int]] = {}
+
+    def run(number: int) -> None:
+        got[number] = small.generate(prompts[number], max_tokens=10, stop_ids=[]).ids
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(prompts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [got[number] for number in range(len(prompts))] == wanted
+
+
+# What it costs.
+
+
+def test_a_load_copies_no_weight(dev: ps.Device, small: llm.Model) -> None:
+    with ps.trace() as t:
+        model = llm.load(small.file.path, dev)
+    copied = {event.buffer for event in t.of_kind("copy")}
+    assert copied <= {"angles"}
+    model.close()
+
+
+def test_a_token_costs_no_allocation_and_four_bytes(small: llm.Model) -> None:
+    for _ in range(2):
+        made = small.generate(IDS, max_tokens=40, stop_ids=[])
+    cost = made.receipt.generation
+    assert cost.tokens == 39
+    assert cost.allocations == 0
+    assert cost.bytes_copied == 4 * cost.tokens
+    assert cost.submissions <= cost.tokens
+    assert made.receipt.prompt.tokens == len(IDS)
+    assert "tokens per second" in str(made.receipt)
+
+
+def test_issuing_a_token_waits_for_nothing(dev: ps.Device, small: llm.Model) -> None:
+    network = small._take()
+    network.restart(Sampling())
+    network.read(IDS, "greedy")
+    network.step("greedy")
+    dev.synchronize()
+    with ps.trace() as t:
+        for _ in range(20):
+            network.step("greedy")
+        t.expect(waits=0, allocations=0, copies=0, replays=20)
+        assert t.submissions <= 20
+    assert network.token(21) == small.generate(IDS, max_tokens=22, stop_ids=[]).ids[21]
+    small._give_back(network)
+
+
+# What cannot be.
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "error", "says"),
+    [
+        ([], {}, ps.InvalidValue, "no tokens"),
+        ([5, 288], {}, ps.InvalidValue, "token 288"),
+        ([-1], {}, ps.InvalidValue, "token -1"),
+        ([1.5], {}, ps.ArgumentError, "list of token ids"),
+        (3, {}, ps.ArgumentError, "list of token ids"),
+        (IDS, {"max_tokens": -1}, ps.InvalidValue, "max_tokens"),
+        (IDS, {"temperature": -1.0}, ps.InvalidValue, "temperature"),
+        (IDS, {"top_p": 2.0}, ps.InvalidValue, "top_p"),
+    ],
+)
+def test_bad_requests(
+    small: llm.Model, prompt: Any, options: Any, error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        small.generate(prompt, **options)
+    assert len(small.generate(IDS, max_tokens=2, stop_ids=[]).ids) == 2
+
+
+def test_without_a_tokenizer_there_are_only_ids(load: Any, tmp_path: Path) -> None:
+    model = load(gguf(tmp_path, "qwen3", "F32", **SMALL))
+    made = model.generate(IDS, max_tokens=3)
+    assert len(made.ids) == 3
+    for attempt in (
+        lambda: model.generate("abc"),
+        lambda: made.text,
+        lambda: model.generate(IDS, stop="x"),
+        lambda: model.chat([{"role": "user", "content": "x"}]),
+    ):
+        with pytest.raises(llm.ModelError):
+            attempt()
+
+
+def test_a_closed_model_says_so(dev: ps.Device, small: llm.Model) -> None:
+    model = llm.load(small.file.path, dev)
+    model.generate(IDS, max_tokens=2)
+    model.close()
+    model.close()
+    with pytest.raises(ps.Closed):
+        model.generate(IDS)
+    for options in ({"context": 0}, {"context": 1 << 20}, {"batch": 0}, {"cache": "f8"}):
+        with pytest.raises(ps.Error):
+            llm.load(small.file.path, dev, **options).generate(IDS)  # type: ignore[arg-type]
+
+
+def _safetensors(path: Path) -> dict[str, Any]:
+    raw = path.read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    kinds = {"F32": np.float32, "I64": np.int64}
+    return {
+        name: np.frombuffer(
+            raw[8 + length :][slice(*one["data_offsets"])], kinds[one["dtype"]]
+        ).reshape(one["shape"])
+        for name, one in json.loads(raw[8 : 8 + length]).items()
+        if name != "__metadata__"
+    }
