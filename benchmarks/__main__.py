@@ -7,7 +7,12 @@ import os
 import sys
 from pathlib import Path
 
-_REPEAT = {"transfer": (30, 3), "launch": (200, 20), "access": (20, 2)}  # rounds, and with --quick
+_REPEAT = {
+    "transfer": (30, 3),
+    "launch": (200, 20),
+    "access": (20, 2),
+    "decode": (5, 1),
+}  # rounds, and with --quick
 
 
 def main() -> int:
@@ -22,14 +27,16 @@ def main() -> int:
     repeat = arguments.repeat or _REPEAT[arguments.what][arguments.quick]
 
     import penstock as ps
-    from benchmarks import access, launch, measure, report, transfer
+    from benchmarks import access, decode, launch, measure, report, transfer
     from benchmarks.peers import comparison, environments
 
     unknown = sorted(set(arguments.only or ()) - set(environments.KINDS))
     if unknown:
         parser.error(f"--only knows {', '.join(environments.KINDS)}; not {', '.join(unknown)}")
 
-    chosen = {"transfer": transfer, "launch": launch, "access": access}[arguments.what]
+    chosen = {"transfer": transfer, "launch": launch, "access": access, "decode": decode}[
+        arguments.what
+    ]
     try:
         with ps.Device(arguments.device) as device:
             about = report.machine(device)
@@ -41,6 +48,8 @@ def main() -> int:
                     directory=arguments.peers_dir or environments.default_directory(),
                     reinstall=arguments.reinstall,
                 )
+            elif arguments.what == "decode":
+                sections = decode.run(device, repeat, arguments.model or ())
             else:
                 sections = chosen.run(device, repeat)
     except (measure.WrongResult, ps.NoDevice) as error:
@@ -58,12 +67,16 @@ def _parser() -> argparse.ArgumentParser:
         choices=list(_REPEAT),
         help="transfer: host to device and back, against numpy.copyto on the same memory; "
         "launch: the host's cost of a launch, against the bare Vulkan calls; "
-        "access: waits for CPU access in a loop shaped like decoding, under five rules",
+        "access: waits for CPU access in a loop shaped like decoding, under five rules; "
+        "decode: tokens per second of whole models, and what each mechanism is worth",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument("--repeat", type=int, metavar="N", help="rounds of the interleaved run")
     parser.add_argument("--device", metavar="NAME", help="a part of the device's name")
     parser.add_argument("--quick", action="store_true", help="few rounds: does it run at all?")
+    parser.add_argument(
+        "--model", metavar="FILE", type=Path, action="append", help="with decode; may be repeated"
+    )
     parser.add_argument(
         "--peers",
         action="store_true",

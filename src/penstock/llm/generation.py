@@ -47,7 +47,10 @@ class Cost:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What a generation cost: reading the prompt, up to the first token, and the tokens after."""
+    """What a generation cost: reading the prompt, up to the first token, and the tokens after.
+
+    A token that ended the text counts among those.
+    """
 
     prompt: Cost
     generation: Cost
@@ -156,7 +159,9 @@ class Generation:
 
     def _run(self) -> Generator[str, None, None]:
         try:
-            with ps.trace() as trace:
+            # Compiling is for the first time only, and would make the receipt of that one useless.
+            self._network.prepare(len(self.prompt_ids), self._end)
+            with ps.trace(times=False) as trace:
                 meter = _Meter(trace)
                 try:
                     for piece in self._tokens(meter):
@@ -164,7 +169,7 @@ class Generation:
                             self._parts.append(piece)
                             yield piece
                 finally:
-                    self._receipt = meter.receipt(len(self.prompt_ids), len(self._ids))
+                    self._receipt = meter.receipt(len(self.prompt_ids))
         finally:
             self._done()
 
@@ -229,16 +234,18 @@ class _Meter:
     def __init__(self, trace: ps.Trace) -> None:
         self._trace = trace
         self._start = time.perf_counter()
+        self._tokens = 0
         self._first: tuple[float, dict[str, Any]] | None = None
         self._last = (self._start, self._counts())
 
     def token(self) -> None:
         """A token has arrived."""
+        self._tokens += 1
         self._last = (time.perf_counter(), self._counts())
         if self._first is None:
             self._first = self._last
 
-    def receipt(self, prompt: int, tokens: int) -> Receipt:
+    def receipt(self, prompt: int) -> Receipt:
         if self._first is None:
             return Receipt(Cost(), Cost())
         at, counts = self._first
@@ -246,7 +253,7 @@ class _Meter:
         rest = {name: everything[name] - counts[name] for name in counts}
         return Receipt(
             Cost(tokens=prompt, seconds=at - self._start, **counts),
-            Cost(tokens=max(0, tokens - 1), seconds=until - at, **rest),
+            Cost(tokens=self._tokens - 1, seconds=until - at, **rest),
         )
 
     def _counts(self) -> dict[str, Any]:

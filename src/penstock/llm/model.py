@@ -176,6 +176,7 @@ class Model:
         checked = self._ids(list(ids))
         network = self._take()
         try:
+            network.restart(Sampling())
             return network.logits(checked)
         finally:
             self._give_back(network)

@@ -97,6 +97,14 @@ class Network:
         self._progress.restart()
         self._sampler.set(settings)
 
+    def prepare(self, count: int, end: End) -> None:
+        """Record, and compile, what reading so many tokens and the steps after them need."""
+        whole, rest = divmod(count - 1, self.batch)
+        if whole:
+            self._graph(self.batch, True, "nothing")
+        self._graph(rest + 1, True, end)
+        self._graph(1, False, end)
+
     def read(self, ids: Sequence[int], end: End) -> None:
         """Take in tokens; with an end other than "nothing", choose the one that comes next."""
         for start in range(0, len(ids), self.batch):
@@ -114,12 +122,12 @@ class Network:
         return int(self._log[number].item())
 
     def logits(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
-        """The logits after each of these tokens, from the first position on."""
+        """The logits after each of these tokens, which come next; waits for them."""
         vocabulary = self.config.vocabulary
-        rows = max(1, min(self.batch, _LOGITS // (4 * vocabulary)))
         if self._every is None:
+            rows = max(1, min(self.batch, _LOGITS // (4 * vocabulary)))
             self._every = self.device.empty((rows, vocabulary), name="all logits", role="output")
-        self.restart(Sampling())
+        rows = len(self._every)
         found = np.empty((len(ids), vocabulary), np.float32)
         for start in range(0, len(ids), rows):
             part = ids[start : start + rows]
