@@ -93,6 +93,10 @@ vec4 read_x(uint token, uint at) {
 
 #include "blocks.glsl"
 
+#ifndef UNROLL
+#define UNROLL 1
+#endif
+
 #if WAY == ALONE
 const uint lane = 0, lanes = 1;
 uint first_row() { return gl_GlobalInvocationID.x; }
@@ -147,7 +151,9 @@ void main() {
         Head heads[ROWS];
 #define HEAD(n) heads[n] = read_head(n, row_begins[n], unit);
         REPEAT(ROWS, HEAD)
-        for (uint step = 0; step < STEPS; ++step) {
+        for (uint begun = 0; begun < STEPS; begun += UNROLL)
+        for (uint i = 0; i < UNROLL; ++i) {
+            uint step = begun + i;
             vec4 inputs[QUADS * TOKENS];
             for (uint quad = 0; quad < QUADS; ++quad) {
                 uint column = unit * UNIT + 4 * step + quad * APART;
