@@ -277,3 +277,26 @@ def test_the_example_of_the_module() -> None:
     assert needs_of_lane(b, found(w, write=True)) == (False, {})
     a.complete = 1
     assert needs_of_host(found(y, write=True)) == {}
+
+
+def test_adjoining_reads_of_one_kernel_are_one_entry() -> None:
+    """And only those: not of another kernel, lane or epoch, not behind a gap, no writes."""
+    a, b, history = Lane("A", Owner()), Lane("B", Owner()), History()
+    for lo in range(0, 12, 3):
+        history.note(Region(lo, lo + 4), False, a, 1, "kernel")
+    assert [access.region for access in history.reads] == [Region(0, 13)]
+    conflicts: list[Access] = []
+    history.collect(Region(11, 12), True, conflicts)
+    assert needs_of_lane(b, conflicts) == (False, {a: 1})
+
+    history.note(Region(13, 14), False, a, 1, "another")
+    history.note(Region(14, 15), False, a, 2, "another")
+    history.note(Region(15, 16), False, b, 2, "another")
+    b.epoch += 1
+    history.note(Region(16, 17), False, b, 2, "another")
+    history.note(Region(18, 19), False, b, 2, "another")
+    history.note(Region(16, 18), False, b, 2, "another")
+    assert len(history.reads) == 6, "the last covers one, and adjoins none that came before it"
+    history.note(Region(0, 2), True, a, 3, "kernel")
+    history.note(Region(2, 4), True, a, 3, "kernel")
+    assert len(history.writes) == 2

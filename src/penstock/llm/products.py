@@ -179,7 +179,7 @@ class Products:
         kernel(
             words=piece.words, x=x, y=y, pitch=blocks.pitch(weight.columns), rows=piece.rows,
             span=span, units=weight.columns // blocks.unit, columns=weight.columns, tokens=count,
-            stride=stride, place=piece.row, begin=[piece.first] * rows,
+            stride=stride, place=piece.row, begin0=piece.first,
             groups=(-(-span // in_group), -(-count // tokens)), stream=stream,
         )  # fmt: skip
 
@@ -211,9 +211,9 @@ class Products:
             }
             for part in self._windows(piece, pitch, how.tiles[tokens], how.window):
                 kernel(
-                    **part.words, **inputs, y=y, pitch=pitch, rows=part.rows, span=part.span,
-                    units=weight.columns // blocks.unit, columns=weight.columns, tokens=left,
-                    stride=stride, place=done * stride + part.row, begin=part.begin,
+                    **part.words, **part.begin, **inputs, y=y, pitch=pitch, rows=part.rows,
+                    span=part.span, units=weight.columns // blocks.unit, columns=weight.columns,
+                    tokens=left, stride=stride, place=done * stride + part.row,
                     groups=-(-part.span // in_group), stream=stream,
                 )  # fmt: skip
 
@@ -226,13 +226,13 @@ class Products:
             rows = min(most, piece.rows - row)
             span = -(-rows // windows)
             words: dict[str, ps.Array] = {}
-            begin = []
+            begin: dict[str, int] = {}
             for n in range(windows):
                 first = piece.first + min(row + n * span, piece.rows - 1) * pitch
                 start = min(first // 4, piece.words.size - size)
                 start -= start % (self._uniform_alignment // 4)
                 words[f"words{n}"] = piece.words[start : start + size]
-                begin.append(first - 4 * start)
+                begin[f"begin{n}"] = first - 4 * start
             yield _Part(words, begin, piece.row + row, rows, span)
 
     def _add_bias(
@@ -268,7 +268,7 @@ class _Part(NamedTuple):
     """Rows that one launch can take, and where they are."""
 
     words: dict[str, Any]  # arrays, by the names of arguments
-    begin: list[int]  # the byte of each window at which its first row begins
+    begin: dict[str, Any]  # the byte of each window at which its first row begins, likewise
     row: int
     rows: int
     span: int  # rows from one window to the next
