@@ -1,4 +1,4 @@
-"""`python -m benchmarks transfer`, `launch` (also with `--peers`), and `access`."""
+"""`python -m benchmarks transfer`, `launch` (also with `--peers`), `access`, and `products`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import os
 import sys
 from pathlib import Path
 
+# Rounds, and with --quick.
 _REPEAT = {
-    "transfer": (30, 3),
-    "launch": (200, 20),
-    "access": (20, 2),
-    "decode": (5, 1),
-}  # rounds, and with --quick
+    "transfer": (30, 3), "launch": (200, 20), "access": (20, 2), "products": (30, 2),
+    "layers": (30, 2), "decode": (5, 1),
+}  # fmt: skip
 
 
 def main() -> int:
@@ -27,16 +26,18 @@ def main() -> int:
     repeat = arguments.repeat or _REPEAT[arguments.what][arguments.quick]
 
     import penstock as ps
-    from benchmarks import access, decode, launch, measure, report, transfer
+    from benchmarks import access, decode, launch, layers, measure, products, report, transfer
     from benchmarks.peers import comparison, environments
 
     unknown = sorted(set(arguments.only or ()) - set(environments.KINDS))
     if unknown:
         parser.error(f"--only knows {', '.join(environments.KINDS)}; not {', '.join(unknown)}")
 
-    chosen = {"transfer": transfer, "launch": launch, "access": access, "decode": decode}[
-        arguments.what
-    ]
+    modules = {
+        "transfer": transfer, "launch": launch, "access": access, "products": products,
+        "layers": layers, "decode": decode,
+    }  # fmt: skip
+    chosen = modules[arguments.what]
     try:
         with ps.Device(arguments.device) as device:
             about = report.machine(device)
@@ -68,6 +69,8 @@ def _parser() -> argparse.ArgumentParser:
         help="transfer: host to device and back, against numpy.copyto on the same memory; "
         "launch: the host's cost of a launch, against the bare Vulkan calls; "
         "access: waits for CPU access in a loop shaped like decoding, under five rules; "
+        "products: weights a second of matrices in every file layout, against NumPy; "
+        "layers: the other kernels of a decoder; "
         "decode: tokens per second of whole models, and what each mechanism is worth",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")

@@ -176,6 +176,22 @@ def test_arrays_and_slices_of_them(any_device: ps.Device) -> None:
     assert y.tolist() == [5] * 32 + [8] * 32
 
 
+def test_an_array_may_be_read_in_many_pieces(any_device: ps.Device) -> None:
+    """They are one access to the outside, which conflicts with a write to any of its bytes."""
+    x, y = arrays(any_device, 1, 0)
+    step = N // 4
+    with any_device.record() as g:
+        for at in (step, 3 * step, 0, 2 * step):
+            y[at : at + step].copy_from(x[at : at + step])
+    for value in range(3):
+        x[step : step + 1].fill(value)  # each waits for the replay before, and that for the fill
+        g.replay()
+        assert y[step].item() == value
+    (variant,) = next(iter(g._variants.values()))
+    assert len(variant.uses) == 1 + 4  # all reads, and each write
+    assert y[step + 1 :].tolist() == [1] * (N - step - 1)
+
+
 def test_a_parameter_may_be_an_array_that_the_graph_uses_already(any_device: ps.Device) -> None:
     x, y = arrays(any_device, 1, 0)
     with any_device.record(x=x) as g:

@@ -276,7 +276,7 @@ class Variant:
             node.encode(encoder)
         self.commands.end()
         self.barriers = encoder.barriers
-        self.touched = [(*where, write) for where, write in encoder.touched.items()]
+        self.touched = _joined(encoder.touched)
         self._buffers = {buffer for buffer, _, _ in self.touched}
         for buffer in self._buffers:
             buffer.graphs += 1
@@ -346,3 +346,35 @@ class Variant:
         """The end. Nothing of it may be in flight."""
         self.clear()
         self.commands.close()
+
+
+def _joined(touched: Mapping[tuple[Buffer, Region], bool]) -> list[BufferUse]:
+    """What is touched, as few regions: those that are only read and adjoin or overlap are one.
+
+    A graph may read an array in thousands of pieces, and the ledger looks at each at every replay.
+    """
+    joined: list[BufferUse] = []
+    reads: dict[Buffer, list[Region]] = {}
+    for (buffer, region), write in touched.items():
+        if write or region.pitch:
+            joined.append((buffer, region, write))
+        else:
+            reads.setdefault(buffer, []).append(region)
+    for buffer, regions in reads.items():
+        if len(regions) > 1:
+            regions = _merged(regions)
+        joined += [(buffer, region, False) for region in regions]
+    return joined
+
+
+def _merged(regions: list[Region]) -> list[Region]:
+    """Contiguous regions, those that adjoin or overlap made one."""
+    regions = sorted(regions)
+    merged = regions[:1]
+    for region in regions[1:]:
+        last = merged[-1]
+        if region.lo > last.hi:
+            merged.append(region)
+        elif region.hi > last.hi:
+            merged[-1] = Region(last.lo, region.hi)
+    return merged

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 import penstock as ps
-from penstock.llm import shaders
+from penstock.llm import kernels
 from penstock.llm.products import Products
 from penstock.llm.weights import Piece, Weight
 from tests.llm.weight_builders import block_columns, decoded, encoded, upload
@@ -27,11 +27,13 @@ def products_of(device: ps.Device, way: str | None = None) -> Products:
     return _made.setdefault((id(device), way), Products(device, way=way))
 
 
-@pytest.fixture(params=shaders.WAYS)
-def products(request: pytest.FixtureRequest, dev: ps.Device) -> Products:
-    way: str = request.param
-    if way == "windowed" and "scalarBlockLayout" not in dev.info.features:
-        pytest.skip(f"{dev.name} cannot lay out uniform buffers as windows need them")
+#: Every way on lavapipe; on SwiftShader, which compiles long code slowly, the one it takes itself.
+EVERY_WAY = [*(("llvmpipe", way) for way in kernels.WAYS), ("SwiftShader", None)]
+in_every_way = pytest.mark.parametrize(("driver", "way"), EVERY_WAY, indirect=["driver"])
+
+
+@pytest.fixture
+def products(dev: ps.Device, way: str | None) -> Products:
     return products_of(dev, way)
 
 
@@ -53,13 +55,21 @@ def assert_product(got: Host, matrix: Host, x: Host, plus: Any = 0.0) -> None:
     assert worst < 1, f"{worst:.1f} times what is allowed"
 
 
+@pytest.mark.parametrize("driver", ["SwiftShader"], indirect=True)
+@pytest.mark.parametrize("way", ["subgroup", "shared"])
+@pytest.mark.parametrize("kind", ["F16", "Q8_0"])
+def test_other_ways_on_another_driver(products: Products, kind: str) -> None:
+    test_products_of_all_counts(products, kind)
+
+
 def odd_sizes(kind: str, products: Products) -> tuple[int, int, int]:
     """Rows, columns, and bytes behind them: enough for windows where they are what is tested."""
     block = block_columns(kind)
     return 53, 96 * 5 if block <= 32 else 3 * block, 1 << 16 if products.way == "windowed" else 0
 
 
-@pytest.mark.parametrize("kind", shaders.KINDS)
+@in_every_way
+@pytest.mark.parametrize("kind", kernels.KINDS)
 def test_products_of_all_counts(products: Products, kind: str) -> None:
     dev = products.device
     rows, columns, behind = odd_sizes(kind, products)
@@ -75,7 +85,8 @@ def test_products_of_all_counts(products: Products, kind: str) -> None:
         assert np.isnan(got[count:]).all(), "rows behind the last token were written"
 
 
-@pytest.mark.parametrize("kind", shaders.KINDS)
+@in_every_way
+@pytest.mark.parametrize("kind", kernels.KINDS)
 def test_pieces_at_odd_places_added_to_wider_rows(products: Products, kind: str) -> None:
     dev = products.device
     rows, columns, behind = odd_sizes(kind, products)
@@ -90,7 +101,8 @@ def test_pieces_at_odd_places_added_to_wider_rows(products: Products, kind: str)
     assert (got[:, rows:] == before[:, rows:]).all()
 
 
-@pytest.mark.parametrize("kind", shaders.PLAIN)
+@in_every_way
+@pytest.mark.parametrize("kind", kernels.PLAIN)
 @pytest.mark.parametrize("columns", [1, 7, 100])
 def test_plain_numbers_in_any_number_of_columns(
     products: Products, kind: str, columns: int
@@ -103,7 +115,7 @@ def test_plain_numbers_in_any_number_of_columns(
     assert_product(y.numpy(), decoded(kind, raw), x)
 
 
-@pytest.mark.parametrize("bias_kind", shaders.PLAIN)
+@pytest.mark.parametrize("bias_kind", kernels.PLAIN)
 def test_bias(dev: ps.Device, bias_kind: str) -> None:
     raw, bias_raw = encoded("Q8_0", 33, 64, random()), encoded(bias_kind, 1, 33, random(4))
     weight, bias = upload(dev, "Q8_0", raw), upload(dev, bias_kind, bias_raw, first=4)
@@ -134,10 +146,10 @@ def test_more_rows_than_one_launch_has_windows_for(dev: ps.Device) -> None:
     assert_product(y.numpy(), decoded("F16", raw), x)
 
 
-@pytest.mark.parametrize("kind", shaders.KINDS)
+@pytest.mark.parametrize("kind", kernels.KINDS)
 @pytest.mark.parametrize("first", [0, 6])
 def test_rows_are_exactly_those_of_the_reference(dev: ps.Device, kind: str, first: int) -> None:
-    columns = 101 if kind in shaders.PLAIN else 2 * block_columns(kind)
+    columns = 101 if kind in kernels.PLAIN else 2 * block_columns(kind)
     raw = encoded(kind, 19, columns, random())
     weight = upload(dev, kind, raw, first=first, split=(7,))
     ids = np.array([18, 0, 6, 7, 19, 3, -1, 3], np.int32)
@@ -166,6 +178,7 @@ def test_extreme_numbers_are_kept(dev: ps.Device, kind: str) -> None:
     assert y.numpy().tobytes() == decoded(kind, raw).tobytes()
 
 
+@in_every_way
 def test_gated(products: Products) -> None:
     dev = products.device
     behind = odd_sizes("Q8_0", products)[2]
@@ -180,6 +193,7 @@ def test_gated(products: Products) -> None:
     assert np.isnan(y.numpy()[3]).all()
 
 
+@in_every_way
 def test_everything_can_be_recorded(products: Products) -> None:
     dev = products.device
     behind = odd_sizes("Q8_0", products)[2]

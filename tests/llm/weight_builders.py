@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ def upload(
     """
     cuts = [0, *split, len(raw)]
     pieces = []
-    for begin, end in zip(cuts, cuts[1:], strict=False):
+    for begin, end in pairwise(cuts):
         content = raw[begin:end].tobytes()
         size = -(-(first + len(content) + behind) // 4) * 4
         noise = np.full(size, 0xA5, np.uint8)

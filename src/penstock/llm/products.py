@@ -16,30 +16,30 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import penstock as ps
-from penstock.llm import shaders
-from penstock.llm.shaders import Blocks, Shader
+from penstock.llm import kernels
+from penstock.llm.kernels import Blocks, Shader
 from penstock.llm.weights import Piece, Weight
 
 
 class Products:
     """The products of one device, each kernel made when it is first needed.
 
-    `way` forces how products are computed: one of `penstock.llm.shaders.WAYS`. Where "windowed"
+    `way` forces how products are computed: one of `penstock.llm.kernels.WAYS`. Where "windowed"
     cannot be (rows that are too long, or matrices that are too small), "subgroup" takes its place.
     """
 
     def __init__(self, device: ps.Device, *, way: str | None = None) -> None:
-        if way is not None and way not in shaders.WAYS:
-            raise ps.InvalidValue(f"way={way!r}; choose one of {', '.join(shaders.WAYS)}")
+        if way is not None and way not in kernels.WAYS:
+            raise ps.InvalidValue(f"way={way!r}; choose one of {', '.join(kernels.WAYS)}")
         self.device = device
         limits: Any = device.info.limits
         self._uniform_alignment: int = limits["uniform_alignment"]
         self._uniform_range: int = limits["uniform_range"]
         self._subgroup_size: int = limits["subgroup_size"]
         self.way = way or _best_way(device)
-        self._how = shaders.way(self.way, self._subgroup_size)
+        self._how = kernels.way(self.way, self._subgroup_size)
         self._otherwise = (
-            shaders.way("subgroup", self._subgroup_size) if self._how.window else self._how
+            kernels.way("subgroup", self._subgroup_size) if self._how.window else self._how
         )
         self._kernels: dict[tuple[Any, ...], ps.Kernel] = {}
         self._between: ps.Array | None = None
@@ -92,11 +92,11 @@ class Products:
         if tokens.size < count:
             raise ps.ShapeMismatch(f"embed: {count} tokens of an array that has {tokens.size}")
         stride = _check_array("y", y, count, weight.columns)
-        blocks = shaders.blocks_of(weight.kind, 8)
+        blocks = kernels.blocks_of(weight.kind, 8)
         units, rest = divmod(weight.columns, blocks.unit)
         for piece in weight.pieces:
             aligned = _is_aligned(weight, piece, blocks)
-            kernel = self._kernel(shaders.embedding(weight.kind, aligned=aligned))
+            kernel = self._kernel(kernels.embedding(weight.kind, aligned=aligned))
             width = -(-(units + rest) // kernel.local_size[0])
             kernel(
                 words=piece.words, tokens=tokens, y=y, begin=piece.first,
@@ -125,7 +125,7 @@ class Products:
         between = self._room(count, up.rows)
         self.multiply(gate, x, y, count, stream=stream)
         self.multiply(up, x, between, count, stream=stream)
-        kernel = self._kernel(shaders.gating())
+        kernel = self._kernel(kernels.gating())
         groups = (-(-gate.rows // kernel.local_size[0]), count)
         kernel(up=between, y=y, rows=gate.rows, stride=stride, groups=groups, stream=stream)
 
@@ -138,7 +138,7 @@ class Products:
         uniform buffers may, and is always of the same size, so that it may not reach the very end.
         """
         how, step = self._how, self._uniform_alignment // 4
-        blocks = shaders.blocks_of(weight.kind, how.steps)
+        blocks = kernels.blocks_of(weight.kind, how.steps)
         pitch = blocks.pitch(weight.columns)
         fits = (
             how.window > 0
@@ -165,10 +165,10 @@ class Products:
     ) -> None:  # fmt: skip
         """One launch for all rows and tokens."""
         how = self._otherwise
-        blocks = shaders.blocks_of(weight.kind, how.steps)
+        blocks = kernels.blocks_of(weight.kind, how.steps)
         tokens = how.tokens(count)
         kernel = self._kernel(
-            shaders.product(
+            kernels.product(
                 weight.kind, how, tokens, aligned=_is_aligned(weight, piece, blocks),
                 vectors=weight.columns % blocks.unit == 0, add=add, columns=weight.columns,
             )
@@ -179,7 +179,7 @@ class Products:
         kernel(
             words=piece.words, x=x, y=y, pitch=blocks.pitch(weight.columns), rows=piece.rows,
             span=span, units=weight.columns // blocks.unit, columns=weight.columns, tokens=count,
-            stride=stride, place=piece.row, begin=[piece.first] * rows,
+            stride=stride, place=piece.row, begin0=piece.first,
             groups=(-(-span // in_group), -(-count // tokens)), stream=stream,
         )  # fmt: skip
 
@@ -189,7 +189,7 @@ class Products:
     ) -> None:  # fmt: skip
         """A launch for as many rows as the windows hold, and as many tokens as a lane takes."""
         how = self._how
-        blocks = shaders.blocks_of(weight.kind, how.steps)
+        blocks = kernels.blocks_of(weight.kind, how.steps)
         aligned = _is_aligned(weight, piece, blocks)
         pitch = blocks.pitch(weight.columns)
         in_group = how.group_size // how.lanes
@@ -198,7 +198,7 @@ class Products:
             left = min(count - done, max(how.tiles))
             tokens = how.tokens(left)
             kernel = self._kernel(
-                shaders.product(
+                kernels.product(
                     weight.kind, how, tokens, aligned=aligned, vectors=False, add=add,
                     columns=weight.columns,
                 )
@@ -211,9 +211,9 @@ class Products:
             }
             for part in self._windows(piece, pitch, how.tiles[tokens], how.window):
                 kernel(
-                    **part.words, **inputs, y=y, pitch=pitch, rows=part.rows, span=part.span,
-                    units=weight.columns // blocks.unit, columns=weight.columns, tokens=left,
-                    stride=stride, place=done * stride + part.row, begin=part.begin,
+                    **part.words, **part.begin, **inputs, y=y, pitch=pitch, rows=part.rows,
+                    span=part.span, units=weight.columns // blocks.unit, columns=weight.columns,
+                    tokens=left, stride=stride, place=done * stride + part.row,
                     groups=-(-part.span // in_group), stream=stream,
                 )  # fmt: skip
 
@@ -226,13 +226,13 @@ class Products:
             rows = min(most, piece.rows - row)
             span = -(-rows // windows)
             words: dict[str, ps.Array] = {}
-            begin = []
+            begin: dict[str, int] = {}
             for n in range(windows):
                 first = piece.first + min(row + n * span, piece.rows - 1) * pitch
                 start = min(first // 4, piece.words.size - size)
                 start -= start % (self._uniform_alignment // 4)
                 words[f"words{n}"] = piece.words[start : start + size]
-                begin.append(first - 4 * start)
+                begin[f"begin{n}"] = first - 4 * start
             yield _Part(words, begin, piece.row + row, rows, span)
 
     def _add_bias(
@@ -240,7 +240,7 @@ class Products:
     ) -> None:
         (piece,) = bias.pieces
         aligned = piece.first % 4 == 0
-        kernel = self._kernel(shaders.addition(bias.kind, aligned=aligned))
+        kernel = self._kernel(kernels.addition(bias.kind, aligned=aligned))
         groups = (-(-bias.columns // kernel.local_size[0]), count)
         kernel(
             words=piece.words, y=y, begin=piece.first, rows=bias.columns, stride=stride,
@@ -268,7 +268,7 @@ class _Part(NamedTuple):
     """Rows that one launch can take, and where they are."""
 
     words: dict[str, Any]  # arrays, by the names of arguments
-    begin: list[int]  # the byte of each window at which its first row begins
+    begin: dict[str, Any]  # the byte of each window at which its first row begins, likewise
     row: int
     rows: int
     span: int  # rows from one window to the next
@@ -288,18 +288,18 @@ def _best_way(device: ps.Device) -> str:
 def _is_aligned(weight: Weight, piece: Piece, blocks: Blocks) -> bool:
     """Whether all that is read as words is at whole words."""
     whole = piece.first % 4 == 0 and blocks.pitch(weight.columns) % 4 == 0
-    return whole and shaders.blocks_are_words(weight.kind)
+    return whole and kernels.blocks_are_words(weight.kind)
 
 
 # What is checked before anything is launched.
 
 
 def _check_kind(weight: Weight) -> None:
-    if weight.kind not in shaders.KINDS:
+    if weight.kind not in kernels.KINDS:
         raise ps.Unsupported(
-            f"{weight.name!r} is of kind {weight.kind}; there are {', '.join(shaders.KINDS)}"
+            f"{weight.name!r} is of kind {weight.kind}; there are {', '.join(kernels.KINDS)}"
         )
-    block = shaders.blocks_of(weight.kind, 1).columns
+    block = kernels.blocks_of(weight.kind, 1).columns
     if weight.columns % block:
         raise ps.ShapeMismatch(
             f"{weight.name!r} has {weight.columns} columns; {weight.kind} has blocks of {block}"
@@ -321,10 +321,10 @@ def _check_array(name: str, array: ps.Array, count: int, width: int, exactly: bo
 
 
 def _check_bias(bias: Weight, weight: Weight) -> None:
-    if bias.kind not in shaders.PLAIN or len(bias.pieces) != 1:
+    if bias.kind not in kernels.PLAIN or len(bias.pieces) != 1:
         raise ps.Unsupported(
             f"the bias {bias.name!r} is of kind {bias.kind}, in {len(bias.pieces)} pieces; it can "
-            f"be {', '.join(shaders.PLAIN)}, in one"
+            f"be {', '.join(kernels.PLAIN)}, in one"
         )
     if (bias.rows, bias.columns) != (1, weight.rows):
         raise ps.ShapeMismatch(

@@ -1,171 +1,22 @@
-"""The kernels of this package, as they are compiled: which file, with which defines and constants.
-
-`every_kernel` lists all that a model may use, so that tools can compile them for devices that are
-not here (see `penstock.llm.amd`). Whoever adds a shader adds a function to `_LISTS`.
-"""
+"""Every kernel of this package in every variant, for whoever wants to compile or weigh them all."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from itertools import chain
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Iterable
 
-DIRECTORY = Path(__file__).with_name("shaders")
-
-#: The kinds of weights, and how each lies in memory.
-KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
-PLAIN = ("F32", "F16", "BF16")
-
-Define = str | int | float
-
-
-class Shader(NamedTuple):
-    """One compilation: a file with its defines and its specialization constants."""
-
-    name: str
-    path: Path
-    defines: Mapping[str, Define]
-    constants: Mapping[str, int]
-
-
-class Blocks(NamedTuple):
-    """How rows of a kind are made of blocks, and of units: see blocks.glsl."""
-
-    columns: int  # in a block
-    bytes: int
-    unit: int  # columns
-
-    def pitch(self, columns: int) -> int:
-        """The bytes of a row."""
-        return columns // self.columns * self.bytes
-
-
-def blocks_of(kind: str, steps: int) -> Blocks:
-    """The blocks of a kind; `steps` decides how many plain numbers are a unit."""
-    columns, size, unit = _BLOCKS[kind]
-    return Blocks(columns, size, unit or 4 * steps)
-
-
-_BLOCKS = {
-    "F32": (1, 4, 0), "F16": (1, 2, 0), "BF16": (1, 2, 0),
-    "Q8_0": (32, 34, 32), "Q4_0": (32, 18, 32), "Q4_1": (32, 20, 32),
-    "Q5_0": (32, 22, 32), "Q5_1": (32, 24, 32),
-    "Q4_K": (256, 144, 64), "Q5_K": (256, 176, 64), "Q6_K": (256, 210, 128),
-}  # fmt: skip
-
-
-class Way(NamedTuple):
-    """How a product is computed (see product.comp), and in which portions."""
-
-    name: str
-    group_size: int
-    tiles: Mapping[int, int]  # the most rows of a lane, by its tokens
-    steps: int  # of units of plain numbers
-    lanes: int  # that share a row; at least so many are in a subgroup
-    window: int = 0  # words
-
-    def tokens(self, count: int) -> int:
-        """How many tokens a lane should take of so many."""
-        return next((n for n in self.tiles if n >= count), max(self.tiles))
-
-
-def way(name: str, subgroup_size: int) -> Way:
-    """A way for a device whose subgroups are that large."""
-    if name == "alone":
-        return Way(name, 8, {1: 4, 4: 4}, steps=8, lanes=1)
-    if name == "subgroup":
-        size = max(subgroup_size, 32)
-        return Way(name, size, {1: 4, 8: 4}, steps=2, lanes=subgroup_size)
-    if name == "shared":
-        return Way(name, 64, {1: 2, 8: 2}, steps=2, lanes=64)
-    if name == "windowed":
-        return Way(name, 32, {1: 12, 4: 8}, steps=8, lanes=subgroup_size, window=1 << 14)
-    raise KeyError(name)
-
-
-WAYS = ("alone", "subgroup", "shared", "windowed")
-
-
-def product(
-    kind: str, how: Way, tokens: int, *, aligned: bool, vectors: bool, add: bool, columns: int
-) -> Shader:
-    """A product of a matrix of that kind with so many tokens at a time."""
-    rows = how.tiles[tokens]
-    defines: dict[str, Define] = {
-        "WAY": how.name.upper(),
-        "KIND": kind,
-        "ALIGNED": int(aligned),
-        "ROWS": rows,
-        "TOKENS": tokens,
-        "OUTPUTS": rows * tokens,
-    }
-    if kind in PLAIN:
-        defines["STEPS"] = how.steps
-    if how.name in ("subgroup", "windowed"):
-        defines["WRITERS"] = min(how.lanes, 8)
-    if how.window:
-        defines["WINDOW"] = how.window
-        defines["COLUMNS"] = columns
-    elif vectors:
-        defines["VECTORS"] = 1
-    if add:
-        defines["ADD"] = 1
-    name = f"product {kind} {how.name} {rows}x{tokens}"
-    return Shader(name, DIRECTORY / "product.comp", defines, {"local_size_x": how.group_size})
-
-
-def embedding(kind: str, *, aligned: bool) -> Shader:
-    """Rows of a matrix, by number."""
-    defines: dict[str, Define] = {"KIND": kind, "ALIGNED": int(aligned)}
-    return Shader(f"embed {kind}", DIRECTORY / "embed.comp", defines, {"local_size_x": 32})
-
-
-def addition(kind: str, *, aligned: bool) -> Shader:
-    """A vector of plain numbers, added to every row."""
-    defines: dict[str, Define] = {"KIND": kind, "ALIGNED": int(aligned)}
-    return Shader(f"bias {kind}", DIRECTORY / "bias.comp", defines, {"local_size_x": 64})
-
-
-def gating() -> Shader:
-    """silu of one array times another."""
-    return Shader("gate", DIRECTORY / "gate.comp", {}, {"local_size_x": 64})
-
-
-def blocks_are_words(kind: str) -> bool:
-    """Whether all blocks begin at whole words if the first does."""
-    return kind in PLAIN or _BLOCKS[kind][1] % 4 == 0
+from penstock.llm.kernels import DIRECTORY, Shader, weight_kernels
+from penstock.llm.layers import layer_kernels
+from penstock.llm.sampling import sampling_kernels
 
 
 def every_kernel(subgroup_size: int = 64) -> Iterable[Shader]:
-    """All kernels, for a device with subgroups of that size."""
-    return chain.from_iterable(some(subgroup_size) for some in _LISTS)
+    """All kernels, as name, path, defines and constants, for subgroups of that size.
 
-
-def _products(subgroup_size: int) -> Iterable[Shader]:
-    for name in WAYS:
-        how = way(name, subgroup_size)
-        for kind in KINDS:
-            for tokens in (min(how.tiles), max(how.tiles)):
-                yield product(
-                    kind, how, tokens, aligned=blocks_are_words(kind), vectors=True, add=True,
-                    columns=1024,
-                )  # fmt: skip
-
-
-def _others(_: int) -> Iterable[Shader]:
-    for kind in KINDS:
-        yield embedding(kind, aligned=blocks_are_words(kind))
-    for kind in PLAIN:
-        yield addition(kind, aligned=True)
-    yield gating()
-
-
-def _layers(_: int) -> Iterable[Shader]:
-    from penstock.llm import layers, sampling
-
-    for name, file, defines, constants in [*layers.KERNELS, *sampling.KERNELS]:
+    Where shapes are compiled in, they are those of Qwen3-0.6B.
+    """
+    yield from weight_kernels(subgroup_size)
+    for name, file, defines, constants in (
+        *layer_kernels(subgroup_size),
+        *sampling_kernels(subgroup_size),
+    ):
         yield Shader(name, DIRECTORY / f"{file}.comp", defines, constants)
-
-
-_LISTS: list[Callable[[int], Iterable[Shader]]] = [_products, _others, _layers]

@@ -13,7 +13,7 @@
 //
 // y         float32[tokens, stride]; the first row's column is `place`
 // x         float32[tokens, columns]; of four times a whole number of columns with VECTORS
-// begin     the byte at which the first row begins: in each window, or begin[0] in `words`
+// begin0    the byte at which the first row begins; WINDOWED: also begin1, …, in each window
 // pitch     bytes from one row to the next
 // rows      how many there are
 // span      a lane has the rows r, r + span, …, r + (ROWS - 1) * span, of those that exist
@@ -21,6 +21,7 @@
 // tokens    how many there are
 // ADD       y is added to, not overwritten
 // OUTPUTS   ROWS * TOKENS
+// UNROLL    steps that are written out, a divisor of STEPS
 // WRITERS   at most the lanes of a subgroup
 //
 // Mapping: along x are the rows of a span; along y groups of TOKENS tokens (WINDOWED: one only).
@@ -50,7 +51,12 @@ layout(push_constant) uniform Shape {
     uint tokens;
     uint stride;
     uint place;
-    uint begin[ROWS];
+#if WAY == WINDOWED
+#define BEGIN_OF(n) uint begin##n;
+    REPEAT(ROWS, BEGIN_OF)
+#else
+    uint begin0;
+#endif
 };
 
 #if WAY == WINDOWED
@@ -110,14 +116,11 @@ uint first_row() { return gl_WorkGroupID.x * gl_NumSubgroups + gl_SubgroupID; }
 float sums[OUTPUTS];
 
 // Where row n of this lane begins. Rows that do not exist are read as others that do.
-uint row_begin(uint n) {
-    uint row = min(first_row(), span - 1);
 #if WAY == WINDOWED
-    return begin[n] + row * pitch;
+#define ROW_BEGIN(n) begin##n + min(first_row(), span - 1) * pitch
 #else
-    return begin[0] + min(row + n * span, rows - 1) * pitch;
+#define ROW_BEGIN(n) begin0 + min(min(first_row(), span - 1) + n * span, rows - 1) * pitch
 #endif
-}
 
 void write(uint n, uint token, float sum) {
     uint row = first_row() + n * span;
@@ -139,7 +142,7 @@ void main() {
     REPEAT(OUTPUTS, CLEAR)
     // Read once: some compilers would read push constants anew for every unit.
     uint row_begins[ROWS];
-#define BEGIN(n) row_begins[n] = row_begin(n);
+#define BEGIN(n) row_begins[n] = ROW_BEGIN(n);
     REPEAT(ROWS, BEGIN)
     uint row_units = units;
 
@@ -147,7 +150,9 @@ void main() {
         Head heads[ROWS];
 #define HEAD(n) heads[n] = read_head(n, row_begins[n], unit);
         REPEAT(ROWS, HEAD)
-        for (uint step = 0; step < STEPS; ++step) {
+        for (uint at = 0; at < STEPS; at += UNROLL)
+        for (uint i = 0; i < UNROLL; ++i) {  // from 0: else not all compilers see how long it is
+            uint step = at + i;
             vec4 inputs[QUADS * TOKENS];
             for (uint quad = 0; quad < QUADS; ++quad) {
                 uint column = unit * UNIT + 4 * step + quad * APART;

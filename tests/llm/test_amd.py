@@ -1,0 +1,79 @@
+"""Every kernel of the package compiles for AMD GPUs, and none spills registers."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from penstock.llm import amd
+from penstock.llm.shaders import every_kernel
+
+
+@pytest.fixture(scope="module", params=amd.FAMILIES)
+def rows(request: pytest.FixtureRequest) -> list[amd.Row]:
+    if amd.driver_file() is None:
+        pytest.skip("RADV is not installed")
+    try:
+        return amd.statistics(request.param)
+    except amd.NoCompiler as error:
+        if "Unknown family" in str(error):
+            pytest.skip(f"this RADV does not know {request.param}")
+        raise
+
+
+def test_every_kernel_compiles_and_none_spills(rows: list[amd.Row]) -> None:
+    assert [row["kernel"] for row in rows] == [shader.name for shader in every_kernel()]
+    for row in rows:
+        assert row["vgprs"] > 0
+        assert row["sgprs"] > 0
+    spilling = [r["kernel"] for r in rows if r["spilled_vgprs"] or r["spilled_sgprs"]]
+    assert not spilling, f"these kernels have too few registers: {spilling}"
+
+
+def test_every_kernel_has_a_name_of_its_own() -> None:
+    names = [shader.name for shader in every_kernel()]
+    assert len(set(names)) == len(names)
+
+
+def test_the_table_and_its_json(capsys: pytest.CaptureFixture[str]) -> None:
+    if amd.driver_file() is None:
+        pytest.skip("RADV is not installed")
+    asked = ["--family", "gfx1100", "--only", "gate"]
+    assert amd.main(asked) == 0
+    assert "gfx1100: 1 kernels, 0 spill\nkernel  vgprs  sgprs" in capsys.readouterr().out
+    assert amd.main([*asked, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["kernel"] for row in found["gfx1100"]] == ["gate"]
+
+
+def test_without_the_driver_it_says_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(amd, "driver_file", lambda: None)
+    assert amd.main([]) == 1
+    assert "RADV is not installed" in capsys.readouterr().err
+
+
+def test_the_driver_is_found_by_its_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "vulkan" / "icd.d"
+    directory.mkdir(parents=True)
+    other = {"ICD": {"library_path": "libvulkan_lvp.so"}}
+    radv = {"ICD": {"library_path": "libvulkan_radeon.so"}}
+    (directory / "a.json").write_text(json.dumps(other))
+    (directory / "b.json").write_text("no json")
+    (directory / "c.json").write_text(json.dumps(radv))
+    monkeypatch.setenv("XDG_DATA_DIRS", os.fspath(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_DIRS", os.fspath(tmp_path))
+    assert amd.driver_file() == directory / "c.json"
+
+
+def test_a_family_that_there_is_not() -> None:
+    if amd.driver_file() is None:
+        pytest.skip("RADV is not installed")
+    with pytest.raises(amd.NoCompiler, match="nothing for gfx1"):
+        amd.statistics("gfx1")
