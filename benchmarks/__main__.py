@@ -1,4 +1,4 @@
-"""`python -m benchmarks transfer`, `launch` (also with `--peers`), and `access`."""
+"""`python -m benchmarks transfer`, `launch` (also with `--peers`), `access`, and `layers`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import os
 import sys
 from pathlib import Path
 
-_REPEAT = {"transfer": (30, 3), "launch": (200, 20), "access": (20, 2)}  # rounds, and with --quick
+# Rounds, and with --quick.
+_REPEAT = {"transfer": (30, 3), "launch": (200, 20), "access": (20, 2), "layers": (20, 1)}
 
 
 def main() -> int:
@@ -22,14 +23,15 @@ def main() -> int:
     repeat = arguments.repeat or _REPEAT[arguments.what][arguments.quick]
 
     import penstock as ps
-    from benchmarks import access, launch, measure, report, transfer
+    from benchmarks import access, launch, layers, measure, report, transfer
     from benchmarks.peers import comparison, environments
 
     unknown = sorted(set(arguments.only or ()) - set(environments.KINDS))
     if unknown:
         parser.error(f"--only knows {', '.join(environments.KINDS)}; not {', '.join(unknown)}")
 
-    chosen = {"transfer": transfer, "launch": launch, "access": access}[arguments.what]
+    benchmarks = {"transfer": transfer, "launch": launch, "access": access, "layers": layers}
+    chosen = benchmarks[arguments.what]
     try:
         with ps.Device(arguments.device) as device:
             about = report.machine(device)
@@ -58,7 +60,8 @@ def _parser() -> argparse.ArgumentParser:
         choices=list(_REPEAT),
         help="transfer: host to device and back, against numpy.copyto on the same memory; "
         "launch: the host's cost of a launch, against the bare Vulkan calls; "
-        "access: waits for CPU access in a loop shaped like decoding, under five rules",
+        "access: waits for CPU access in a loop shaped like decoding, under five rules; "
+        "layers: the kernels of a decoder layer besides its products, and sampling",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument("--repeat", type=int, metavar="N", help="rounds of the interleaved run")

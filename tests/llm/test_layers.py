@@ -14,7 +14,7 @@ from penstock.llm.layers import Cache, Layers, rope_angles
 from penstock.llm.progress import Progress
 from penstock.llm.shaders import every_kernel
 from tests.llm import references as reference
-from tests.llm.references import Host, normal, stored, vector
+from tests.llm.references import normal, stored, vector
 
 COUNTS = (1, 2, 3, 5, 8, 33)
 EPS = 1e-6

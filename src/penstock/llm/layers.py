@@ -480,8 +480,12 @@ def _every() -> list[Made]:
             shape = _Shape(16, 8, 128, halves)
             found += [
                 rope_store(traits, shape, 128, layout, kind, bool(n))
-                for layout in ("halves", "adjacent")
-                for kind in (None, *_VECTOR_KINDS)
+                for layout, kind in (
+                    ("adjacent", None),
+                    ("halves", None),
+                    ("halves", "F32"),
+                    ("halves", "BF16"),
+                )
                 for n in single
             ]
             if shared:

@@ -47,7 +47,6 @@ CURSOR = {"DEPTH": 0, "KEY": 1, "LEFT": 2, "ABOVE": 4, "TIES": 6}
 _CONTROL_WORDS = 16
 
 _BINS = 2048
-_REGIONS = 6  # of histograms: of everything, two for top-k, three for top-p
 _MOST = 1 << 24  # tokens, so that no sum of weights overflows
 
 
@@ -137,7 +136,9 @@ class Sampler:
         self._sizes = self._words("sizes", blocks)
         self._keys = self._words("keys", blocks, span)
         self._ids = self._words("ids", blocks, span)
-        self._histograms = self._words("histograms", _REGIONS, self._shape.copies, _BINS, 3)
+        self._histograms = self._words(
+            "histograms", 1 + len(_SEARCHES), self._shape.copies, _BINS, 3
+        )
         self.set(settings or Sampling())
 
     def set(self, settings: Sampling) -> None:
@@ -190,20 +191,24 @@ class Sampler:
         self._histograms.fill(0)
         self._launch("sample_count", logits=logits, peaks=self._peaks, **common)
         seek: dict[str, Any] = common | {"control": self._control}
-        self._launch("sample_seek", "", peaks=self._peaks, **seek)
+        self._launch("sample_seek", begin=True, peaks=self._peaks, **seek)
         self._launch(
             "sample_gather", logits=logits, control=self._control, keys=self._keys, ids=self._ids,
             sizes=self._sizes,
         )  # fmt: skip
-        for stage in list(_STAGES)[1:]:
-            self._launch("sample_recount", stage, keys=self._keys, sizes=self._sizes, **seek)
-            self._launch("sample_seek", stage, **seek)
+        for region, (cursor, digit) in enumerate(_SEARCHES, 1):
+            at = CONTROL[cursor]
+            where: dict[str, Any] = {"digit": digit, "region": region}
+            self._launch(
+                "sample_recount", keys=self._keys, sizes=self._sizes, cursor=at, **where, **seek
+            )
+            self._launch("sample_seek", by=at, **where, **seek)
 
-    def _launch(self, file: str, stage: str | None = None, **arguments: Any) -> None:
-        kernel = self._kernels.get((file, stage))
+    def _launch(self, file: str, *, begin: bool = False, **arguments: Any) -> None:
+        kernel = self._kernels.get((file, begin))
         if kernel is None:
-            name, _, defines, constants = self._shape.make(file, stage)
-            kernel = self._kernels[file, stage] = self.device.kernel(
+            name, _, defines, constants = self._shape.make(file, begin)
+            kernel = self._kernels[file, begin] = self.device.kernel(
                 _SHADERS / f"{file}.comp", name=name, defines=defines, constants=constants
             )
         kernel(groups=self._shape.groups(file, kernel.local_size[0]), **arguments)
@@ -212,16 +217,11 @@ class Sampler:
         return self.device.zeros(shape, np.uint32, name=name)
 
 
-#: The searches for the end of what is kept, by name: cursor, digit and region of the histogram.
-#: The first, without a name, begins them, with the histogram of all tokens.
-_STAGES = {
-    "": ("", 0, 0),
-    "top-k, second digit": ("BY_NUMBER", 1, 1),
-    "top-k, third digit": ("BY_NUMBER", 2, 2),
-    "top-p, first digit": ("BY_WEIGHT", 0, 3),
-    "top-p, second digit": ("BY_WEIGHT", 1, 4),
-    "top-p, third digit": ("BY_WEIGHT", 2, 5),
-}
+#: How the end of what is kept is searched for, behind the histogram of all tokens: by which
+#: cursor, for which digit.
+_SEARCHES = (
+    ("BY_NUMBER", 1), ("BY_NUMBER", 2), ("BY_WEIGHT", 0), ("BY_WEIGHT", 1), ("BY_WEIGHT", 2),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ class Shape:
     def of(cls, traits: Traits, vocabulary: int) -> Shape:
         wide = traits.wide and vocabulary % 2 == 0
         blocks = 1024 if traits.shared else 512
-        span = -(-vocabulary // blocks)
+        span = max(16, -(-vocabulary // blocks))
         span += wide and span % 2
         # On a CPU driver a workgroup is one thread's, and a copy for each spares them contention.
         copies = 4 if traits.shared else max(4, min(16, 2 * traits.cores))
@@ -250,13 +250,13 @@ class Shape:
             blocks=-(-vocabulary // span),
             span=span,
             copies=copies,
-            counters=256 if traits.shared else copies,
+            counters=-(-vocabulary // 1024) if traits.shared else copies,
             lanes=traits.lanes,
             size=64 if traits.shared else traits.lanes,
             wide=wide,
         )
 
-    def make(self, file: str, stage: str | None = None) -> Made:
+    def make(self, file: str, begin: bool = False) -> Made:
         """What a kernel is compiled with."""
         defines: Defines = {
             **STATE, **SETTINGS, **CONTROL, **CURSOR, "VOCABULARY": self.vocabulary,
@@ -264,13 +264,10 @@ class Shape:
         }  # fmt: skip
         if self.wide:
             defines["WIDE"] = 1
-        if stage is not None:
-            cursor, digit, region = _STAGES[stage]
-            defines |= {"REGION": region}
-            defines |= {"CURSOR": cursor, "DIGIT": digit} if cursor else {"BEGIN": 1}
+        if begin:
+            defines["BEGIN"] = 1
         size = self.lanes if file in _LONE else self.size
-        name = f"{file}, {stage}" if stage else file
-        return name, file, defines, {"local_size_x": size}
+        return file, file, defines, {"local_size_x": size}
 
     def groups(self, file: str, size: int) -> int:
         if file in _LONE or file == "sample_penalise":
@@ -291,10 +288,19 @@ def _every() -> list[Made]:
         traits = Traits(shared, 32 if shared else 8, False, not shared, True, 2)
         for vocabulary in (151_936, 50_257):
             shape = Shape.of(traits, vocabulary)
-            plain = ("penalise", "peaks", "greedy", "count", "gather", "sums", "draw")
-            found += [shape.make(f"sample_{file}") for file in plain]
-            found += [shape.make("sample_seek", stage) for stage in _STAGES]
-            found += [shape.make("sample_recount", stage) for stage in list(_STAGES)[1:]]
+            files = (
+                "penalise",
+                "peaks",
+                "greedy",
+                "count",
+                "gather",
+                "recount",
+                "seek",
+                "sums",
+                "draw",
+            )
+            found += [shape.make(f"sample_{file}") for file in files]
+            found.append(shape.make("sample_seek", begin=True))
     return found
 
 
