@@ -92,6 +92,8 @@ SETTINGS = [
     {"top_k": 1},
     {"top_k": 7},
     {"top_k": 5000},  # more than there are
+    {"top_k": 500, "temperature": 0.1, "top_p": 0.99},  # more than have any weight
+    {"top_k": 600, "temperature": 9.0, "min_p": 0.5},
     {"top_p": 0.9},
     {"top_p": 0.0},
     {"top_p": 0.3, "temperature": 3.0},

@@ -1,11 +1,9 @@
 // Moves a cursor on by a digit, from the histogram of that digit.
 //
 //   settings, control, histograms   see sampling.glsl; region `region`
-//   peaks                           with BEGIN: from sample_peaks.comp
 //
-// BEGIN is for the histogram of all tokens: it sets up the cursors and begins with the first that is
-// wanted. Else the cursor at word `by` is moved, if `digit` is what it looks for; when that of
-// top-k is at its end, what it kept is what top-p takes its share of.
+// The cursor at word `by` is moved, if `digit` is what it looks for. When that of top-k is at its
+// end, what it kept is what top-p takes its share of; without top-k that is everything.
 //
 // One subgroup, whose lanes take neighbouring bins, from the highest on.
 
@@ -17,12 +15,7 @@ layout(local_size_x_id = 0) in;
 layout(binding = 0) readonly buffer Settings { uint settings[]; };
 layout(binding = 1) buffer Control { uint control[]; };
 layout(binding = 2) readonly buffer Histograms { uint histograms[]; };
-#ifdef BEGIN
-layout(binding = 3) readonly buffer Peaks { uint peaks[]; };
-const uint region = 0u;
-#else
 layout(push_constant) uniform Arguments { uint by; uint digit; uint region; };
-#endif
 
 struct Bin { uint tokens; uvec2 weight; };
 
@@ -93,39 +86,6 @@ uvec2 share_of(uvec2 total) {
     return kept == uvec2(0u) ? uvec2(1u, 0u) : kept;
 }
 
-#ifdef BEGIN
-
-void main() {
-    if (gl_SubgroupID != 0u) return;
-    uint lane = gl_SubgroupInvocationID, lanes = gl_SubgroupSize;
-    uint peak = 0u;
-    for (uint block = lane; block < BLOCKS; block += lanes) peak = max(peak, peaks[2u * block]);
-    peak = subgroupMax(peak);
-    uint highest = digit_of(peak, 0u);
-    Cursor by_number = Cursor(false, 0u, uvec2(settings[TOP_K], 0u), uvec2(0u));
-    Cursor by_weight = by_number;
-    bool wanted = settings[TOP_K] != 0u && settings[TOP_K] < VOCABULARY;
-    bool weight_wanted = settings[TOP_P] != ~0u;
-    if (wanted) {
-        // Top-p then begins when top-k is at its end.
-        by_number = seek(by_number, BY_NUMBER, 0u, highest);
-        by_weight.there = weight_wanted;
-    } else if (weight_wanted) {
-        uvec2 total = uvec2(0u);
-        for (uint bin = lane; bin <= highest; bin += lanes) {
-            total = plus(total, bin_of(bin).weight);
-        }
-        by_weight.left = share_of(subgroup_sum(total));
-        by_weight = seek(by_weight, BY_WEIGHT, 0u, highest);
-    }
-    if (!subgroupElect()) return;
-    control[PEAK] = peak;
-    store(BY_NUMBER, by_number, 2u);
-    store(BY_WEIGHT, by_weight, wanted ? 1u : 2u);
-}
-
-#else
-
 void main() {
     if (gl_SubgroupID != 0u || control[by + DEPTH] != 1u + digit) return;
     Cursor cursor;
@@ -134,13 +94,26 @@ void main() {
     cursor.above = uvec2(control[by + ABOVE], control[by + ABOVE + 1u]);
     float inverse_temperature = uintBitsToFloat(settings[INVERSE_TEMPERATURE]);
     uint peak = control[PEAK];
+    if (by == BY_WEIGHT && digit == 0u && control[BY_NUMBER + DEPTH] == 0u) {
+        uvec2 total = uvec2(0u);
+        for (uint bin = gl_SubgroupInvocationID; bin < BINS; bin += gl_SubgroupSize) {
+            total = plus(total, bin_of(bin).weight);
+        }
+        cursor.left = share_of(subgroup_sum(total));
+    }
     cursor = seek(cursor, by, digit, bins_of(digit) - 1u);
     if (!subgroupElect()) return;
     store(by, cursor, 2u + digit);
+    if (by == BY_NUMBER && !cursor.there) {
+        // Fewer have any weight: all are kept, and top-p takes its share of them.
+        control[BY_WEIGHT + DEPTH] = uint(settings[TOP_P] != ~0u);
+        return;
+    }
     if (digit != DIGITS - 1u) return;
     uint weight = weight_of(depth_of(cursor.key, peak, inverse_temperature));
     if (by == BY_NUMBER) {
         control[by + TIES] = cursor.left.x;
+        control[BY_WEIGHT + DEPTH] = uint(settings[TOP_P] != ~0u);
         uvec2 share = share_of(plus(cursor.above, times(cursor.left.x, weight)));
         control[BY_WEIGHT + LEFT] = share.x;
         control[BY_WEIGHT + LEFT + 1u] = share.y;
@@ -154,4 +127,3 @@ void main() {
     }
 }
 
-#endif
