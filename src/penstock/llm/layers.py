@@ -113,9 +113,10 @@ class Layers:
         """y[:count] = the rows of x from `first` on, each divided by its root mean square."""
         n = x.shape[-1]
         words, offset = _vector(weight, n)
-        _check_rows("rmsnorm", count, x[first:], y)
+        _check_rows("rmsnorm", count, n, x[first:], y)
         small = self._small(count, x[first : first + 1])
-        parts = 1 if self.traits.shared else min(4, -(-n // 256)) if count < 8 else 1
+        # A few rows alone would not give every core something to do.
+        parts = min(4, -(-n // 256)) if count < 8 and not self.traits.shared else 1
         kernel = self._kernel(*rmsnorm(self.traits, weight.kind, n if small else None))
         kernel(
             x=x[first : first + 1] if small else x, words=words, y=y, n=n,
@@ -124,7 +125,7 @@ class Layers:
 
     def swiglu(self, gate: ps.Array, up: ps.Array, y: ps.Array, *, count: int) -> None:
         """y[:count] = silu(gate[:count]) * up[:count]."""
-        _check_rows("swiglu", count, gate, up, y)
+        _check_rows("swiglu", count, gate.shape[-1], gate, up, y)
         n = count * gate.shape[-1]
         small = self._small(count, gate[:1], up[:1])
         kernel = self._kernel(*swiglu(self.traits, n if small else None))
@@ -157,8 +158,9 @@ class Layers:
         `angles` is what `rope_angles` gives; its pairs say how much of a head is rotated. With
         `q_norm` and `k_norm` each head is normalised first.
         """
-        _check_rows("rope_store", count, q, k, v, q_out)
         shape = _Shape.of(q, cache)
+        _check_rows("rope_store", count, q.shape[-1], q, q_out)
+        _check_rows("rope_store", count, shape.kv_heads * shape.head_size, k, v)
         if angles.shape[0] < cache.context or not 2 <= angles.shape[1] * 2 <= cache.head_size:
             raise ps.ShapeMismatch(
                 f"rope_store: angles of shape {angles.shape}; a context of {cache.context} and "
@@ -193,9 +195,9 @@ class Layers:
         self, q: ps.Array, cache: Cache, state: ps.Array, y: ps.Array, *, count: int
     ) -> None:
         """y[:count] = causal attention of the rotated queries over the cache, own rows included."""
-        _check_rows("attention", count, q, y)
         shape = _Shape.of(q, cache)
-        most = count if self.traits.shared else self._tokens_each(q, y)
+        _check_rows("attention", count, q.shape[-1], q, y)
+        most = count if self.traits.shared else self._tokens_each(q)
         for first in range(0, count, most):
             self._attend(shape, q, cache, state, y, first, min(most, count - first))
 
@@ -246,25 +248,21 @@ class Layers:
             join = self._kernel(*attention_join(traits, shape.head_size, cut.splits))
             join(parts=parts, ends=ends, y=to, n=n, threads=n)
 
-    def _tokens_each(self, q: ps.Array, y: ps.Array) -> int:
+    def _tokens_each(self, q: ps.Array) -> int:
         """How many queries fit a uniform block, and begin where the device can bind them."""
-        limits = self.device.info.limits
         row = q.nbytes // q.shape[0]
-        most = int(limits["uniform_range"]) // row  # type: ignore[arg-type]
-        alignment = max(int(limits[f"{k}_alignment"]) for k in ("uniform", "binding"))  # type: ignore[arg-type]
+        most = self._limit("uniform_range") // row
+        alignment = max(self._limit("uniform_alignment"), self._limit("binding_alignment"))
         step = alignment // math.gcd(alignment, row)
         return most // step * step or q.shape[0]
 
     def _parts(self, queries: int, splits: int, head_size: int) -> tuple[ps.Array, ps.Array]:
         """Room for what the shares give; all layers use the same, one after the other."""
+        sizes = (queries * splits * head_size, queries * splits * 2)
         found = self._scratch.get(splits)
-        if found is None or found[0].size < queries * splits * head_size:
-            parts = self.device.empty(queries * splits * head_size, name="parts")
-            ends = self.device.empty(max(queries * splits * 2, 2), name="ends")
+        if found is None or found[0].size < sizes[0] or found[1].size < sizes[1]:
+            parts, ends = (self.device.empty(n, name="attention's parts") for n in sizes)
             found = self._scratch[splits] = parts, ends
-        elif found[1].size < queries * splits * 2:
-            ends = self.device.empty(queries * splits * 2, name="ends")
-            found = self._scratch[splits] = found[0], ends
         return found
 
     def _small(self, count: int, *arrays: ps.Array) -> bool:
@@ -272,12 +270,16 @@ class Layers:
         return count == 1 and all(self._fits(array) for array in arrays)
 
     def _fits(self, array: ps.Array) -> bool:
-        limits = self.device.info.limits
         return (
             self.traits.small
-            and array.nbytes <= int(limits["uniform_range"])  # type: ignore[arg-type]
-            and array.region.lo % int(limits["uniform_alignment"]) == 0  # type: ignore[arg-type]
+            and array.nbytes <= self._limit("uniform_range")
+            and array.region.lo % self._limit("uniform_alignment") == 0
         )
+
+    def _limit(self, name: str) -> int:
+        value = self.device.info.limits[name]
+        assert isinstance(value, int)
+        return value
 
     def _kernel(
         self, name: str, file: str, defines: Defines, constants: Mapping[str, int]
@@ -457,22 +459,23 @@ def _vector(weight: Weight, n: int) -> tuple[ps.Array, int]:
     return weight.pieces[0].words, weight.pieces[0].first
 
 
-def _check_rows(what: str, count: int, *arrays: ps.Array) -> None:
-    """Each must hold `count` rows, or a kernel would leave its array."""
+def _check_rows(what: str, count: int, width: int, *arrays: ps.Array) -> None:
+    """Each must hold `count` rows of `width`, or a kernel would leave its array."""
     if count < 1:
         raise ps.InvalidValue(f"{what}: count={count}; at least one token is wanted")
     for array in arrays:
-        if array.ndim != 2 or array.shape[0] < count:
+        if array.ndim != 2 or array.shape[0] < count or array.shape[1] != width:
             raise ps.ShapeMismatch(
-                f"{what}: {array.name!r} has shape {array.shape}; wanted are {count} rows"
+                f"{what}: {array.name!r} has shape {array.shape}; wanted are {count} rows of "
+                f"{width}"
             )
 
 
-def _every() -> list[Made]:
-    """All variants, for Qwen3-0.6B."""
+def layer_kernels(subgroup_size: int = 64) -> list[Made]:
+    """Every variant of every kernel here, in the shapes of Qwen3-0.6B; for GPUs of that kind."""
     found: list[Made] = []
     for shared in (False, True):
-        traits = Traits(shared, 8 if not shared else 32, False, not shared, True, 2)
+        traits = Traits(shared, subgroup_size if shared else 8, False, not shared, True, 2)
         single = [None] if shared else [None, 1024]
         found += [rmsnorm(traits, kind, n) for kind in _VECTOR_KINDS for n in single]
         found += [swiglu(traits, 3 * n if n else None) for n in single]
@@ -497,7 +500,3 @@ def _every() -> list[Made]:
     found.append(("remember", "remember", dict(STATE), {"local_size_x": 64}))
     found.append(("advance", "advance", dict(STATE), {}))
     return found
-
-
-#: Every variant of every kernel here: name, file in `shaders/`, defines, constants.
-KERNELS = _every()

@@ -277,11 +277,11 @@ class Shape:
 _LONE = ("sample_greedy", "sample_begin", "sample_seek", "sample_draw")
 
 
-def _every() -> list[Made]:
-    """All variants, for the vocabulary of Qwen3, and one of an odd size."""
+def sampling_kernels(subgroup_size: int = 64) -> list[Made]:
+    """Every variant of every kernel here, for the vocabulary of Qwen3 and one of an odd size."""
     found: list[Made] = []
     for shared in (False, True):
-        traits = Traits(shared, 32 if shared else 8, False, not shared, True, 2)
+        traits = Traits(shared, subgroup_size if shared else 8, False, not shared, True, 2)
         for vocabulary in (151_936, 50_257):
             shape = Shape.of(traits, vocabulary)
             files = (
@@ -298,7 +298,3 @@ def _every() -> list[Made]:
             found += [shape.make(f"sample_{file}") for file in files]
             found.append(shape.make("sample_gather", narrow=True))
     return found
-
-
-#: Every variant of every kernel here: name, file in `shaders/`, defines, constants.
-KERNELS = _every()

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.llm import layers, sampling
+from penstock.llm.layers import layer_kernels
+from penstock.llm.sampling import sampling_kernels
 
 DIRECTORY = Path(__file__).parent / "shaders"
 
@@ -20,9 +21,12 @@ class Variant(NamedTuple):
     constants: Mapping[str, int]
 
 
-def every_kernel() -> list[Variant]:
-    """All kernels, for the shapes of Qwen3-0.6B where shapes are compiled in."""
-    found = [*layers.KERNELS, *sampling.KERNELS]
+def every_kernel(subgroup_size: int = 64) -> list[Variant]:
+    """All kernels, for the shapes of Qwen3-0.6B where shapes are compiled in.
+
+    Variants for GPUs are for subgroups of that size.
+    """
+    found = [*layer_kernels(subgroup_size), *sampling_kernels(subgroup_size)]
     return [
         Variant(name, DIRECTORY / f"{file}.comp", defines, constants)
         for name, file, defines, constants in found
