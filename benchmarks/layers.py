@@ -153,7 +153,9 @@ class _Bench:
         cache = Cache.new(self.device, context, KV_HEADS, HEAD_SIZE, cache_type=kind)
         for plane, values in ((cache.keys, k), (cache.values, v)):
             flat = values.reshape(context, -1)
-            plane.write(flat if kind == "f32" else flat.astype(np.float16).view(np.uint32))
+            plane[:context].write(
+                flat if kind == "f32" else flat.astype(np.float16).view(np.uint32)
+            )
         q = self._normal(count, HEADS * HEAD_SIZE)
         position = context - count
         state = self.device.array(np.array([position, 0, 0, 0], np.uint32))

@@ -281,7 +281,9 @@ def sampling_kernels(subgroup_size: int = 64) -> list[Made]:
     """Every variant of every kernel here, for the vocabulary of Qwen3 and one of an odd size."""
     found: list[Made] = []
     for shared in (False, True):
-        traits = Traits(shared, subgroup_size if shared else 8, False, not shared, True, 2)
+        traits = Traits(
+            shared, subgroup_size if shared else 8, False, not shared, True, not shared, 2
+        )
         for vocabulary in (151_936, 50_257):
             shape = Shape.of(traits, vocabulary)
             files = (
