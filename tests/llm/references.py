@@ -74,7 +74,7 @@ def attention(q: Host, keys: Host, values: Host, position: int) -> Host:
 
 def plane(cache: Cache, array: ps.Array) -> Host:
     """A plane of a cache as numbers, (context, kv_heads, head_size)."""
-    data = array.numpy()
+    data = array[: cache.context].numpy()
     if cache.halves:
         data = data.view(np.float16)
     return data.reshape(cache.context, cache.kv_heads, cache.head_size).astype(np.float32)
@@ -84,9 +84,8 @@ def fill(cache: Cache, array: ps.Array, values: Host) -> Host:
     """Write numbers to a plane; returns those that it then holds."""
     flat = values.reshape(cache.context, -1)
     if cache.halves:
-        array.write(np.ascontiguousarray(flat.astype(np.float16)).view(np.uint32))
-    else:
-        array.write(flat.astype(np.float32))
+        flat = np.ascontiguousarray(flat.astype(np.float16)).view(np.uint32)
+    array[: cache.context].write(flat)
     return plane(cache, array)
 
 

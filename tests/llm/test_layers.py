@@ -185,6 +185,16 @@ def test_history_holds_what_was_read(dev: ps.Device) -> None:
     [
         (lambda x, la: la.swiglu(x, x, x, count=4), ps.ShapeMismatch, "4 rows"),
         (lambda x, la: la.swiglu(x, x, x, count=0), ps.InvalidValue, "count=0"),
+        (
+            lambda x, la: la.swiglu(x, x, la.device.zeros((3, 15)), count=1),
+            ps.ShapeMismatch,
+            "1 rows of 16",
+        ),
+        (
+            lambda x, la: la.rope_store(x, x, x, x, Cache.new(la.device, 4, 1, 8), x, x, count=1),
+            ps.ShapeMismatch,
+            "1 rows of 8",
+        ),
         (lambda x, la: Cache.new(la.device, 4, 1, 7), ps.Unsupported, "heads of 7"),
         (lambda x, la: Cache.new(la.device, 4, 1, 8, cache_type="q8"), ps.InvalidValue, "'q8'"),
         (lambda x, la: Layers(la.device, variant="tpu"), ps.InvalidValue, "'tpu'"),

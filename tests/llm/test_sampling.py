@@ -12,7 +12,6 @@ from penstock.llm.progress import Progress
 from penstock.llm.sampling import Sampler, Sampling
 from tests.llm.references import Host
 
-Devices = list[ps.Device]
 _made: dict[tuple[int, int, str], Drawer] = {}
 
 
@@ -68,7 +67,7 @@ def distribution(logits: Host, settings: Sampling) -> Host:
     return found
 
 
-@pytest.mark.parametrize("vocabulary", [2, 3, 1000, 151_936])
+@pytest.mark.parametrize("vocabulary", [2, 7, 1000, 300_001])
 def test_greedy_takes_the_highest(dev: ps.Device, vocabulary: int) -> None:
     logits = random_logits(vocabulary)
     for at in (0, vocabulary // 2, vocabulary - 1):
@@ -93,6 +92,8 @@ SETTINGS = [
     {"top_k": 1},
     {"top_k": 7},
     {"top_k": 5000},  # more than there are
+    {"top_k": 500, "temperature": 0.1, "top_p": 0.99},  # more than have any weight
+    {"top_k": 600, "temperature": 9.0, "min_p": 0.5},
     {"top_p": 0.9},
     {"top_p": 0.0},
     {"top_p": 0.3, "temperature": 3.0},
@@ -110,7 +111,7 @@ def test_tokens_come_as_often_as_they_should(
 ) -> None:
     """Exactly the kept tokens are drawn; chi-square of their numbers, which the seed fixes."""
     logits = random_logits(vocabulary)
-    times = 400
+    times = 250
     found = drawer(dev, vocabulary).draw(logits, times, seed=5, **settings)
     expected = distribution(logits, Sampling(**settings)) * times
     assert (expected[found] > 0).all()
@@ -125,16 +126,18 @@ def test_tokens_come_as_often_as_they_should(
     assert chi_square <= freedom + 4 * np.sqrt(2 * freedom) + 1e-9
 
 
-@pytest.mark.parametrize("vocabulary", [1000, 4099, 151_936])
-def test_support_is_exact(dev: ps.Device, variant: str, vocabulary: int) -> None:
+@pytest.mark.parametrize(
+    ("vocabulary", "variant"), [(1000, "cpu"), (1000, "gpu"), (300_001, "cpu")]
+)
+def test_support_is_exact(dev: ps.Device, vocabulary: int, variant: str) -> None:
     """With kept tokens that are almost as likely, many draws see all of them and no other."""
     logits = -(random_logits(vocabulary) ** 2) / 1e3
-    top = 12
+    top = 8
     best = np.lexsort((np.arange(vocabulary), -logits))[:top]
     share = float(distribution(logits, Sampling())[best].sum())
     # A little less than the sum, so that rounding cannot decide.
     for settings in ({"top_k": top}, {"top_p": share * (1 - 0.3 / top)}):
-        found = drawer(dev, vocabulary, variant).draw(logits, 150, seed=3, **settings)
+        found = drawer(dev, vocabulary, variant).draw(logits, 60, seed=3, **settings)
         assert sorted(set(found.tolist())) == sorted(best.tolist())
 
 
@@ -142,37 +145,29 @@ def test_equal_logits_at_the_cut_are_kept_by_id(dev: ps.Device, variant: str) ->
     logits = np.zeros(1000, np.float32)
     logits[500:504] = 1
     draw = drawer(dev, 1000, variant).draw
-    assert set(draw(logits, 200, top_k=6)) == {0, 1, 500, 501, 502, 503}
+    assert set(draw(logits, 60, top_k=6)) == {0, 1, 500, 501, 502, 503}
     logits = np.full(1000, -100, np.float32)
     logits[[10, 20, 900, 999]] = 3
-    assert set(draw(logits, 100, top_p=0.5)) == {10, 20}  # exactly half
-    assert set(draw(logits, 100, top_p=0.501)) == {10, 20, 900}
-    assert set(draw(logits, 100, top_k=3, top_p=0.5)) == {10, 20}  # a share of what top-k keeps
+    assert set(draw(logits, 40, top_p=0.5)) == {10, 20}  # exactly half
+    assert set(draw(logits, 40, top_p=0.501)) == {10, 20, 900}
+    assert set(draw(logits, 40, top_k=3, top_p=0.5)) == {10, 20}  # a share of what top-k keeps
 
 
-def test_top_p_over_a_flat_vocabulary(dev: ps.Device, variant: str) -> None:
+def test_top_p_over_a_flat_vocabulary(dev: ps.Device) -> None:
     logits = np.zeros(1000, np.float32)
-    found = drawer(dev, 1000, variant).draw(logits, 400, top_p=0.25)
-    assert found.max() < 250
-    assert len(set(found.tolist())) > 150
+    found = drawer(dev, 1000).draw(logits, 200, top_p=0.25)
+    assert 240 < found.max() < 250
+    assert len(set(found.tolist())) > 120
 
 
-def test_same_seed_gives_the_same_text_on_every_device(
-    dev: ps.Device, _shared_devices: dict[object, ps.Device]
-) -> None:
+def test_same_seed_gives_the_same_text_on_every_device(dev: ps.Device, variant: str) -> None:
+    """The text is that of Philox and the distribution, whatever the device."""
     logits = random_logits(1000)
     settings: dict[str, Any] = {"temperature": 1.3, "top_p": 0.99, "top_k": 500, "seed": 2**40 + 7}
-    texts = [
-        drawer(device, 1000, variant).draw(logits, 300, **settings).tolist()
-        for device in {dev, *_shared_devices.values()}
-        for variant in ("cpu", "gpu")
-        if not device.closed and "subgroupShuffle" in device.info.features
-    ]
-    assert all(text == texts[0] for text in texts)
-    # As Philox and exact weights give it, by hand.
-    assert texts[0][:8] == [_by_hand(logits, position, settings) for position in range(1, 9)]
-    other = drawer(dev, 1000).draw(logits, 300, **(settings | {"seed": 2**41 + 7})).tolist()
-    assert other != texts[0]
+    found = drawer(dev, 1000, variant).draw(logits, 100, **settings).tolist()
+    assert found == [_by_hand(logits, position, settings) for position in range(1, 101)]
+    other = drawer(dev, 1000, variant).draw(logits, 20, **(settings | {"seed": 2**41 + 7}))
+    assert other.tolist() != found[:20]
 
 
 def _by_hand(logits: Host, position: int, settings: dict[str, Any]) -> int:
@@ -192,7 +187,7 @@ def _philox(position: int, seed: int) -> int:
 
 
 def test_philox_of_the_test_is_that_of_its_authors() -> None:
-    assert _philox(0, 0) == 0xA1F22E3A_6627E8D5 or _philox(0, 0) == 0xE169C58D_6627E8D5
+    assert _philox(0, 0) == 0xE169C58D_6627E8D5
 
 
 def test_position_decides_not_the_step(dev: ps.Device) -> None:
@@ -249,12 +244,12 @@ def test_penalty_keeps_a_text_from_repeating(dev: ps.Device) -> None:
 
 
 ODD = {
-    "all NaN": ([np.nan] * 8, {0}, set(range(8))),
-    "some NaN": ([np.nan, 1, np.nan, 1, -np.inf, np.nan, 0, 1], {1}, {1, 3, 6, 7}),
-    "all -inf": ([-np.inf] * 8, {0}, set(range(8))),
-    "-inf above NaN": ([np.nan, -np.inf, np.nan, -np.inf] + [np.nan] * 4, {1}, {1, 3}),
-    "+inf": ([0, np.inf, 3e38, np.inf, np.nan, -np.inf, 1, 2], {1}, {1, 3}),
-    "largest apart": ([-3e38, 3e38, 3e38, 0, 0, 0, 0, 0], {1}, {1, 2}),
+    "all NaN": ([np.nan] * 7, {0}, set(range(7))),
+    "some NaN": ([np.nan, 1, np.nan, 1, -np.inf, 0, 1], {1}, {1, 3, 5, 6}),
+    "all -inf": ([-np.inf] * 7, {0}, set(range(7))),
+    "-inf above NaN": ([np.nan, -np.inf, np.nan, -np.inf] + [np.nan] * 3, {1}, {1, 3}),
+    "+inf": ([0, np.inf, 3e38, np.inf, np.nan, -np.inf, 1], {1}, {1, 3}),
+    "largest apart": ([-3e38, 3e38, 3e38, 0, 0, 0, 0], {1}, {1, 2}),
 }
 
 
@@ -262,16 +257,16 @@ ODD = {
 def test_odd_logits(dev: ps.Device, name: str) -> None:
     values, greedy, drawn = ODD[name]
     logits = np.array(values, np.float32)
-    made = drawer(dev, 8)
+    made = drawer(dev, 7)
     assert set(made.draw(logits, 3, greedy=True)) == greedy
-    assert set(made.draw(logits, 150, seed=2)) == drawn
-    assert set(made.draw(logits, 150, seed=2, top_k=7, top_p=0.999, min_p=1e-6)) <= drawn
+    assert set(made.draw(logits, 60, seed=2)) == drawn
+    assert set(made.draw(logits, 30, seed=2, top_k=6, top_p=0.999, min_p=1e-6)) <= drawn
 
 
 def test_extreme_temperatures(dev: ps.Device) -> None:
     logits = random_logits(1000)
     assert set(drawer(dev, 1000).draw(logits, 20, temperature=1e-40)) == {logits.argmax()}
-    assert len(set(drawer(dev, 1000).draw(logits, 300, temperature=1e30).tolist())) > 200
+    assert len(set(drawer(dev, 1000).draw(logits, 100, temperature=1e30).tolist())) > 80
 
 
 def test_what_a_step_leaves_behind(dev: ps.Device, variant: str) -> None:

@@ -31,6 +31,7 @@ Defines: TypeAlias = dict[str, str | int | float]
 _SHADERS = Path(__file__).parent / "shaders"
 _VECTOR_KINDS = {"F32": "KIND_F32", "F16": "KIND_F16", "BF16": "KIND_BF16"}
 _MOST_SPLITS = 16
+_WINDOWS = 6  # of each plane in a launch; with a dozen, uniform blocks do not run out
 _GPU_GROUP = 128
 _GPU_GROUPS = 256  # that keep a GPU busy
 
@@ -39,13 +40,16 @@ _GPU_GROUPS = 256  # that keep a GPU busy
 class Cache:
     """The keys and values of one layer, a row for each position of the context.
 
-    A plane is float32, or uint32 words of two float16 each.
+    A plane is float32, or uint32 words of two float16 each. It may have more rows than the context:
+    whole windows of `window` rows, each small enough for a uniform block (0: no row is).
     """
 
     keys: ps.Array
     values: ps.Array
+    context: int
     kv_heads: int
     head_size: int
+    window: int
 
     @classmethod
     def new(
@@ -65,18 +69,25 @@ class Cache:
         if min(context, kv_heads) < 1:
             raise ps.InvalidValue(f"a cache of {context} positions and {kv_heads} heads")
         row = kv_heads * head_size
-        shape = (context, row if cache_type == "f32" else row // 2)
+        words = row if cache_type == "f32" else row // 2
+        window = _window(device, context, 4 * words)
+        rows = -(-context // window) * window if window else context
         dtype = np.float32 if cache_type == "f32" else np.uint32
-        planes = [device.zeros(shape, dtype, name=name) for name in ("keys", "values")]
-        return cls(planes[0], planes[1], kv_heads, head_size)
-
-    @property
-    def context(self) -> int:
-        return self.keys.shape[0]
+        planes = [device.zeros((rows, words), dtype, name=name) for name in ("keys", "values")]
+        return cls(planes[0], planes[1], context, kv_heads, head_size, window)
 
     @property
     def halves(self) -> bool:
         return self.keys.dtype == np.uint32
+
+
+def _window(device: ps.Device, context: int, row: int) -> int:
+    """How many rows of so many bytes a window has: whole blocks of lanes that can be bound."""
+    limits = {name: limit for name, limit in device.info.limits.items() if isinstance(limit, int)}
+    alignment = limits["uniform_alignment"]
+    step = math.lcm(limits["subgroup_size"], alignment // math.gcd(alignment, row))
+    most = limits["uniform_range"] // row // step * step
+    return min(most, -(-context // _WINDOWS // step) * step)
 
 
 def rope_angles(
@@ -113,9 +124,10 @@ class Layers:
         """y[:count] = the rows of x from `first` on, each divided by its root mean square."""
         n = x.shape[-1]
         words, offset = _vector(weight, n)
-        _check_rows("rmsnorm", count, x[first:], y)
+        _check_rows("rmsnorm", count, n, x[first:], y)
         small = self._small(count, x[first : first + 1])
-        parts = 1 if self.traits.shared else min(4, -(-n // 256)) if count < 8 else 1
+        # A few rows alone would not give every core something to do.
+        parts = min(4, -(-n // 256)) if count < 8 and not self.traits.shared else 1
         kernel = self._kernel(*rmsnorm(self.traits, weight.kind, n if small else None))
         kernel(
             x=x[first : first + 1] if small else x, words=words, y=y, n=n,
@@ -124,7 +136,7 @@ class Layers:
 
     def swiglu(self, gate: ps.Array, up: ps.Array, y: ps.Array, *, count: int) -> None:
         """y[:count] = silu(gate[:count]) * up[:count]."""
-        _check_rows("swiglu", count, gate, up, y)
+        _check_rows("swiglu", count, gate.shape[-1], gate, up, y)
         n = count * gate.shape[-1]
         small = self._small(count, gate[:1], up[:1])
         kernel = self._kernel(*swiglu(self.traits, n if small else None))
@@ -157,8 +169,9 @@ class Layers:
         `angles` is what `rope_angles` gives; its pairs say how much of a head is rotated. With
         `q_norm` and `k_norm` each head is normalised first.
         """
-        _check_rows("rope_store", count, q, k, v, q_out)
         shape = _Shape.of(q, cache)
+        _check_rows("rope_store", count, q.shape[-1], q, q_out)
+        _check_rows("rope_store", count, shape.kv_heads * shape.head_size, k, v)
         if angles.shape[0] < cache.context or not 2 <= angles.shape[1] * 2 <= cache.head_size:
             raise ps.ShapeMismatch(
                 f"rope_store: angles of shape {angles.shape}; a context of {cache.context} and "
@@ -193,9 +206,12 @@ class Layers:
         self, q: ps.Array, cache: Cache, state: ps.Array, y: ps.Array, *, count: int
     ) -> None:
         """y[:count] = causal attention of the rotated queries over the cache, own rows included."""
-        _check_rows("attention", count, q, y)
         shape = _Shape.of(q, cache)
-        most = count if self.traits.shared else self._tokens_each(q, y)
+        _check_rows("attention", count, q.shape[-1], q, y)
+        if self._through_windows(shape, cache, count) and self._fits(q[:1]):
+            self._attend_windows(shape, q, cache, state, y)
+            return
+        most = count if self.traits.shared else self._tokens_each(q)
         for first in range(0, count, most):
             self._attend(shape, q, cache, state, y, first, min(most, count - first))
 
@@ -246,25 +262,61 @@ class Layers:
             join = self._kernel(*attention_join(traits, shape.head_size, cut.splits))
             join(parts=parts, ends=ends, y=to, n=n, threads=n)
 
-    def _tokens_each(self, q: ps.Array, y: ps.Array) -> int:
+    def _through_windows(self, shape: _Shape, cache: Cache, count: int) -> bool:
+        """Whether the cache is read through uniform blocks: for one token, in whole words of 16."""
+        whole = shape.head_size % (8 if shape.halves else 4) == 0
+        return (
+            count == 1
+            and self.traits.windows
+            and self._splits is None
+            and whole
+            and cache.window > 0
+        )
+
+    def _attend_windows(
+        self, shape: _Shape, q: ps.Array, cache: Cache, state: ps.Array, y: ps.Array
+    ) -> None:
+        """A launch for every so many windows; those behind the position have nothing to do."""
+        traits = self.traits
+        rows = cache.window
+        shares = -(-cache.context // (_WINDOWS * rows))
+        cut = Cut.of(traits, shape, cache, 1, shares)
+        parts, ends = self._parts(shape.heads, shares, shape.head_size)
+        kernel = self._kernel(*attention_windows(traits, shape, cut, rows))
+        for share in range(shares):
+            first = share * _WINDOWS * rows
+            windows: dict[str, Any] = {}
+            for number in range(_WINDOWS):
+                at = first + number * rows
+                if at >= cache.keys.shape[0]:
+                    at = 0  # not looked at
+                windows[f"keys{number}"] = cache.keys[at : at + rows]
+                windows[f"values{number}"] = cache.values[at : at + rows]
+            kernel(
+                q=q[:1], state=state, parts=parts, ends=ends, first=first, share=share,
+                context=cache.context, groups=shape.heads // cut.heads, **windows,
+            )  # fmt: skip
+        ends = ends[: shape.heads * shares * 2]
+        small = ends.size if self._fits(ends) else None
+        join = self._kernel(*attention_join(traits, shape.head_size, shares, small))
+        n = shape.heads * shape.head_size
+        join(parts=parts, ends=ends, y=y, n=n, threads=n)
+
+    def _tokens_each(self, q: ps.Array) -> int:
         """How many queries fit a uniform block, and begin where the device can bind them."""
-        limits = self.device.info.limits
         row = q.nbytes // q.shape[0]
-        most = int(limits["uniform_range"]) // row  # type: ignore[arg-type]
-        alignment = max(int(limits[f"{k}_alignment"]) for k in ("uniform", "binding"))  # type: ignore[arg-type]
+        most = self._limit("uniform_range") // row
+        alignment = max(self._limit("uniform_alignment"), self._limit("binding_alignment"))
         step = alignment // math.gcd(alignment, row)
         return most // step * step or q.shape[0]
 
     def _parts(self, queries: int, splits: int, head_size: int) -> tuple[ps.Array, ps.Array]:
         """Room for what the shares give; all layers use the same, one after the other."""
+        sizes = (queries * splits * head_size, queries * splits * 2)
         found = self._scratch.get(splits)
-        if found is None or found[0].size < queries * splits * head_size:
-            parts = self.device.empty(queries * splits * head_size, name="parts")
-            ends = self.device.empty(max(queries * splits * 2, 2), name="ends")
+        if found is None or found[0].size < sizes[0] or found[1].size < sizes[1]:
+            parts, ends = (self.device.empty(n, name="attention's parts") for n in sizes)
             found = self._scratch[splits] = parts, ends
-        elif found[1].size < queries * splits * 2:
-            ends = self.device.empty(queries * splits * 2, name="ends")
-            found = self._scratch[splits] = found[0], ends
         return found
 
     def _small(self, count: int, *arrays: ps.Array) -> bool:
@@ -272,12 +324,16 @@ class Layers:
         return count == 1 and all(self._fits(array) for array in arrays)
 
     def _fits(self, array: ps.Array) -> bool:
-        limits = self.device.info.limits
         return (
             self.traits.small
-            and array.nbytes <= int(limits["uniform_range"])  # type: ignore[arg-type]
-            and array.region.lo % int(limits["uniform_alignment"]) == 0  # type: ignore[arg-type]
+            and array.nbytes <= self._limit("uniform_range")
+            and array.region.lo % self._limit("uniform_alignment") == 0
         )
+
+    def _limit(self, name: str) -> int:
+        value = self.device.info.limits[name]
+        assert isinstance(value, int)
+        return value
 
     def _kernel(
         self, name: str, file: str, defines: Defines, constants: Mapping[str, int]
@@ -300,6 +356,7 @@ class Traits:
     plain: bool  # no subgroup arithmetic
     small: bool  # uniform blocks of floats, for what fits
     wide: bool  # 64-bit integers
+    windows: bool  # the cache is read through uniform blocks, too
     cores: int
 
     @classmethod
@@ -318,6 +375,8 @@ class Traits:
             plain="subgroupArithmetic" not in features,
             small=wanted == "cpu" and "scalarBlockLayout" in features,
             wide="shaderInt64" in features,
+            # SwiftShader takes minutes to compile what does that.
+            windows=wanted == "cpu" and "scalarBlockLayout" in features and "llvmpipe" in info.name,
             cores=os.cpu_count() or 1,
         )
 
@@ -429,6 +488,15 @@ def attention_lanes(traits: Traits, shape: _Shape, cut: Cut, small: int | None) 
     return "attention", "attention_lanes", defines, {}
 
 
+def attention_windows(traits: Traits, shape: _Shape, cut: Cut, rows: int) -> Made:
+    defines = shape.defines(traits) | {
+        "LANES": traits.lanes, "HEADS_EACH": cut.heads, "SPLITS": cut.splits,
+        "WINDOW_ROWS": rows, "SCALE": shape.head_size**-0.5,
+    }  # fmt: skip
+    defines.pop("WIDE", None)  # a load takes 16 bytes
+    return "attention", "attention_windows", defines, {}
+
+
 def attention_shared(traits: Traits, shape: _Shape, splits: int) -> Made:
     defines = shape.defines(traits) | {
         "SIZE": _GPU_GROUP, "SPLITS": splits, "SCALE": shape.head_size**-0.5,
@@ -438,9 +506,12 @@ def attention_shared(traits: Traits, shape: _Shape, splits: int) -> Made:
     return "attention", "attention_shared", defines, {}
 
 
-def attention_join(traits: Traits, head_size: int, splits: int) -> Made:
+def attention_join(traits: Traits, head_size: int, splits: int, small: int | None = None) -> Made:
     _, constants = traits.group(64)
-    return "attention_join", "attention_join", {"HEAD_SIZE": head_size, "SPLITS": splits}, constants
+    defines: Defines = {"HEAD_SIZE": head_size, "SPLITS": splits}
+    if small:
+        defines["SMALL"] = small
+    return "attention_join", "attention_join", defines, constants
 
 
 def _vector(weight: Weight, n: int) -> tuple[ps.Array, int]:
@@ -457,22 +528,25 @@ def _vector(weight: Weight, n: int) -> tuple[ps.Array, int]:
     return weight.pieces[0].words, weight.pieces[0].first
 
 
-def _check_rows(what: str, count: int, *arrays: ps.Array) -> None:
-    """Each must hold `count` rows, or a kernel would leave its array."""
+def _check_rows(what: str, count: int, width: int, *arrays: ps.Array) -> None:
+    """Each must hold `count` rows of `width`, or a kernel would leave its array."""
     if count < 1:
         raise ps.InvalidValue(f"{what}: count={count}; at least one token is wanted")
     for array in arrays:
-        if array.ndim != 2 or array.shape[0] < count:
+        if array.ndim != 2 or array.shape[0] < count or array.shape[1] != width:
             raise ps.ShapeMismatch(
-                f"{what}: {array.name!r} has shape {array.shape}; wanted are {count} rows"
+                f"{what}: {array.name!r} has shape {array.shape}; wanted are {count} rows of "
+                f"{width}"
             )
 
 
-def _every() -> list[Made]:
-    """All variants, for Qwen3-0.6B."""
+def layer_kernels(subgroup_size: int = 64) -> list[Made]:
+    """Every variant of every kernel here, in the shapes of Qwen3-0.6B; for GPUs of that kind."""
     found: list[Made] = []
     for shared in (False, True):
-        traits = Traits(shared, 8 if not shared else 32, False, not shared, True, 2)
+        traits = Traits(
+            shared, subgroup_size if shared else 8, False, not shared, True, not shared, 2
+        )
         single = [None] if shared else [None, 1024]
         found += [rmsnorm(traits, kind, n) for kind in _VECTOR_KINDS for n in single]
         found += [swiglu(traits, 3 * n if n else None) for n in single]
@@ -480,8 +554,12 @@ def _every() -> list[Made]:
             shape = _Shape(16, 8, 128, halves)
             found += [
                 rope_store(traits, shape, 128, layout, kind, bool(n))
-                for layout in ("halves", "adjacent")
-                for kind in (None, *_VECTOR_KINDS)
+                for layout, kind in (
+                    ("adjacent", None),
+                    ("halves", None),
+                    ("halves", "F32"),
+                    ("halves", "BF16"),
+                )
                 for n in single
             ]
             if shared:
@@ -489,11 +567,8 @@ def _every() -> list[Made]:
             else:
                 cuts = (Cut(1, 2, 1), Cut(1, 2, 4), Cut(4, 2, 1))
                 found += [attention_lanes(traits, shape, c, 2048 * c.tokens) for c in cuts]
+                found.append(attention_windows(traits, shape, Cut(1, 2, 6), 32 if halves else 16))
         found.append(attention_join(traits, 128, 4))
     found.append(("remember", "remember", dict(STATE), {"local_size_x": 64}))
     found.append(("advance", "advance", dict(STATE), {}))
     return found
-
-
-#: Every variant of every kernel here: name, file in `shaders/`, defines, constants.
-KERNELS = _every()

@@ -10,10 +10,10 @@ The same logits, settings, seed and position give the same token on every device
 integers, and the random number is made from seed and position alone. Settings live in device
 memory, so that a recorded step needs no recording anew when they change.
 
-Nothing is sorted. Logits have an order that shows in their bits. A histogram by the first bits says
-where the last token that is kept lies; only what is not below that is looked at further. There is
-no limit to top-k, and top-p over everything is exact. Tokens with less than 2^-30 of the highest
-probability are never drawn.
+Nothing is sorted. Logits have an order that shows in their bits. Histograms by the first bits, then
+the next, say where the last token that is kept lies; and what cannot be kept is left out early.
+There is no limit to top-k, and top-p over everything is exact. Tokens with less than 2^-30 of the
+highest probability are never drawn.
 
 NaN counts as the lowest logit and is drawn only if there is nothing else; infinite logits share
 the draw among themselves.
@@ -42,12 +42,11 @@ SETTINGS = {
 _SETTINGS_WORDS = 9  # the seed has two
 
 #: The words of the control block, and of a cursor in it.
-CONTROL = {"PEAK": 0, "BY_NUMBER": 1, "BY_WEIGHT": 8}
-CURSOR = {"DEPTH": 0, "KEY": 1, "LEFT": 2, "ABOVE": 4, "TIES": 6}
+CONTROL = {"PEAK": 0, "FLOOR": 1, "BY_NUMBER": 2, "BY_WEIGHT": 9}
+CURSOR = {"DEPTH": 0, "KEY": 1, "LEFT": 2, "ABOVE": 4, "TIES": 6, "CURSOR_WORDS": 7}
 _CONTROL_WORDS = 16
 
 _BINS = 2048
-_REGIONS = 6  # of histograms: of everything, two for top-k, three for top-p
 _MOST = 1 << 24  # tokens, so that no sum of weights overflows
 
 
@@ -137,7 +136,7 @@ class Sampler:
         self._sizes = self._words("sizes", blocks)
         self._keys = self._words("keys", blocks, span)
         self._ids = self._words("ids", blocks, span)
-        self._histograms = self._words("histograms", _REGIONS, self._shape.copies, _BINS, 3)
+        self._histograms = self._words("histograms", len(_SEARCHES), self._shape.copies, _BINS, 3)
         self.set(settings or Sampling())
 
     def set(self, settings: Sampling) -> None:
@@ -186,24 +185,25 @@ class Sampler:
 
     def _find_cut(self, logits: ps.Array) -> None:
         """Where the tokens that are kept end, digit by digit of their keys."""
-        common: dict[str, Any] = {"settings": self._settings, "histograms": self._histograms}
+        control: dict[str, Any] = {"settings": self._settings, "control": self._control}
+        gathered: dict[str, Any] = {"keys": self._keys, "sizes": self._sizes}
+        everything: dict[str, Any] = {"control": self._control, "ids": self._ids, **gathered}
+        self._launch("sample_begin", peaks=self._peaks, **control)
+        self._launch("sample_gather", logits=logits, **everything)
         self._histograms.fill(0)
-        self._launch("sample_count", logits=logits, peaks=self._peaks, **common)
-        seek: dict[str, Any] = common | {"control": self._control}
-        self._launch("sample_seek", "", peaks=self._peaks, **seek)
-        self._launch(
-            "sample_gather", logits=logits, control=self._control, keys=self._keys, ids=self._ids,
-            sizes=self._sizes,
-        )  # fmt: skip
-        for stage in list(_STAGES)[1:]:
-            self._launch("sample_recount", stage, keys=self._keys, sizes=self._sizes, **seek)
-            self._launch("sample_seek", stage, **seek)
+        for region, (cursor, digit) in enumerate(_SEARCHES):
+            if region == _NARROWED:
+                self._launch("sample_gather", narrow=True, **everything)
+            there: dict[str, Any] = {"histograms": self._histograms, "region": region, **control}
+            at = CONTROL[cursor]
+            self._launch("sample_recount", cursor=at, digit=digit, **gathered, **there)
+            self._launch("sample_seek", by=at, digit=digit, **there)
 
-    def _launch(self, file: str, stage: str | None = None, **arguments: Any) -> None:
-        kernel = self._kernels.get((file, stage))
+    def _launch(self, file: str, *, narrow: bool = False, **arguments: Any) -> None:
+        kernel = self._kernels.get((file, narrow))
         if kernel is None:
-            name, _, defines, constants = self._shape.make(file, stage)
-            kernel = self._kernels[file, stage] = self.device.kernel(
+            name, _, defines, constants = self._shape.make(file, narrow)
+            kernel = self._kernels[file, narrow] = self.device.kernel(
                 _SHADERS / f"{file}.comp", name=name, defines=defines, constants=constants
             )
         kernel(groups=self._shape.groups(file, kernel.local_size[0]), **arguments)
@@ -212,16 +212,13 @@ class Sampler:
         return self.device.zeros(shape, np.uint32, name=name)
 
 
-#: The searches for the end of what is kept, by name: cursor, digit and region of the histogram.
-#: The first, without a name, begins them, with the histogram of all tokens.
-_STAGES = {
-    "": ("", 0, 0),
-    "top-k, second digit": ("BY_NUMBER", 1, 1),
-    "top-k, third digit": ("BY_NUMBER", 2, 2),
-    "top-p, first digit": ("BY_WEIGHT", 0, 3),
-    "top-p, second digit": ("BY_WEIGHT", 1, 4),
-    "top-p, third digit": ("BY_WEIGHT", 2, 5),
-}
+#: How the end of what is kept is searched for: by which cursor, for which digit. That of top-p has
+#: its first digit early without top-k, and else late.
+_SEARCHES = (
+    ("BY_NUMBER", 0), ("BY_WEIGHT", 0), ("BY_NUMBER", 1), ("BY_NUMBER", 2), ("BY_WEIGHT", 0),
+    ("BY_WEIGHT", 1), ("BY_WEIGHT", 2),
+)  # fmt: skip
+_NARROWED = 2  # so many searches are made before only what is above the first digit is looked at
 
 
 @dataclass(frozen=True)
@@ -232,7 +229,6 @@ class Shape:
     blocks: int  # of consecutive ids, one for each invocation
     span: int  # ids of a block
     copies: int  # of histograms
-    counters: int  # workgroups that count in them
     lanes: int  # of a subgroup
     size: int  # invocations of other workgroups
     wide: bool  # logits are loaded two at a time
@@ -241,22 +237,22 @@ class Shape:
     def of(cls, traits: Traits, vocabulary: int) -> Shape:
         wide = traits.wide and vocabulary % 2 == 0
         blocks = 1024 if traits.shared else 512
-        span = -(-vocabulary // blocks)
+        span = max(16, -(-vocabulary // blocks))
         span += wide and span % 2
-        # On a CPU driver a workgroup is one thread's, and a copy for each spares them contention.
+        # On a CPU driver a workgroup is one thread's, and a copy for each spares them contention:
+        # what counts are just as many.
         copies = 4 if traits.shared else max(4, min(16, 2 * traits.cores))
         return cls(
             vocabulary=vocabulary,
             blocks=-(-vocabulary // span),
             span=span,
             copies=copies,
-            counters=256 if traits.shared else copies,
             lanes=traits.lanes,
             size=64 if traits.shared else traits.lanes,
             wide=wide,
         )
 
-    def make(self, file: str, stage: str | None = None) -> Made:
+    def make(self, file: str, narrow: bool = False) -> Made:
         """What a kernel is compiled with."""
         defines: Defines = {
             **STATE, **SETTINGS, **CONTROL, **CURSOR, "VOCABULARY": self.vocabulary,
@@ -264,39 +260,43 @@ class Shape:
         }  # fmt: skip
         if self.wide:
             defines["WIDE"] = 1
-        if stage is not None:
-            cursor, digit, region = _STAGES[stage]
-            defines |= {"REGION": region}
-            defines |= {"CURSOR": cursor, "DIGIT": digit} if cursor else {"BEGIN": 1}
+        if narrow:
+            defines["NARROW"] = 1
         size = self.lanes if file in _LONE else self.size
-        name = f"{file}, {stage}" if stage else file
-        return name, file, defines, {"local_size_x": size}
+        return file, file, defines, {"local_size_x": size}
 
     def groups(self, file: str, size: int) -> int:
         if file in _LONE or file == "sample_penalise":
             return 1
-        if file == "sample_count":
-            return self.counters
+        if file == "sample_recount" and self.size == self.lanes:
+            return self.copies
         return -(-self.blocks // size)
 
 
 #: Kernels of a single subgroup.
-_LONE = ("sample_greedy", "sample_seek", "sample_draw")
+_LONE = ("sample_greedy", "sample_begin", "sample_seek", "sample_draw")
 
 
-def _every() -> list[Made]:
-    """All variants, for the vocabulary of Qwen3, and one of an odd size."""
+def sampling_kernels(subgroup_size: int = 64) -> list[Made]:
+    """Every variant of every kernel here, for the vocabulary of Qwen3 and one of an odd size."""
     found: list[Made] = []
     for shared in (False, True):
-        traits = Traits(shared, 32 if shared else 8, False, not shared, True, 2)
+        traits = Traits(
+            shared, subgroup_size if shared else 8, False, not shared, True, not shared, 2
+        )
         for vocabulary in (151_936, 50_257):
             shape = Shape.of(traits, vocabulary)
-            plain = ("penalise", "peaks", "greedy", "count", "gather", "sums", "draw")
-            found += [shape.make(f"sample_{file}") for file in plain]
-            found += [shape.make("sample_seek", stage) for stage in _STAGES]
-            found += [shape.make("sample_recount", stage) for stage in list(_STAGES)[1:]]
+            files = (
+                "penalise",
+                "peaks",
+                "greedy",
+                "begin",
+                "gather",
+                "recount",
+                "seek",
+                "sums",
+                "draw",
+            )
+            found += [shape.make(f"sample_{file}") for file in files]
+            found.append(shape.make("sample_gather", narrow=True))
     return found
-
-
-#: Every variant of every kernel here: name, file in `shaders/`, defines, constants.
-KERNELS = _every()

@@ -2,15 +2,18 @@
 //
 //   parts   float32 (queries, SPLITS, HEAD_SIZE): sums of values, weighted relative to the share's
 //           highest score; not written where the share had no rows
-//   ends    float32 (queries, SPLITS, 2): that highest score, and the sum of the weights (0: no rows)
+//   ends    float32 (queries, SPLITS, 2): that highest score, and the sum of the weights (0: no rows).
+//           SMALL: so many floats are bound
 //   y       float32 (queries, HEAD_SIZE)
 //
 // An invocation for each element of y.
 
 layout(local_size_x_id = 0) in;
 
+#include "input.glsl"
+
 layout(binding = 0) readonly buffer Parts { float parts[]; };
-layout(binding = 1) readonly buffer Ends { float ends[]; };
+INPUT(1, Ends, ends, SMALL);
 layout(binding = 2) writeonly buffer Y { float y[]; };
 layout(push_constant) uniform Arguments { uint n; };
 

@@ -1,9 +1,11 @@
-// Collects the tokens that can still be kept: those not below the first digit of the cursor that
-// was begun first. All that follows looks at them alone.
+// Collects the tokens that can still be kept. All that follows looks at them alone.
 //
-//   logits, control   see sampling.glsl
+//   logits, control   see sampling.glsl; with NARROW keys and ids take the place of logits
 //   keys, ids         uint32 (BLOCKS, SPAN): of each block its tokens, in the order of ids
 //   sizes             uint32 (BLOCKS): how many
+//
+// First those not below the floor; with NARROW, when a cursor knows its first digit, of these those not
+// below that, in place.
 //
 // An invocation for each block.
 
@@ -11,19 +13,31 @@ layout(local_size_x_id = 0) in;
 
 #include "sampling.glsl"
 
+#ifndef NARROW
 LOGITS(0)
+#endif
 layout(binding = 1) readonly buffer Control { uint control[]; };
-layout(binding = 2) writeonly buffer Keys { uint keys[]; };
-layout(binding = 3) writeonly buffer Ids { uint ids[]; };
-layout(binding = 4) writeonly buffer Sizes { uint sizes[]; };
+layout(binding = 2) buffer Keys { uint keys[]; };
+layout(binding = 3) buffer Ids { uint ids[]; };
+layout(binding = 4) buffer Sizes { uint sizes[]; };
 
 void main() {
     uint block = gl_GlobalInvocationID.x;
     if (block >= BLOCKS) return;
-    uint lowest = 0u;
-    if (control[BY_NUMBER + DEPTH] != 0u) lowest = control[BY_NUMBER + KEY];
-    else if (control[BY_WEIGHT + DEPTH] != 0u) lowest = control[BY_WEIGHT + KEY];
     uint size = 0u;
+#ifdef NARROW
+    uint lowest = max(control[BY_NUMBER + KEY], control[BY_WEIGHT + KEY]), before = sizes[block];
+    if (lowest == 0u) return;
+    for (uint i = 0u; i < before; ++i) {
+        uint key = keys[block * SPAN + i];
+        if (key >= lowest) {
+            keys[block * SPAN + size] = key;
+            ids[block * SPAN + size] = ids[block * SPAN + i];
+            ++size;
+        }
+    }
+#else
+    uint lowest = control[FLOOR];
     for (EVERY_LOAD(at)) {
         float found[EACH];
         load(at, found);
@@ -36,5 +50,6 @@ void main() {
             }
         }
     }
+#endif
     sizes[block] = size;
 }

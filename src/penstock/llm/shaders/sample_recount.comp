@@ -1,10 +1,10 @@
-// Counts the tokens that were gathered, and their weight, by digit DIGIT of their key, if that is
-// the digit that the cursor CURSOR looks for; of tokens that have the digits found already.
+// Counts the tokens that were gathered, and their weight, by digit `digit` of their key, if that is
+// the digit that the cursor looks for; of tokens that have the digits found already.
 //
 //   keys, sizes                     from sample_gather.comp
-//   settings, control, histograms   see sampling.glsl; region REGION, all 0 before
+//   settings, control, histograms   see sampling.glsl; region `region`, all 0 before
 //
-// An invocation for each block.
+// Invocations take every so many-th block. A workgroup counts in the copy that its number says.
 
 layout(local_size_x_id = 0) in;
 
@@ -15,21 +15,25 @@ layout(binding = 1) readonly buffer Sizes { uint sizes[]; };
 layout(binding = 2) readonly buffer Settings { uint settings[]; };
 layout(binding = 3) readonly buffer Control { uint control[]; };
 layout(binding = 4) buffer Histograms { uint histograms[]; };
+layout(push_constant) uniform Arguments { uint cursor; uint digit; uint region; };
 
 void main() {
-    uint block = gl_GlobalInvocationID.x;
-    if (block >= BLOCKS || control[CURSOR + DEPTH] != 1u + DIGIT) return;
-    uint digits = control[CURSOR + KEY], peak = control[PEAK], size = sizes[block];
+    if (control[cursor + DEPTH] != 1u + digit) return;
+    uint digits = control[cursor + KEY], peak = control[PEAK];
     float inverse_temperature = uintBitsToFloat(settings[INVERSE_TEMPERATURE]);
-    uint copy = (REGION * COPIES + gl_WorkGroupID.x % COPIES) * BINS;
-    for (uint i = 0u; i < size; ++i) {
-        uint key = keys[block * SPAN + i];
-        if (begins_with(key, digits, DIGIT)) {
-            uint weight = weight_of(depth_of(key, peak, inverse_temperature));
-            uint bin = (copy + digit_of(key, DIGIT)) * 3u;
-            atomicAdd(histograms[bin], 1u);
-            uint before = atomicAdd(histograms[bin + 1u], weight);
-            if (before + weight < before) atomicAdd(histograms[bin + 2u], 1u);
+    uint copy = (region * COPIES + gl_WorkGroupID.x % COPIES) * BINS;
+    uint step = gl_NumWorkGroups.x * gl_WorkGroupSize.x;
+    for (uint block = gl_GlobalInvocationID.x; block < BLOCKS; block += step) {
+        uint size = sizes[block];
+        for (uint i = 0u; i < size; ++i) {
+            uint key = keys[block * SPAN + i];
+            if (begins_with(key, digits, digit)) {
+                uint weight = weight_of(depth_of(key, peak, inverse_temperature));
+                uint bin = (copy + digit_of(key, digit)) * 3u;
+                if (cursor == BY_NUMBER) atomicAdd(histograms[bin], 1u);  // the other does not ask
+                uint before = atomicAdd(histograms[bin + 1u], weight);
+                if (before + weight < before) atomicAdd(histograms[bin + 2u], 1u);
+            }
         }
     }
 }

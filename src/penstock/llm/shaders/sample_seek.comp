@@ -1,11 +1,9 @@
 // Moves a cursor on by a digit, from the histogram of that digit.
 //
-//   settings, control, histograms   see sampling.glsl; region REGION
-//   peaks                           with BEGIN: from sample_peaks.comp
+//   settings, control, histograms   see sampling.glsl; region `region`
 //
-// BEGIN is for the histogram of all tokens: it sets up the cursors and begins with the first that is
-// wanted. Else CURSOR is moved, if DIGIT is what it looks for; when that of top-k is at its end,
-// what it kept is what top-p takes its share of.
+// The cursor at word `by` is moved, if `digit` is what it looks for. When that of top-k is at its
+// end, what it kept is what top-p takes its share of; without top-k that is everything.
 //
 // One subgroup, whose lanes take neighbouring bins, from the highest on.
 
@@ -17,16 +15,14 @@ layout(local_size_x_id = 0) in;
 layout(binding = 0) readonly buffer Settings { uint settings[]; };
 layout(binding = 1) buffer Control { uint control[]; };
 layout(binding = 2) readonly buffer Histograms { uint histograms[]; };
-#ifdef BEGIN
-layout(binding = 3) readonly buffer Peaks { uint peaks[]; };
-#endif
+layout(push_constant) uniform Arguments { uint by; uint digit; uint region; };
 
 struct Bin { uint tokens; uvec2 weight; };
 
-Bin bin_of(uint digit) {
+Bin bin_of(uint number) {
     Bin bin = Bin(0u, uvec2(0u));
     for (uint copy = 0u; copy < COPIES; ++copy) {
-        uint at = ((REGION * COPIES + copy) * BINS + digit) * 3u;
+        uint at = ((region * COPIES + copy) * BINS + number) * 3u;
         bin.tokens += histograms[at];
         bin.weight = plus(bin.weight, uvec2(histograms[at + 1u], histograms[at + 2u]));
     }
@@ -34,21 +30,21 @@ Bin bin_of(uint digit) {
 }
 
 // What is compared with LEFT.
-uvec2 measure(uint cursor, Bin bin) {
-    return cursor == BY_NUMBER ? uvec2(bin.tokens, 0u) : bin.weight;
+uvec2 measure(uint kind, Bin bin) {
+    return kind == BY_NUMBER ? uvec2(bin.tokens, 0u) : bin.weight;
 }
 
 // Where a search stands; `there` says whether it was successful.
 struct Cursor { bool there; uint key; uvec2 left; uvec2 above; };
 
 // Finds the bin in which `left` runs out. The bins below `from` or at it are looked at, downwards.
-Cursor seek(Cursor cursor, uint by, uint digit, uint from) {
+Cursor seek(Cursor cursor, uint kind, uint place, uint from) {
     uint lane = gl_SubgroupInvocationID, lanes = gl_SubgroupSize;
     cursor.there = false;
     for (uint start = 0u; start <= from && !cursor.there; start += lanes) {
         Bin bin = Bin(0u, uvec2(0u));
         if (start + lane <= from) bin = bin_of(from - start - lane);
-        uvec2 size = measure(by, bin);
+        uvec2 size = measure(kind, bin);
         uvec2 all = subgroup_sum(size), all_weight = subgroup_sum(bin.weight);
         if (less(all, cursor.left)) {
             cursor.left = minus(cursor.left, all);
@@ -64,7 +60,7 @@ Cursor seek(Cursor cursor, uint by, uint digit, uint from) {
                 cursor.above = plus(cursor.above, weight);
             } else {
                 cursor.there = true;
-                cursor.key |= (from - start - other) << shift_of(digit);
+                cursor.key |= (from - start - other) << shift_of(place);
             }
         }
     }
@@ -90,66 +86,44 @@ uvec2 share_of(uvec2 total) {
     return kept == uvec2(0u) ? uvec2(1u, 0u) : kept;
 }
 
-#ifdef BEGIN
-
 void main() {
-    if (gl_SubgroupID != 0u) return;
-    uint lane = gl_SubgroupInvocationID, lanes = gl_SubgroupSize;
-    uint peak = 0u;
-    for (uint block = lane; block < BLOCKS; block += lanes) peak = max(peak, peaks[2u * block]);
-    peak = subgroupMax(peak);
-    uint highest = digit_of(peak, 0u);
-    Cursor by_number = Cursor(false, 0u, uvec2(settings[TOP_K], 0u), uvec2(0u));
-    Cursor by_weight = by_number;
-    bool wanted = settings[TOP_K] != 0u && settings[TOP_K] < VOCABULARY;
-    bool weight_wanted = settings[TOP_P] != ~0u;
-    if (wanted) {
-        // Top-p then begins when top-k is at its end.
-        by_number = seek(by_number, BY_NUMBER, 0u, highest);
-        by_weight.there = weight_wanted;
-    } else if (weight_wanted) {
-        uvec2 total = uvec2(0u);
-        for (uint digit = lane; digit <= highest; digit += lanes) {
-            total = plus(total, bin_of(digit).weight);
-        }
-        by_weight.left = share_of(subgroup_sum(total));
-        by_weight = seek(by_weight, BY_WEIGHT, 0u, highest);
-    }
-    if (!subgroupElect()) return;
-    control[PEAK] = peak;
-    store(BY_NUMBER, by_number, 2u);
-    store(BY_WEIGHT, by_weight, wanted ? 1u : 2u);
-}
-
-#else
-
-void main() {
-    if (gl_SubgroupID != 0u || control[CURSOR + DEPTH] != 1u + DIGIT) return;
+    if (gl_SubgroupID != 0u || control[by + DEPTH] != 1u + digit) return;
     Cursor cursor;
-    cursor.key = control[CURSOR + KEY];
-    cursor.left = uvec2(control[CURSOR + LEFT], control[CURSOR + LEFT + 1u]);
-    cursor.above = uvec2(control[CURSOR + ABOVE], control[CURSOR + ABOVE + 1u]);
+    cursor.key = control[by + KEY];
+    cursor.left = uvec2(control[by + LEFT], control[by + LEFT + 1u]);
+    cursor.above = uvec2(control[by + ABOVE], control[by + ABOVE + 1u]);
     float inverse_temperature = uintBitsToFloat(settings[INVERSE_TEMPERATURE]);
     uint peak = control[PEAK];
-    cursor = seek(cursor, CURSOR, DIGIT, bins_of(DIGIT) - 1u);
-    if (!subgroupElect()) return;
-    store(CURSOR, cursor, 2u + DIGIT);
-#if DIGIT == 2
-    uint weight = weight_of(depth_of(cursor.key, peak, inverse_temperature));
-#if CURSOR == BY_NUMBER
-    control[CURSOR + TIES] = cursor.left.x;
-    uvec2 share = share_of(plus(cursor.above, times(cursor.left.x, weight)));
-    control[BY_WEIGHT + LEFT] = share.x;
-    control[BY_WEIGHT + LEFT + 1u] = share.y;
-#else
-    // The smallest number of ties whose weight is no less than what is left.
-    uint ties = 0u;
-    for (uint bit = 1u << 31; bit != 0u; bit >>= 1) {
-        if (less(times((ties | bit) - 1u, weight), cursor.left)) ties |= bit;
+    if (by == BY_WEIGHT && digit == 0u && control[BY_NUMBER + DEPTH] == 0u) {
+        uvec2 total = uvec2(0u);
+        for (uint bin = gl_SubgroupInvocationID; bin < BINS; bin += gl_SubgroupSize) {
+            total = plus(total, bin_of(bin).weight);
+        }
+        cursor.left = share_of(subgroup_sum(total));
     }
-    control[CURSOR + TIES] = ties;
-#endif
-#endif
+    cursor = seek(cursor, by, digit, bins_of(digit) - 1u);
+    if (!subgroupElect()) return;
+    store(by, cursor, 2u + digit);
+    if (by == BY_NUMBER && !cursor.there) {
+        // Fewer have any weight: all are kept, and top-p takes its share of them.
+        control[BY_WEIGHT + DEPTH] = uint(settings[TOP_P] != ~0u);
+        return;
+    }
+    if (digit != DIGITS - 1u) return;
+    uint weight = weight_of(depth_of(cursor.key, peak, inverse_temperature));
+    if (by == BY_NUMBER) {
+        control[by + TIES] = cursor.left.x;
+        control[BY_WEIGHT + DEPTH] = uint(settings[TOP_P] != ~0u);
+        uvec2 share = share_of(plus(cursor.above, times(cursor.left.x, weight)));
+        control[BY_WEIGHT + LEFT] = share.x;
+        control[BY_WEIGHT + LEFT + 1u] = share.y;
+    } else {
+        // The smallest number of ties whose weight is no less than what is left.
+        uint ties = 0u;
+        for (uint bit = 1u << 31; bit != 0u; bit >>= 1) {
+            if (less(times((ties | bit) - 1u, weight), cursor.left)) ties |= bit;
+        }
+        control[by + TIES] = ties;
+    }
 }
 
-#endif

@@ -10,8 +10,8 @@
 //
 //   logits      float32, VOCABULARY of them; loaded EACH at a time, two with WIDE
 //   settings    uint32 or float32 bits by the names of `SETTINGS` in sampling.py
-//   control     uint32 by the names of `CONTROL`: PEAK, the key of the highest logit, and two
-//               cursors. A cursor is a search for the last token kept: by number of tokens for
+//   control     uint32 by the names of `CONTROL`: PEAK, the key of the highest logit, FLOOR, a key
+//               below which nothing is kept, and two cursors. A cursor is a search for the last token kept: by number of tokens for
 //               top-k, by weight for top-p. Its words are
 //                 DEPTH      0: not wanted; else 1 + how many digits of the key are found
 //                 KEY        those digits, and 0 for the others
