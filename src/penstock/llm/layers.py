@@ -62,6 +62,23 @@ class Cache:
         cache_type: str = "f16",
     ) -> Cache:
         """An empty cache for `context` positions; `cache_type` is "f32" or "f16"."""
+        return cls.of_layers(
+            device, 1, context, kv_heads, head_size, cache_type=cache_type, role="generic"
+        )[1][0]
+
+    @classmethod
+    def of_layers(
+        cls,
+        device: ps.Device,
+        layers: int,
+        context: int,
+        kv_heads: int,
+        head_size: int,
+        *,
+        cache_type: str = "f16",
+        role: ps.Role = "append",
+    ) -> tuple[ps.Array, list[Cache]]:
+        """Caches of several layers, and the array that they all are; it grows along axis 1."""
         if cache_type not in ("f32", "f16"):
             raise ps.InvalidValue(f"a cache of {cache_type!r}; there are 'f32' and 'f16'")
         if head_size % 2 or not 2 <= head_size <= 256:
@@ -72,9 +89,13 @@ class Cache:
         words = row if cache_type == "f32" else row // 2
         window = _window(device, context, 4 * words)
         rows = -(-context // window) * window if window else context
-        dtype = np.float32 if cache_type == "f32" else np.uint32
-        planes = [device.zeros((rows, words), dtype, name=name) for name in ("keys", "values")]
-        return cls(planes[0], planes[1], context, kv_heads, head_size, window)
+        dtype: Any = np.float32 if cache_type == "f32" else np.uint32
+        whole = device.empty((2 * layers, rows, words), dtype, name="cache", role=role)
+        made = [
+            cls(whole[number], whole[number + 1], context, kv_heads, head_size, window)
+            for number in range(0, 2 * layers, 2)
+        ]
+        return whole, made
 
     @property
     def halves(self) -> bool:

@@ -12,14 +12,13 @@ replay writes, and reading a token waits for the step that made it, not for thos
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 import penstock as ps
 from penstock.llm.config import Config
-from penstock.llm.errors import ModelError
 from penstock.llm.layers import Cache, Layers
 from penstock.llm.products import Products
 from penstock.llm.progress import STATE_WORDS, Progress
@@ -74,7 +73,10 @@ class Network:
         self._mixed, self._gated = scratch("mixed", queries), scratch("gated", config.ffn)
         self._logits = device.empty((1, config.vocabulary), name="logits", role="scratch")
         self._every: ps.Array | None = None
-        self._cache, self._caches = new_cache(device, config, self.context, cache_type)
+        self._cache, self._caches = Cache.of_layers(
+            device, config.layers, self.context, config.kv_heads, config.head_size,
+            cache_type=cache_type,
+        )  # fmt: skip
         self._log = device.empty(self.context + 1, np.uint32, name="tokens", role="append")
         self._progress = Progress(
             state=device.zeros(STATE_WORDS, np.uint32, name="state"),
@@ -230,22 +232,3 @@ class _Block:
 
     def bias(self, name: str) -> Weight | None:
         return self._weights.get(f"{self._prefix}{name}.bias")
-
-
-def new_cache(
-    device: ps.Device, config: Config, context: int, cache_type: str
-) -> tuple[ps.Array, list[Cache]]:
-    """Keys and values of all layers in one array, which grows along its second axis."""
-    if cache_type not in ("f32", "f16"):
-        raise ps.InvalidValue(f"a cache of {cache_type!r}; there are 'f32' and 'f16'")
-    if config.head_size % 2 or config.head_size > 256:
-        raise ModelError(f"heads of {config.head_size}; an even number up to 256 is supported")
-    row = config.kv_heads * config.head_size
-    shape = (2 * config.layers, context, row if cache_type == "f32" else row // 2)
-    dtype: Any = np.float32 if cache_type == "f32" else np.uint32
-    whole = device.empty(shape, dtype, name="cache", role="append")
-    layers = [
-        Cache(whole[number], whole[number + 1], config.kv_heads, config.head_size)
-        for number in range(0, 2 * config.layers, 2)
-    ]
-    return whole, layers
