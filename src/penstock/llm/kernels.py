@@ -75,9 +75,9 @@ def way(name: str, subgroup_size: int) -> Way:
         return Way(name, 8, {1: 2, 4: 2}, steps=8, lanes=1)
     if name == "subgroup":
         size = max(subgroup_size, 32)
-        return Way(name, size, {1: 4, 8: 4}, steps=2, lanes=subgroup_size)
+        return Way(name, size, {1: 4, 4: 2}, steps=2, lanes=subgroup_size)
     if name == "shared":
-        return Way(name, 64, {1: 2, 8: 2}, steps=2, lanes=64)
+        return Way(name, 64, {1: 2, 4: 2}, steps=2, lanes=64)
     if name == "windowed":
         return Way(name, 32, {1: 12, 4: 8, 8: 4}, steps=2, lanes=subgroup_size, window=1 << 14)
     raise KeyError(name)
