@@ -68,6 +68,15 @@ class Way(NamedTuple):
         """How many tokens a lane should take of so many."""
         return next((n for n in self.tiles if n >= count), max(self.tiles))
 
+    def rows(self, kind: str, tokens: int) -> int:
+        """How many rows a lane takes of a matrix."""
+        most = _MOST_ROWS.get(kind, 32) if self.window else 32
+        return min(self.tiles[tokens], most)
+
+
+#: On lavapipe, kinds that take more code to decode are faster with fewer rows for a lane.
+_MOST_ROWS = {"Q5_0": 8, "Q5_1": 8, "Q5_K": 8, "Q6_K": 4}
+
 
 def way(name: str, subgroup_size: int) -> Way:
     """A way for a device whose subgroups are that large."""
@@ -90,7 +99,7 @@ def product(
     kind: str, how: Way, tokens: int, *, aligned: bool, vectors: bool, add: bool, columns: int
 ) -> Shader:
     """A product of a matrix of that kind with so many tokens at a time."""
-    rows = how.tiles[tokens]
+    rows = how.rows(kind, tokens)
     defines: dict[str, Define] = {
         "WAY": how.name.upper(),
         "KIND": kind,
