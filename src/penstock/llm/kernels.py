@@ -68,6 +68,15 @@ class Way(NamedTuple):
         """How many tokens a lane should take of so many."""
         return next((n for n in self.tiles if n >= count), max(self.tiles))
 
+    def rows(self, kind: str, tokens: int) -> int:
+        """How many rows a lane takes of a matrix."""
+        most = _MOST_ROWS.get(kind, 32) if self.window else 32
+        return min(self.tiles[tokens], most)
+
+
+#: On lavapipe, kinds that take more code to decode are faster with fewer rows for a lane.
+_MOST_ROWS = {"Q5_0": 8, "Q5_1": 8, "Q5_K": 8, "Q6_K": 4}
+
 
 def way(name: str, subgroup_size: int) -> Way:
     """A way for a device whose subgroups are that large."""
@@ -75,9 +84,9 @@ def way(name: str, subgroup_size: int) -> Way:
         return Way(name, 8, {1: 2, 4: 2}, steps=8, lanes=1)
     if name == "subgroup":
         size = max(subgroup_size, 32)
-        return Way(name, size, {1: 4, 8: 4}, steps=2, lanes=subgroup_size)
+        return Way(name, size, {1: 4, 4: 2}, steps=2, lanes=subgroup_size)
     if name == "shared":
-        return Way(name, 64, {1: 2, 8: 2}, steps=2, lanes=64)
+        return Way(name, 64, {1: 2, 4: 2}, steps=2, lanes=64)
     if name == "windowed":
         return Way(name, 32, {1: 12, 4: 8, 8: 4}, steps=2, lanes=subgroup_size, window=1 << 14)
     raise KeyError(name)
@@ -90,7 +99,7 @@ def product(
     kind: str, how: Way, tokens: int, *, aligned: bool, vectors: bool, add: bool, columns: int
 ) -> Shader:
     """A product of a matrix of that kind with so many tokens at a time."""
-    rows = how.tiles[tokens]
+    rows = how.rows(kind, tokens)
     defines: dict[str, Define] = {
         "WAY": how.name.upper(),
         "KIND": kind,

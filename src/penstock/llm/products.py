@@ -173,7 +173,7 @@ class Products:
                 vectors=weight.columns % blocks.unit == 0, add=add, columns=weight.columns,
             )
         )  # fmt: skip
-        rows = how.tiles[tokens]
+        rows = how.rows(weight.kind, tokens)
         span = -(-piece.rows // rows)
         in_group = max(1, how.group_size // how.lanes)
         kernel(
@@ -209,7 +209,8 @@ class Products:
                 f"x{n}": row_of_x[number * weight.columns : (number + 1) * weight.columns]
                 for n, number in enumerate(numbers)
             }
-            for part in self._windows(piece, pitch, how.tiles[tokens], how.window):
+            windows = how.rows(weight.kind, tokens)
+            for part in self._windows(piece, pitch, windows, how.window):
                 kernel(
                     **part.words, **part.begin, **inputs, y=y, pitch=pitch, rows=part.rows,
                     span=part.span, units=weight.columns // blocks.unit, columns=weight.columns,
