@@ -33,6 +33,13 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def fast(dev: ps.Device) -> None:
+    """For tests that would take minutes on SwiftShader, and show nothing that others do not."""
+    if "SwiftShader" in dev.name:
+        pytest.skip("slow on SwiftShader")
+
+
+@pytest.fixture
 def load(dev: ps.Device) -> Any:
     """Loads a model on the device under test; kept, so that kernels are compiled once."""
 
@@ -72,6 +79,7 @@ def test_logits_of_every_architecture(load: Any, tmp_path: Path, arch: str, kind
     assert model.generate(IDS, max_tokens=8, stop_ids=[]).ids == greedy
 
 
+@pytest.mark.usefixtures("fast")
 def test_logits_of_k_quants(load: Any, tmp_path: Path) -> None:
     sizes = {"hidden": 256, "ffn": 512, "heads": 4, "kv_heads": 2, "head_size": 64,
              "rope_dimensions": 64}  # fmt: skip
@@ -91,6 +99,7 @@ def test_a_cache_of_halves_costs_little(load: Any, small: llm.Model) -> None:
     close_to(halves.logits(IDS), small.logits(IDS), 2e-3)
 
 
+@pytest.mark.usefixtures("fast")
 def test_batches_do_not_matter(load: Any, small: llm.Model) -> None:
     wanted = small.generate(IDS * 5, max_tokens=12, stop_ids=[]).ids
     for batch in (1, 7, 59):
@@ -109,6 +118,7 @@ FILES = [
 ]
 
 
+@pytest.mark.usefixtures("fast")
 @pytest.mark.parametrize(("file", "logits", "tolerance"), FILES)
 def test_logits_computed_elsewhere(load: Any, file: str, logits: str, tolerance: float) -> None:
     directory = shared("tiny-random-qwen3")
@@ -117,6 +127,7 @@ def test_logits_computed_elsewhere(load: Any, file: str, logits: str, tolerance:
     close_to(model.logits(stored["ids"].tolist()), stored["logits_f64_as_f32"], tolerance)
 
 
+@pytest.mark.usefixtures("fast")
 @pytest.mark.parametrize("file", [FILES[0][0], FILES[1][0], FILES[2][0], FILES[3][0]])
 def test_tokens_computed_elsewhere(load: Any, file: str) -> None:
     directory = shared("tiny-random-qwen3")
@@ -139,6 +150,7 @@ def test_a_story(load: Any) -> None:
     assert made.ids == second["greedy_ids"][:8]
 
 
+@pytest.mark.usefixtures("fast")
 def test_smollm2_answers(load: Any) -> None:
     model = load(smollm2(), context=256)
     said = [{"role": "user", "content": "What is the capital of France? Answer in one word."}]

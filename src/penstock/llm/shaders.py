@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from penstock.llm.kernels import DIRECTORY, Shader, weight_kernels
 from penstock.llm.layers import layer_kernels
-from penstock.llm.sampling import sampling_kernels
+from penstock.llm.progress import STATE
+from penstock.llm.sampling import CONTROL, CURSOR, SETTINGS, sampling_kernels
 
 
-def every_kernel(subgroup_size: int = 64) -> Iterable[Shader]:
+def every_kernel(subgroup_size: int = 64) -> list[Shader]:
     """All kernels, as name, path, defines and constants, for subgroups of that size.
 
     Where shapes are compiled in, they are those of Qwen3-0.6B.
     """
-    yield from weight_kernels(subgroup_size)
+    found = list(weight_kernels(subgroup_size))
     for name, file, defines, constants in (
         *layer_kernels(subgroup_size),
         *sampling_kernels(subgroup_size),
     ):
-        yield Shader(name, DIRECTORY / f"{file}.comp", defines, constants)
+        made = Shader(name, DIRECTORY / f"{file}.comp", defines, constants)
+        found.append(made._replace(name=f"{name} {_told_apart(made)}"))
+    return found
+
+
+def _told_apart(shader: Shader) -> str:
+    """What else it is compiled with, in short."""
+    chosen = {**shader.defines, **shader.constants}
+    words = [f"{key}={value}" for key, value in chosen.items() if key not in _ALWAYS]
+    return " ".join([*words, FOR_CPUS] if chosen.keys() & _OF_CPUS else words)
+
+
+#: In the names of kernels that only CPU drivers run.
+FOR_CPUS = "for CPUs"
+_OF_CPUS = {"LONE", "LANES", "SMALL", "WINDOW_ROWS"}
+#: What is the same in all variants of a kernel, and says nothing.
+_ALWAYS = {*STATE, *SETTINGS, *CONTROL, *CURSOR, "CURSOR_WORDS"}
