@@ -108,6 +108,25 @@ def test_batches_do_not_matter(load: Any, small: llm.Model) -> None:
         assert model.generate(IDS * 5, max_tokens=12, stop_ids=[]).ids == wanted
 
 
+@pytest.mark.usefixtures("fast")
+@pytest.mark.parametrize("transfers", ["direct", "rename", "staged", "ordered", "unmapped"])
+def test_transfers_do_not_matter(dev: ps.Device, small: llm.Model, transfers: str) -> None:
+    wanted = small.generate(IDS, max_tokens=12, stop_ids=[]).ids
+    with (
+        ps.Device(dev.name, transfers=transfers) as other,
+        llm.load(small.file.path, other, cache="f32", progress=False) as model,
+    ):
+        assert model.generate(IDS, max_tokens=12, stop_ids=[]).ids == wanted
+        np.testing.assert_array_equal(model.logits(IDS), small.logits(IDS))
+
+
+def test_tracing_does_not_matter(small: llm.Model) -> None:
+    wanted = small.generate(IDS, max_tokens=12, stop_ids=[]).ids
+    with ps.trace() as t:
+        assert small.generate(IDS, max_tokens=12, stop_ids=[]).ids == wanted
+    assert t.replays == 12
+
+
 FILES = [
     ("tiny-random-qwen3-F32.gguf", "expected_logits", 1e-5),
     (".", "expected_logits", 1e-5),
@@ -243,10 +262,16 @@ def test_several_at_once(small: llm.Model) -> None:
     for pieces in zip(*both, strict=False):
         assert len(pieces) == len(prompts)
     assert [each.ids for each in both] == wanted
+
+
+def test_several_threads(threaded_device: ps.Device, small: llm.Model) -> None:
+    prompts = [IDS, IDS[::-1], IDS[3:]]
+    wanted = [small.generate(ids, max_tokens=10, stop_ids=[]).ids for ids in prompts]
+    model = llm.load(small.file.path, threaded_device, cache="f32")
     got: dict[int, list[int]] = {}
 
     def run(number: int) -> None:
-        got[number] = small.generate(prompts[number], max_tokens=10, stop_ids=[]).ids
+        got[number] = model.generate(prompts[number], max_tokens=10, stop_ids=[]).ids
 
     threads = [threading.Thread(target=run, args=(number,)) for number in range(len(prompts))]
     for thread in threads:
