@@ -477,3 +477,34 @@ def test_replays_are_ordered_like_any_other_work(seed: int) -> None:
             assert (pending.result() == expected).all()
         for array, mirror in zip(held, mirrors, strict=True):
             assert (array.numpy() == mirror).all()
+
+
+def test_threads_record_each_their_own(threaded_device: ps.Device) -> None:
+    x, y = arrays(threaded_device, 0, 0)
+    first, second = threading.Event(), threading.Event()
+    graphs: dict[str, ps.Graph] = {}
+
+    def record(name: str, array: ps.Array, mine: threading.Event, other: threading.Event) -> None:
+        with threaded_device.record() as graphs[name]:
+            slow_add(array, 1, spin=0)
+            mine.set()
+            assert other.wait(30)
+            slow_add(array, 1, spin=0)
+
+    threads = [
+        threading.Thread(target=record, args=("x", x, first, second)),
+        threading.Thread(target=record, args=("y", y, second, first)),
+    ]
+    for thread in threads:
+        thread.start()
+    assert first.wait(30)
+    assert second.wait(30)
+    slow_add(x, 10, spin=0)  # this thread records nothing, so that it is done
+    for thread in threads:
+        thread.join()
+    assert (x.numpy() == 10).all()
+    assert [len(graphs[name]) for name in "xy"] == [2, 2]
+    graphs["x"].replay()
+    graphs["y"].replay()
+    assert (x.numpy() == 12).all()
+    assert (y.numpy() == 2).all()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,7 +46,7 @@ def at_once(array: Array, *, write: bool) -> Host | None:
     if (
         not backing.memory.coherent or backing.memory.address is None or backing.views
         or backing.history.quiet or (write and buffer.role != "generic") or buffer.closed
-        or scheduler.closed or scheduler.lost is not None or scheduler.recording is not None
+        or scheduler.closed or scheduler.lost is not None or scheduler.recordings
         or scheduler.transfers != "auto" or array.nbytes > scheduler.sizes.under_lock
         or tracing.active or pending_conflicts(buffer, array.region, write)
     ):  # fmt: skip
@@ -62,8 +63,7 @@ def stream_of(buffer: Buffer, stream: Stream | None) -> Stream:
 
 def recording(scheduler: Scheduler) -> Graph | None:
     """The graph that the calling thread records at the moment, if any."""
-    graph = scheduler.recording
-    return graph if graph is not None and graph.is_mine() else None
+    return scheduler.recordings.get(get_ident()) if scheduler.recordings else None
 
 
 def check_not_recording(scheduler: Scheduler, what: str) -> None:

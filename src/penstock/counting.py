@@ -11,6 +11,7 @@ host still reads every complete row without waiting for the one in flight.
 from __future__ import annotations
 
 from pathlib import Path
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -68,12 +69,13 @@ class Counting:
             history = array.appended
             if history.counter is None:
                 # Asked for while a graph is recorded, it is still made now, and once.
-                graph, scheduler.recording = scheduler.recording, None
+                graph = scheduler.recordings.pop(get_ident(), None)
                 try:
                     name = f"counter of {array.name}"
                     history.counter = self._device.full(1, history.told, np.uint32, name=name)
                 finally:
-                    scheduler.recording = graph
+                    if graph is not None:
+                        scheduler.recordings[get_ident()] = graph
             counter: Array = history.counter
         return counter
 

@@ -101,7 +101,7 @@ class Graph(Closing):
         self._nodes: list[Node] = []
         self._kernels: set[Kernel] = set()
         self._growths: dict[Buffer, Growth] = {}
-        self._thread = threading.get_ident()
+        self._thread = 0  # that records
         self._variants: dict[tuple[Any, ...], deque[Variant]] = {}
         self._recorded = self._closed = False
 
@@ -110,19 +110,20 @@ class Graph(Closing):
     @contextmanager
     def recording(self) -> Iterator[Graph]:
         scheduler = self._scheduler
+        self._thread = threading.get_ident()
         with scheduler.lock:
             scheduler.check()
-            if scheduler.recording is not None:
+            if self._thread in scheduler.recordings:
                 raise NotWhileRecording(
-                    f"{scheduler.name} is recording another graph; record one at a time"
+                    "this thread is recording another graph; record one at a time"
                 )
-            scheduler.recording = self
+            scheduler.recordings[self._thread] = self
         try:
             yield self
             self._check_appends()
             self._recorded = True
         finally:
-            scheduler.recording = None
+            del scheduler.recordings[self._thread]
 
     def __getitem__(self, name: str) -> Scalar:
         """The parameter that is a number, to call a kernel with while recording."""
@@ -131,10 +132,6 @@ class Graph(Closing):
         if name in self._arrays:
             raise ArgumentError(f"parameter {name!r} is an array: use the array itself")
         raise ArgumentError(f"the graph has no parameter {name!r}; name it: dev.record({name}=…)")
-
-    def is_mine(self) -> bool:
-        """Whether the calling thread is the one that records; others go on as always."""
-        return threading.get_ident() == self._thread
 
     def launch(
         self, kernel: Kernel, given: dict[str, Any], stream: Any, threads: Any, groups: Any
@@ -288,7 +285,7 @@ class Graph(Closing):
         scheduler.check()
         if self._closed:
             raise Closed("the graph is closed")
-        if scheduler.recording is self:
+        if scheduler.recordings.get(self._thread) is self:
             raise NotWhileRecording("the graph is still being recorded")
         check_not_recording(scheduler, "a replay of another graph")
         if not self._recorded:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock import tracing
+from penstock.access import recording
 from penstock.array import Array
 from penstock.carrying import bring_back
 from penstock.driver.protocol import Program
@@ -32,8 +33,8 @@ def __call__(self, *, {parameters}stream=None, threads=None, groups=None, **unkn
     {odd_names}
     if unknown:
         self._explain_names(unknown, {given})
-    if scheduler.recording is not None and scheduler.recording.is_mine():
-        return scheduler.recording.launch(self, {given}, stream, threads, groups)
+    if scheduler.recordings and (graph := recording(scheduler)) is not None:
+        return graph.launch(self, {given}, stream, threads, groups)
     {carried}
     counts = counts_of.get(threads) if groups is None and type(threads) is int else None
     if counts is None:
@@ -55,9 +56,9 @@ def __call__(self, *, {parameters}stream=None, threads=None, groups=None, **unkn
             {nothing}
         uses = ({uses})
         flat = ({flat})
-        recording = stream.begin(uses)
+        commands = stream.begin(uses)
         try:
-            recording.dispatch(program, flat, block, counts)
+            commands.dispatch(program, flat, block, counts)
         except BaseException:
             stream.abandon()
             raise
@@ -186,6 +187,7 @@ def make_launch(kernel: Kernel) -> Callable[..., Any]:
         "device": kernel.device,
         "pack": kernel.pack,
         "program": program,
+        "recording": recording,
         "results": kernel.results,
         "scheduler": kernel.scheduler,
         "tracing": tracing,
@@ -226,6 +228,7 @@ def _variable(number: int, name: str) -> str:
 #: Names that mean something else in the function.
 _TAKEN = {
     "Array", "MISSING", "as_usual", "at", "backing", "block", "bring_back", "buffer", "carried",
-    "counts", "counts_of", "device", "flat", "pack", "program", "recording", "result", "results",
-    "ring", "scheduler", "self", "tracing", "unknown", "uses", "value", "what", "why",
+    "commands", "counts", "counts_of", "device", "flat", "graph", "pack", "program", "recording",
+    "result", "results", "ring", "scheduler", "self", "tracing", "unknown", "uses", "value", "what",
+    "why",
 }  # fmt: skip

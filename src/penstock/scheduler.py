@@ -69,7 +69,7 @@ class Scheduler:
         self.lock: Any = threading.RLock()
         self.lost: DeviceLost | None = None
         self.closed = False
-        self.recording: Graph | None = None  # while a graph is recorded
+        self.recordings: dict[int, Graph] = {}  # while graphs are recorded, by thread
         limit = driver.info.limits["allocation"]
         assert isinstance(limit, int)
         self.pool = Pool(driver, host=False, limit=limit, catch_up=self.catch_up)

@@ -328,7 +328,7 @@ def read(array: Array, stream: Stream | None, out: Host | None) -> Pending[Host]
     if out is not None:
         check_out(array, out)
     with scheduler.lock:
-        if scheduler.recording is not None:
+        if scheduler.recordings:
             check_not_recording(scheduler, f"a {what}")
         on = stream_of(buffer, stream)
         if not array.size:
@@ -389,7 +389,7 @@ def read_now(array: Array) -> Host:
     """The content, after waiting for exactly the work that writes it."""
     buffer = array.buffer
     scheduler = buffer.scheduler
-    if scheduler.recording is not None:
+    if scheduler.recordings:
         check_not_recording(scheduler, f"a read of {buffer.name}")
     quick = _copy_at_once(array)
     if quick is not None:
