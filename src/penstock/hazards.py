@@ -183,16 +183,18 @@ def note_all(uses: Iterable[Use], lane: Lane, value: int, what: str) -> None:
     """Write down a command's accesses."""
     epoch = lane.epoch
     for history, region, write in uses:
-        entries = history.writes if write else history.reads
-        if len(entries) == 1 and not (write and history.reads):
-            only = entries[0]
-            if only.region is region and only.lane is lane:
+        if write and (history.reads or len(history.writes) != 1):
+            history.note(region, write, lane, value, what)
+            continue
+        for known in history.writes if write else history.reads:
+            if known.region is region and known.lane is lane:
                 # Steady state: the same array on the same lane again.
-                only.value = value
-                only.epoch = epoch
-                only.what = what
-                continue
-        history.note(region, write, lane, value, what)
+                known.value = value
+                known.epoch = epoch
+                known.what = what
+                break
+        else:
+            history.note(region, write, lane, value, what)
 
 
 def needs_of_lane(lane: Lane, uses: Iterable[Use]) -> tuple[bool, dict[Lane, int]]:

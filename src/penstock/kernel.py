@@ -326,7 +326,10 @@ class Kernel(Closing):
         if self.scheduler.closed or self.scheduler.lost is not None or self._closed:
             self._explain_closed()
         for slot in self.slots:
-            self.check_array(slot, given[slot.name], given)
+            array = given[slot.name]
+            if type(array) is not Array or slot.wants not in array.accepted:
+                self.check_array(slot, array, given)
+            array.buffer.check()
         return Launch(self, tuple(given[slot.name] for slot in self.slots), block, counts)
 
     def check_writes(self, arrays: Iterable[Array], growing: Collection[Buffer]) -> None:

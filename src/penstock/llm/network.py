@@ -27,7 +27,8 @@ from penstock.llm.weights import Weight
 
 End: TypeAlias = Literal["nothing", "greedy", "sampled"]
 _HISTORY = 1024  # tokens that a repetition penalty can look back at
-_GRAPHS = 12  # of prompts' batches, kept
+_GRAPHS = 24  # kept
+_EXACT = 4  # tokens up to which a batch may have any size
 _LOGITS = 1 << 24  # bytes of logits that are made at a time, where all are wanted
 
 
@@ -101,19 +102,29 @@ class Network:
 
     def prepare(self, count: int, end: End) -> None:
         """Record, and compile, what reading so many tokens and the steps after them need."""
-        whole, rest = divmod(count - 1, self.batch)
-        if whole:
-            self._graph(self.batch, True, "nothing")
-        self._graph(rest + 1, True, end)
+        *parts, last = self._parts(count)
+        for part in parts:
+            self._graph(part, True, "nothing")
+        self._graph(last, True, end)
         self._graph(1, False, end)
+
+    def _parts(self, count: int) -> list[int]:
+        """So many tokens as sizes of batches. Few sizes occur, since each is recorded."""
+        parts = [self.batch] * (count // self.batch)
+        left = count % self.batch
+        while left > _EXACT:
+            parts.append(1 << (left.bit_length() - 1))
+            left -= parts[-1]
+        return [*parts, left] if left else parts
 
     def read(self, ids: Sequence[int], end: End) -> None:
         """Take in tokens; with an end other than "nothing", choose the one that comes next."""
-        for start in range(0, len(ids), self.batch):
-            part = ids[start : start + self.batch]
-            last = start + len(part) == len(ids)
-            self._progress.tokens[: len(part)].write(np.array(part, np.uint32))
-            self._graph(len(part), True, end if last else "nothing").replay()
+        start = 0
+        for count in self._parts(len(ids)):
+            part = ids[start : start + count]
+            start += count
+            self._progress.tokens[:count].write(np.array(part, np.uint32))
+            self._graph(count, True, end if start == len(ids) else "nothing").replay()
 
     def step(self, end: End) -> None:
         """Take in the token that was chosen last, and choose the next. Waits for nothing."""

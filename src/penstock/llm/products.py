@@ -42,6 +42,7 @@ class Products:
             kernels.way("subgroup", self._subgroup_size) if self._how.window else self._how
         )
         self._kernels: dict[tuple[Any, ...], ps.Kernel] = {}
+        self._parts: dict[tuple[int, ...], tuple[Piece, list[_Part]]] = {}  # piece kept, for its id
         self._between: ps.Array | None = None
 
     def multiply(
@@ -210,7 +211,7 @@ class Products:
                 for n, number in enumerate(numbers)
             }
             windows = how.rows(weight.kind, tokens)
-            for part in self._windows(piece, pitch, windows, how.window):
+            for part in self._windows(piece, pitch, windows):
                 kernel(
                     **part.words, **part.begin, **inputs, y=y, pitch=pitch, rows=part.rows,
                     span=part.span, units=weight.columns // blocks.unit, columns=weight.columns,
@@ -218,7 +219,14 @@ class Products:
                     groups=-(-part.span // in_group), stream=stream,
                 )  # fmt: skip
 
-    def _windows(self, piece: Piece, pitch: int, windows: int, size: int) -> Iterator[_Part]:
+    def _windows(self, piece: Piece, pitch: int, windows: int) -> list[_Part]:
+        """The piece in parts, made once: slicing takes longer than recording a launch."""
+        key = (id(piece.words), piece.first, piece.row, piece.rows, windows)
+        if key not in self._parts:
+            self._parts[key] = piece, list(self._cut(piece, pitch, windows, self._how.window))
+        return self._parts[key][1]
+
+    def _cut(self, piece: Piece, pitch: int, windows: int, size: int) -> Iterator[_Part]:
         """The piece in as few parts as can be, each of about the same number of rows."""
         in_window = (4 * size - self._uniform_alignment) // pitch
         parts = -(-piece.rows // (windows * in_window))
