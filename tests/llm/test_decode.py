@@ -21,6 +21,7 @@ IDS = [5, 17, 3, 200, 41, 99, 8, 1, 254, 30, 31, 7]
 #: Small, but with an odd number of everything that may be odd.
 SMALL = {"layers": 2, "hidden": 96, "ffn": 160, "heads": 6, "kv_heads": 3, "head_size": 32,
          "rope_dimensions": 32, "context": 128, "vocabulary": 288}  # fmt: skip
+PARTS = 2  # batches that the prompt is read in
 #: What F32 arithmetic may be off by, relative to the largest logit.
 TOLERANCE = 2e-5
 
@@ -124,7 +125,7 @@ def test_tracing_does_not_matter(small: llm.Model) -> None:
     wanted = small.generate(IDS, max_tokens=12, stop_ids=[]).ids
     with ps.trace() as t:
         assert small.generate(IDS, max_tokens=12, stop_ids=[]).ids == wanted
-    assert t.replays == 12
+    assert t.replays == PARTS + 11
 
 
 FILES = [
@@ -204,7 +205,7 @@ def test_few_steps_are_issued_after_a_stop_token(small: llm.Model) -> None:
     ends = ids.index(ids[5])
     with ps.trace() as t:
         small.generate(IDS, max_tokens=20, stop_ids=[ids[5]])
-    assert t.replays <= 1 + ends + AHEAD
+    assert t.replays <= PARTS + ends + AHEAD
 
 
 def test_a_stop_string_ends_it_wherever_tokens_end(small: llm.Model) -> None:
