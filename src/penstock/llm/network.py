@@ -11,7 +11,7 @@ replay writes, and reading a token waits for the step that made it, not for thos
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -20,6 +20,7 @@ import numpy.typing as npt
 import penstock as ps
 from penstock.llm.config import Config
 from penstock.llm.layers import Cache, Layers
+from penstock.llm.mechanisms import ALL, Mechanisms
 from penstock.llm.products import Products
 from penstock.llm.progress import STATE_WORDS, Progress
 from penstock.llm.sampling import Sampler, Sampling
@@ -52,9 +53,11 @@ class Network:
         *,
         batch: int,
         cache_type: str,
+        mechanisms: Mechanisms = ALL,
     ) -> None:
         device = kernels.device
         self.device = device
+        self.mechanisms = mechanisms
         self.config = config
         self.context = angles.shape[0]
         self.batch = min(batch, self.context)
@@ -62,16 +65,7 @@ class Network:
         self._weights = weights
         self._angles = angles
         self._output = weights.get("output.weight") or weights["token_embd.weight"]
-        queries, keys = config.heads * config.head_size, config.kv_heads * config.head_size
-
-        def scratch(name: str, columns: int) -> ps.Array:
-            return device.empty((self.batch, columns), name=name, role="scratch")
-
-        self._x, self._h = scratch("x", config.hidden), scratch("h", config.hidden)
-        self._q, self._turned = scratch("q", queries), scratch("q turned", queries)
-        self._k, self._v = scratch("k", keys), scratch("v", keys)
-        self._mixed, self._gated = scratch("mixed", queries), scratch("gated", config.ffn)
-        self._logits = device.empty((1, config.vocabulary), name="logits", role="scratch")
+        self._make_activations()
         self._every: ps.Array | None = None
         self._cache, self._caches = Cache.of_layers(
             device, config.layers, self.context, config.kv_heads, config.head_size,
@@ -87,6 +81,19 @@ class Network:
         self._sampler = Sampler(device, config.vocabulary)
         self._graphs: dict[tuple[int, bool, str], ps.Graph] = {}
 
+    def _make_activations(self) -> None:
+        config = self.config
+        queries, keys = config.heads * config.head_size, config.kv_heads * config.head_size
+
+        def scratch(name: str, columns: int) -> ps.Array:
+            return self.device.empty((self.batch, columns), name=name, role="scratch")
+
+        self._x, self._h = scratch("x", config.hidden), scratch("h", config.hidden)
+        self._q, self._turned = scratch("q", queries), scratch("q turned", queries)
+        self._k, self._v = scratch("k", keys), scratch("v", keys)
+        self._mixed, self._gated = scratch("mixed", queries), scratch("gated", config.ffn)
+        self._logits = self.device.empty((1, config.vocabulary), name="logits", role="scratch")
+
     @property
     def position(self) -> int:
         """How many tokens are in the cache, or on their way there."""
@@ -101,26 +108,57 @@ class Network:
 
     def prepare(self, count: int, end: End) -> None:
         """Record, and compile, what reading so many tokens and the steps after them need."""
+        if not self.mechanisms.records_once:
+            return
         whole, rest = divmod(count - 1, self.batch)
         if whole:
             self._graph(self.batch, True, "nothing")
         self._graph(rest + 1, True, end)
         self._graph(1, False, end)
 
+    def tokens(self, ids: Sequence[int], most: int, end: End) -> Iterator[int]:
+        """Take in a prompt, and yield up to so many tokens that come next, as they are there.
+
+        Issues a few steps before the token is read that comes before them, so that the device is
+        at work while the host deals with the token. What was issued and is not asked for any more
+        is never seen.
+        """
+        if not self.mechanisms.sampling:
+            yield from self._chosen_by_host(ids, most, end)
+            return
+        if most:
+            self.read(ids, end)
+        issued = 1
+        for number in range(most):
+            while issued < min(number + 1 + self.mechanisms.ahead, most):
+                self.step(end)
+                issued += 1
+            yield self.token(number)
+
+    def _chosen_by_host(self, ids: Sequence[int], most: int, end: End) -> Iterator[int]:
+        if end != "greedy":
+            raise ps.InvalidValue("the host takes the likeliest token, and draws none: temperature")
+        self.read(ids[:-1], "nothing")
+        token = ids[-1]
+        for _ in range(most):
+            token = int(self.logits([token])[0].argmax())
+            yield token
+
     def read(self, ids: Sequence[int], end: End) -> None:
         """Take in tokens; with an end other than "nothing", choose the one that comes next."""
         for start in range(0, len(ids), self.batch):
             part = ids[start : start + self.batch]
             last = start + len(part) == len(ids)
-            self._progress.tokens[: len(part)].write(np.array(part, np.uint32))
-            self._graph(len(part), True, end if last else "nothing").replay()
+            self._write(part)
+            self._do(len(part), True, end if last else "nothing")
 
     def step(self, end: End) -> None:
         """Take in the token that was chosen last, and choose the next. Waits for nothing."""
-        self._graph(1, False, end).replay()
+        self._do(1, False, end)
 
     def token(self, number: int) -> int:
         """The token that was chosen as number so and so; waits for the step that chose it."""
+        self._before_access()
         return int(self._log[number].item())
 
     def logits(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
@@ -133,8 +171,9 @@ class Network:
         found = np.empty((len(ids), vocabulary), np.float32)
         for start in range(0, len(ids), rows):
             part = ids[start : start + rows]
-            self._progress.tokens[: len(part)].write(np.array(part, np.uint32))
-            self._graph(len(part), True, "every").replay()
+            self._write(part)
+            self._do(len(part), True, "every")
+            self._before_access()
             found[start : start + len(part)] = self._every[: len(part)].numpy()
         return found
 
@@ -143,6 +182,27 @@ class Network:
         for graph in self._graphs.values():
             graph.close()
         self._graphs.clear()
+
+    # The host's part.
+
+    def _write(self, ids: Sequence[int]) -> None:
+        self._before_access()
+        self._progress.tokens[: len(ids)].write(np.array(ids, np.uint32))
+
+    def _before_access(self) -> None:
+        if not self.mechanisms.access:
+            self.device.synchronize()
+
+    def _do(self, count: int, prompt: bool, end: str) -> None:
+        if self.mechanisms.records_once:
+            self._graph(count, prompt, end).replay()
+            return
+        if not self.mechanisms.scratch:
+            self._make_activations()
+        with self._record(count, prompt, end) as graph:
+            graph.replay()
+        if not self.mechanisms.scratch:
+            self.device.trim()
 
     # Recording.
 
