@@ -1,8 +1,8 @@
 """What makes decoding cheap, each of which can be taken away: to see what it is worth.
 
 ===========  =====================================================================================
-`scratch`    activations are made once; without, they are made for every token, and given back
-             to the driver behind it
+`scratch`    activations are made once; without, they are made for every token (from the device's
+             pool, which keeps their memory: the driver is not asked for it again)
 `replay`     a token's work is recorded once; without, it is recorded and encoded for every token.
              There is no replay without `scratch`: recorded work has fixed memory
 `access`     the host waits for the work that makes what it reads; without, it waits for all work

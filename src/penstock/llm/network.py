@@ -11,7 +11,7 @@ replay writes, and reading a token waits for the step that made it, not for thos
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -67,6 +67,7 @@ class Network:
         self._output = weights.get("output.weight") or weights["token_embd.weight"]
         self._make_activations()
         self._every: ps.Array | None = None
+        self._chosen = 0  # by the host, where it chooses
         self._cache, self._caches = Cache.of_layers(
             device, config.layers, self.context, config.kv_heads, config.head_size,
             cache_type=cache_type,
@@ -116,7 +117,7 @@ class Network:
         self._graph(rest + 1, True, end)
         self._graph(1, False, end)
 
-    def tokens(self, ids: Sequence[int], most: int, end: End) -> Iterator[int]:
+    def tokens(self, ids: Sequence[int], most: int, end: End) -> Generator[int, None, None]:
         """Take in a prompt, and yield up to so many tokens that come next, as they are there.
 
         Issues a few steps before the token is read that comes before them, so that the device is
@@ -124,25 +125,33 @@ class Network:
         is never seen.
         """
         if not self.mechanisms.sampling:
-            yield from self._chosen_by_host(ids, most, end)
-            return
-        if most:
+            self.read(ids[:-1], "nothing")
+            self._chosen = ids[-1]
+            yield from self._chosen_by_host(most, end)
+        elif most:
             self.read(ids, end)
-        issued = 1
-        for number in range(most):
-            while issued < min(number + 1 + self.mechanisms.ahead, most):
+            yield from self._in_turn(0, 1, most, end)
+
+    def steps(self, count: int, end: End) -> Generator[int, None, None]:
+        """Yield so many tokens after those that there are, as `tokens` does."""
+        if not self.mechanisms.sampling:
+            yield from self._chosen_by_host(count, end)
+        else:
+            yield from self._in_turn(self._log.length, 0, count, end)
+
+    def _in_turn(self, first: int, issued: int, count: int, end: End) -> Generator[int, None, None]:
+        for number in range(count):
+            while issued < min(number + 1 + self.mechanisms.ahead, count):
                 self.step(end)
                 issued += 1
-            yield self.token(number)
+            yield self.token(first + number)
 
-    def _chosen_by_host(self, ids: Sequence[int], most: int, end: End) -> Iterator[int]:
+    def _chosen_by_host(self, count: int, end: End) -> Generator[int, None, None]:
         if end != "greedy":
             raise ps.InvalidValue("the host takes the likeliest token, and draws none: temperature")
-        self.read(ids[:-1], "nothing")
-        token = ids[-1]
-        for _ in range(most):
-            token = int(self.logits([token])[0].argmax())
-            yield token
+        for _ in range(count):
+            self._chosen = int(self.logits([self._chosen])[0].argmax())
+            yield self._chosen
 
     def read(self, ids: Sequence[int], end: End) -> None:
         """Take in tokens; with an end other than "nothing", choose the one that comes next."""
@@ -201,8 +210,6 @@ class Network:
             self._make_activations()
         with self._record(count, prompt, end) as graph:
             graph.replay()
-        if not self.mechanisms.scratch:
-            self.device.trim()
 
     # Recording.
 
