@@ -5,6 +5,7 @@ Needs matplotlib (`pip install penstock[bench]`), which only this module loads.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -90,9 +91,9 @@ def _style(pyplot: Any, paper: str, ink: str, faint: str) -> AbstractContextMana
     style: AbstractContextManager[None] = pyplot.rc_context(
         {
             **colours, "axes.facecolor": paper, "legend.facecolor": paper,
-            "legend.edgecolor": faint, "grid.color": faint, "grid.linewidth": 0.6, "axes.spines.top": False,
-            "axes.spines.right": False, "font.size": 10, "axes.titlesize": 11,
-            "axes.axisbelow": True, "legend.fontsize": 9,
+            "legend.edgecolor": faint, "grid.color": faint, "grid.linewidth": 0.6,
+            "axes.spines.top": False, "axes.spines.right": False, "font.size": 10,
+            "axes.titlesize": 11, "axes.axisbelow": True, "legend.fontsize": 9,
         }
     )  # fmt: skip
     return style
@@ -105,7 +106,10 @@ def _transfers(rows: Sequence[Row]) -> Callable[[Any, str], None]:
     def draw(figure: Any, ink: str) -> None:
         for axes, way in zip(figure.subplots(1, 2, sharey=True), ("write", "read"), strict=True):
             those = [row for row in rows if row["test"].startswith(way)]
-            floors = sorted((row["size"], row["floor_median_ns"]) for row in those)
+            floors = [
+                (size, statistics.median(r["floor_median_ns"] for r in those if r["size"] == size))
+                for size in sorted({row["size"] for row in those})
+            ]
             _line(axes, floors, "copyto, the floor", ink, "--", "")
             for number, path in enumerate(dict.fromkeys(row["path"] for row in those)):
                 points = sorted((r["size"], r["median_ns"]) for r in those if r["path"] == path)
@@ -129,6 +133,7 @@ def _beside_floors(rows: Sequence[Row]) -> Callable[[Any, str], None]:
             axes.plot([own], [number], "o", color=_COLOURS[0], label=_once(number, "penstock"))
         axes.set_yticks(range(len(rows)), [row["test"] for row in reversed(rows)])
         axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(_plain)
         axes.set_xlabel("median, µs")
         axes.grid(True, axis="x")
         axes.legend(loc="lower right")
@@ -155,7 +160,7 @@ def _curves(rows: Sequence[Row]) -> Callable[[Any, str], None]:
             axes.set_title(titles[number].replace(", ", ",\n"))
             _log(axes)
             low, high = axes.get_ylim()
-            axes.set_ylim(min(low, high / 100), high * 1.3)
+            axes.set_ylim(min(low, high / 200), high * 1.3)  # the same steepness for all
         figure.supylabel("µs of one launch, array or node")
         grid.flat[0].legend()
 
@@ -219,10 +224,18 @@ def _line(axes: Any, points: Sequence[Any], label: str, colour: str, style: str,
 def _log(axes: Any, base: int = 10, ticks: Sequence[tuple[int, str]] = ()) -> None:
     axes.set_xscale("log", base=base)
     axes.set_yscale("log")
-    if ticks:
+    axes.yaxis.set_major_formatter(_plain)
+    if not ticks:
+        axes.xaxis.set_major_formatter(_plain)
+    else:
         axes.set_xticks([at for at, _ in ticks], [text for _, text in ticks])
         axes.minorticks_off()
     axes.grid(True)
+
+
+def _plain(value: float, _: object) -> str:
+    """A number as people write it, where matplotlib would write a power."""
+    return f"{value:,.0f}" if value >= 1 else f"{value:g}"
 
 
 def _once(number: int, label: str) -> str:

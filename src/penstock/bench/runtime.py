@@ -341,7 +341,7 @@ def _transfer(device: ps.Device, ending: ExitStack) -> Iterator[list[Piece]]:
         path: ending.enter_context(ps.Device(device.info.index, transfers=mode))
         for path, (mode, _) in PATHS.items()
     }
-    largest = min(SIZES[-1], device.info.memory // 16)
+    largest = min(SIZES[-1], device.info.memory // 8)  # each path has one, the host three
     for nbytes in SIZES:
         if nbytes <= largest:
             yield _transfers_of(opened, nbytes)

@@ -23,7 +23,8 @@ STREAMS = (1, 2, 4, 8, 16, 32)
 ARRAYS = (1, 10, 100, 1000, 10_000)
 NODES = (1, 4, 16, 64, 256, 1024, 4096)
 ENTRIES = (1, 4, 16, 64, 256, 1024, 4096)
-_WORK = 64  # launches that are shared out over streams, or made beside arrays
+_EACH = 16  # launches on every stream
+_WORK = 64  # launches beside arrays
 _SMALL = 16  # floats of what is only there
 
 Seconds = Callable[[], float]
@@ -67,12 +68,12 @@ def _streams(own: Tracked, ending: ExitStack) -> Callable[[int], Seconds]:
     ys = [own.device.ones(SIZE) for _ in streams]
 
     def work(count: int) -> None:
-        for number in range(_WORK):
-            at = number % count
-            own.saxpy(x=own.x, y=ys[at], a=A, n=SIZE, threads=SIZE, stream=streams[at])
+        for at in range(count):
+            for _ in range(_EACH):
+                own.saxpy(x=own.x, y=ys[at], a=A, n=SIZE, threads=SIZE, stream=streams[at])
         own.device.synchronize()
 
-    return lambda count: lambda: timed(1, work, count) / _WORK
+    return lambda count: lambda: timed(1, work, count) / (_EACH * count)
 
 
 def _arrays(own: Tracked) -> Callable[[int], Seconds]:
