@@ -1,4 +1,7 @@
-"""`python -m benchmarks transfer`, `launch` (also with `--peers`), `access`, and `products`."""
+"""`python -m benchmarks transfer`, `launch`, `access`, `products`, `layers` and `peers`.
+
+Models, mechanisms and the runtime beside its floors are measured by `penstock bench`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from pathlib import Path
 # Rounds, and with --quick.
 _REPEAT = {
     "transfer": (30, 3), "launch": (200, 20), "access": (20, 2), "products": (30, 2),
-    "layers": (30, 2), "decode": (5, 1),
+    "layers": (30, 2), "peers": (200, 8),
 }  # fmt: skip
 
 
@@ -19,15 +22,18 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.peers and arguments.what != "launch":
         parser.error("--peers goes with launch")
-    if arguments.what == "launch":
+    peers = arguments.peers or arguments.what == "peers"
+    if arguments.what in ("launch", "peers"):
         # Lavapipe's worker threads would compete with the interpreter for the cores. Mesa reads
         # this when it is loaded, which is why everything that loads it is imported below.
         os.environ.setdefault("LP_NUM_THREADS", "0")
     repeat = arguments.repeat or _REPEAT[arguments.what][arguments.quick]
 
     import penstock as ps
-    from benchmarks import access, decode, launch, layers, measure, products, report, transfer
-    from benchmarks.peers import comparison, environments
+    from benchmarks import access, kept, launch, layers, products, transfer
+    from benchmarks.peers import comparison, decoding, environments
+    from penstock.bench import measure
+    from penstock.bench import tables as report
 
     unknown = sorted(set(arguments.only or ()) - set(environments.KINDS))
     if unknown:
@@ -35,24 +41,33 @@ def main() -> int:
 
     modules = {
         "transfer": transfer, "launch": launch, "access": access, "products": products,
-        "layers": layers, "decode": decode,
+        "layers": layers,
     }  # fmt: skip
-    chosen = modules[arguments.what]
+    directory = arguments.peers_dir or environments.default_directory()
     try:
         with ps.Device(arguments.device) as device:
             about = report.machine(device)
-            if arguments.peers:
+            if peers:
                 sections = comparison.compare(
                     device,
                     repeat,
                     only=arguments.only or environments.KINDS,
-                    directory=arguments.peers_dir or environments.default_directory(),
+                    directory=directory,
                     reinstall=arguments.reinstall,
                 )
-            elif arguments.what == "decode":
-                sections = decode.run(device, repeat, arguments.model or ())
             else:
-                sections = chosen.run(device, repeat)
+                sections = modules[arguments.what].run(device, repeat)
+            if arguments.what == "peers":
+                sections.append(
+                    decoding.compare(
+                        device,
+                        max(1, repeat // 40),
+                        arguments.model or (),
+                        directory=directory,
+                        reinstall=arguments.reinstall,
+                    )
+                )
+                print(f"kept in {kept.keep('peers', about, sections)}", file=sys.stderr)
     except (measure.WrongResult, ps.NoDevice) as error:
         print(f"benchmarks: {error}", file=sys.stderr)
         return 1
@@ -71,14 +86,14 @@ def _parser() -> argparse.ArgumentParser:
         "access: waits for CPU access in a loop shaped like decoding, under five rules; "
         "products: weights a second of matrices in every file layout, against NumPy; "
         "layers: the other kernels of a decoder; "
-        "decode: tokens per second of whole models, and what each mechanism is worth",
+        "peers: launch --peers, and decoding beside llama.cpp on the CPU; kept in results/",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument("--repeat", type=int, metavar="N", help="rounds of the interleaved run")
     parser.add_argument("--device", metavar="NAME", help="a part of the device's name")
     parser.add_argument("--quick", action="store_true", help="few rounds: does it run at all?")
     parser.add_argument(
-        "--model", metavar="FILE", type=Path, action="append", help="with decode; may be repeated"
+        "--model", metavar="FILE", type=Path, action="append", help="with peers; may be repeated"
     )
     parser.add_argument(
         "--peers",
@@ -90,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
         "--only",
         metavar="NAMES",
         type=lambda names: names.split(","),
-        help="with --peers: these alone, such as c,penstock,wgpu",
+        help="of the peers these alone, such as c,penstock,wgpu",
     )
     parser.add_argument(
         "--peers-dir",

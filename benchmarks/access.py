@@ -23,8 +23,8 @@ from functools import partial
 import numpy as np
 
 import penstock as ps
-from benchmarks.measure import expect, interleave
-from benchmarks.report import Row, Section
+from penstock.bench.measure import expect, interleave
+from penstock.bench.tables import Row, Section
 
 TOKENS = 64
 EVERY = 8  # tokens from one look at the logits to the next

@@ -12,16 +12,15 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 import penstock as ps
-from benchmarks.measure import Case, Samples, expect, interleave, timed
-from benchmarks.raw import Raw
-from benchmarks.report import Row, Section
+from penstock.bench.measure import SHADERS, Case, Samples, expect, interleave, timed
+from penstock.bench.raw import Raw
+from penstock.bench.tables import Row, Section
 from penstock.glsl import compile_glsl
 
 SIZE = 1024  # floats
@@ -30,7 +29,7 @@ TRIPS = 10  # waits and round trips are timed so many at a time
 A = 0.5
 
 _LOCAL_SIZE = 256
-_KERNEL = Path(__file__).with_name("saxpy.comp")
+_KERNEL = SHADERS / "saxpy.comp"
 
 Host = npt.NDArray[np.float32]
 #: What makes the context that launches are timed in: none, or a trace with or without times.

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 import penstock as ps
-from benchmarks.measure import Case, expect, interleave
-from benchmarks.report import Row, Section
+from penstock.bench.measure import Case, expect, interleave
+from penstock.bench.tables import Row, Section
 from penstock.llm.layers import Cache, Layers, rope_angles
 from penstock.llm.progress import Progress
 from penstock.llm.sampling import Sampler, Sampling

@@ -13,7 +13,7 @@ from cffi import FFI
 from vulkan._vulkan import ffi as vk
 
 from benchmarks.compiled import compile_c
-from benchmarks.raw import Raw
+from penstock.bench.raw import Raw
 
 #: What `Raw` has prepared, by the names it has there.
 _PREPARED = (

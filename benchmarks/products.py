@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 import penstock as ps
-from benchmarks.measure import Samples, expect, interleave
-from benchmarks.report import Row, Section
+from penstock.bench.measure import Samples, expect, interleave
+from penstock.bench.tables import Row, Section
 from penstock.llm import kernels
 from penstock.llm.products import Products
 from penstock.llm.weights import Piece, Weight

@@ -10,15 +10,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 import penstock as ps
-from benchmarks.measure import Case, Samples, expect, interleave, timed
-from benchmarks.report import Row, Section
+from penstock.bench.measure import SHADERS, Case, Samples, expect, interleave, timed
+from penstock.bench.tables import Row, Section
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = (4 * KIB, 64 * KIB, 1 * MIB, 16 * MIB, 64 * MIB)
@@ -127,7 +126,7 @@ def _adopt(device: ps.Device, repeat: int) -> Section:
     title = "Adopting ordinary NumPy memory: no copy, so the size does not matter"
     if not device.info.can_import:
         return Section(title, [{"case": f"{device.name} cannot import host memory"}])
-    kernel = device.kernel(Path(__file__).with_name("saxpy.comp"))
+    kernel = device.kernel(SHADERS / "saxpy.comp")
     sources = {nbytes: _page_aligned(nbytes) for nbytes in SIZES}
     receipts = {n: _check_adopted(device, kernel, source) for n, source in sources.items()}
 

@@ -19,6 +19,7 @@ from benchmarks import access
 from benchmarks.peers import comparison, environments
 from benchmarks.peers.conversation import Conversation, Lost
 from benchmarks.peers.rows import ROWS
+from penstock.bench.measure import SHADERS
 from penstock.glsl import compile_glsl
 
 ROOT = Path(__file__).parent.parent
@@ -29,7 +30,7 @@ OWN = [name for name, kind in environments.KINDS.items() if not kind.requirement
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("programs")
     for name in ("saxpy", "pick", "touch"):
-        source = (ROOT / "benchmarks" / f"{name}.comp").read_text()
+        source = (SHADERS / f"{name}.comp").read_text()
         (directory / f"{name}.spv").write_bytes(compile_glsl(source, name=name))
     return directory
 
@@ -64,7 +65,7 @@ def test_worker_runs_every_row_it_claims(name: str, programs: Path) -> None:
 
 
 def test_wrong_values_are_told_and_do_not_count(programs: Path, tmp_path: Path) -> None:
-    wrong = (ROOT / "benchmarks" / "saxpy.comp").read_text().replace("a * x[i] +", "x[i] +")
+    wrong = (SHADERS / "saxpy.comp").read_text().replace("a * x[i] +", "x[i] +")
     for name in ("pick", "touch"):
         (tmp_path / f"{name}.spv").write_bytes((programs / f"{name}.spv").read_bytes())
     (tmp_path / "saxpy.spv").write_bytes(compile_glsl(wrong, name="wrong"))

@@ -14,7 +14,7 @@ from kernels import slow_add, slow_copy
 
 import penstock as ps
 from penstock import tracing
-from penstock.transfer import MODES, Case, choose_write
+from penstock.transfer import FIXED, MODES, Case, choose_write
 
 N = 1024
 LARGE = 2 << 20  # bytes; large enough for the ordered path
@@ -95,11 +95,12 @@ BUSY = {
     "rename": ("rename", 1, 1),
     "staged": ("staged", 2, 0),
     "ordered": ("ordered", 1, 0),
+    FIXED: ("staged", 2, 0),
     "unmapped": ("staged", 2, 0),
 }
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", BUSY)
 def test_a_busy_write_takes_the_path_and_waits_for_nothing(
     mode: str, shared_device: OpenDevice
 ) -> None:
@@ -156,13 +157,14 @@ def case(
 )
 def test_the_choice_of_a_path(case: Case, path: str) -> None:
     assert choose_write("auto", case)[0] == path
-    for mode in MODES:
+    for mode in BUSY:
         forced, why = choose_write(mode, case)
-        if forced != mode and mode not in ("auto", "unmapped"):
+        if forced != mode and mode not in ("auto", FIXED, "unmapped"):
             assert "not possible" in why
         assert forced != "direct" or not case.busy
         assert forced == "staged" or case.mapped
         assert forced != "ordered" or case.borrowed
+        assert forced != "rename" or mode != FIXED
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.peers.peer import CHAIN, LARGE, LOCAL_SIZE, SIZE, STRIDE, A, Host, Peer
-from benchmarks.raw import Raw
+from penstock.bench.raw import Raw
 
 
 class Worker(Peer):

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import penstock as ps
 from benchmarks.compiled import NoCompiler, compile_c
-from benchmarks.measure import Samples
 from benchmarks.peers.conversation import Conversation, Lost
 from benchmarks.peers.environments import KINDS, NotInstalled, interpreter
 from benchmarks.peers.rows import ROWS
-from benchmarks.report import Row as Line
-from benchmarks.report import Section
+from penstock.bench.measure import SHADERS, Samples
+from penstock.bench.tables import Row as Line
+from penstock.bench.tables import Section
 from penstock.glsl import compile_glsl
 
 _HERE = Path(__file__).parent
@@ -66,7 +66,7 @@ def compare(
 def _compile(programs: Path) -> None:
     """The kernels in the form that most peers take, for peers that have no compiler."""
     for name in ("saxpy", "pick", "touch"):
-        source = _HERE.parent / f"{name}.comp"
+        source = SHADERS / f"{name}.comp"
         (programs / f"{name}.spv").write_bytes(compile_glsl(source.read_text(), name=name))
 
 

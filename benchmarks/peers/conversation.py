@@ -24,11 +24,19 @@ class Conversation:
     """A running peer. `close` ends its process."""
 
     def __init__(
-        self, name: str, python: Path, programs: Path, environment: Mapping[str, str]
+        self,
+        name: str,
+        python: Path,
+        programs: Path,
+        environment: Mapping[str, str],
+        *,
+        module: str = "benchmarks.peers.worker",
+        patience: float = _PATIENCE,
     ) -> None:
+        self._patience = patience
         self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
         self._process = subprocess.Popen(
-            [str(python), "-m", "benchmarks.peers.worker", name, str(programs)],
+            [str(python), "-m", module, name, str(programs)],
             cwd=_ROOT,
             env={**os.environ, **environment, "PYTHONPATH": _python_path()},
             stdin=subprocess.PIPE,
@@ -49,11 +57,12 @@ class Conversation:
         self.how: dict[str, str] = greeting["how"]
         self.lacks: dict[str, str] = greeting["lacks"]
 
-    def ask(self, row: str, rounds: int) -> list[float]:
-        """The seconds of each round. Raises Lost if a value was wrong, or the process ended."""
+    def ask(self, row: str | Mapping[str, int], rounds: int = 1) -> list[float]:
+        """The seconds of each round; of a worker of another kind, what it answers to a question. Raises Lost if a value was wrong, or the process ended."""
         assert self._process.stdin
+        question = {"row": row, "rounds": rounds} if isinstance(row, str) else dict(row)
         try:
-            print(json.dumps({"row": row, "rounds": rounds}), file=self._process.stdin, flush=True)
+            print(json.dumps(question), file=self._process.stdin, flush=True)
         except BrokenPipeError:
             raise Lost(self._last_words()) from None
         answer = self._answer()
@@ -81,10 +90,10 @@ class Conversation:
 
     def _answer(self) -> dict[str, Any]:
         try:
-            line = self._answers.get(timeout=_PATIENCE)
+            line = self._answers.get(timeout=self._patience)
         except queue.Empty:
             self._process.kill()
-            raise Lost(f"no answer within {_PATIENCE:.0f} s") from None
+            raise Lost(f"no answer within {self._patience:.0f} s") from None
         if not line:
             raise Lost(self._last_words())
         message: dict[str, Any] = json.loads(line)

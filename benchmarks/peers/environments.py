@@ -44,6 +44,9 @@ KINDS = {
     "taichi": Kind(("taichi", "numpy")),
     "pyopencl": Kind(("pyopencl[pocl]", "numpy")),
 }
+#: llama.cpp on the CPU, which decodes the models of `benchmarks/peers/decoding.py`.
+LLAMA = "xllamacpp"
+_ALL = KINDS | {LLAMA: Kind(("xllamacpp", "numpy"))}
 
 
 class NotInstalled(Exception):
@@ -59,7 +62,7 @@ def interpreter(
     name: str, directory: Path, *, reinstall: bool, tell: Callable[[str], None]
 ) -> Path:
     """The Python that has this peer, which is installed if it is not there yet."""
-    kind = KINDS[name]
+    kind = _ALL[name]
     if not kind.requirements:
         return Path(sys.executable)
     place = directory / name

@@ -9,8 +9,8 @@ from typing import Any
 
 import penstock as ps
 from benchmarks.peers.peer import CHAIN, LARGE, SIZE, STRIDE, A, Host, Peer
+from penstock.bench.measure import SHADERS
 
-_SHADERS = Path(__file__).parent.parent
 _TOUCHED = LARGE // STRIDE
 
 
@@ -19,11 +19,11 @@ class Worker(Peer):
         self.device = device = ps.Device(os.environ.get("PENSTOCK_PEERS_DEVICE") or None)
         self.stream = device.default_stream
         self.saxpy, self.pick, self.touch = (
-            device.kernel(_SHADERS / f"{name}.comp") for name in ("saxpy", "pick", "touch")
+            device.kernel(SHADERS / f"{name}.comp") for name in ("saxpy", "pick", "touch")
         )
         self.x = device.ones(SIZE, name="x")
         self.y = device.ones(SIZE, name="y")
-        self.returning_pick = device.kernel(_SHADERS / "pick.comp", defines={"AS_RESULT": 1})
+        self.returning_pick = device.kernel(SHADERS / "pick.comp", defines={"AS_RESULT": 1})
         self.graph: Any = None
         self.prepare()
 

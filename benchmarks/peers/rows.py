@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.measure import expect, timed
 from benchmarks.peers.peer import CHAIN, LARGE, SIZE, STRIDE, A, Host, Peer
+from penstock.bench.measure import expect, timed
 
 TRIPS = 20  # waits, results and round trips are timed so many at a time
 LAUNCHES = 100  # recorded at a time

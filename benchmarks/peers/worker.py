@@ -18,9 +18,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import WrongResult
 from benchmarks.peers.peer import Peer, Unavailable
 from benchmarks.peers.rows import ROWS
+from penstock.bench.measure import WrongResult
 
 
 def main(name: str, programs: Path) -> None:

@@ -1,4 +1,4 @@
-"""The command line: `penstock demo`, `devices`, `check`, `trace` and `generate`."""
+"""The command line: `penstock demo`, `devices`, `check`, `trace`, `generate` and `bench`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import penstock as ps
+from penstock.bench import command as bench
 from penstock.llm import command as generate
 from penstock.timeline import script
 from penstock.transfer import MODES
@@ -41,6 +42,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = commands.add_parser("generate", help=about, description=about)
     command.set_defaults(run=generate.run)
     generate.add_options(command)
+    about = "measure a model, or the runtime; compare two measurements; make a report of them"
+    # Its options are its own: here everything behind the name is a plain word.
+    command = commands.add_parser("bench", help=about, add_help=False, prefix_chars="\0")
+    command.set_defaults(run=bench.run)
+    bench.add_options(command)
     arguments = parser.parse_args(argv)
     try:
         code: int = arguments.run(arguments)

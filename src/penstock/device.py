@@ -65,10 +65,9 @@ class Device(Closing):
     ) -> None:
         if driver not in ("vulkan", "sim"):
             raise InvalidValue(f"unknown driver {driver!r}; there are 'vulkan' and 'sim'")
-        if transfers not in transfer.MODES:
-            raise InvalidValue(
-                f"transfers={transfers!r}; choose one of {', '.join(transfer.MODES)}"
-            )
+        modes = (*transfer.MODES, transfer.FIXED)
+        if transfers not in modes:
+            raise InvalidValue(f"transfers={transfers!r}; choose one of {', '.join(modes)}")
         opened: Driver
         if driver == "sim":
             from penstock.driver.sim import SimDriver

@@ -23,7 +23,9 @@ reads y needs none. A kernel on lane B writes w: it waits for (A, 1), because A 
 
 Crossing out is what keeps the ledger short. A write is ordered after everything it conflicts with,
 so whoever waits for the write waits for those too: accesses within its bytes can go. A later read
-of the same bytes on the same lane stands for the earlier one, because lanes complete in order.
+of the same bytes on the same lane stands for the earlier one, because lanes complete in order. And
+accesses side by side that nobody could wait for apart (same lane, value and epoch) become one, so
+that row after row of an array costs the same.
 
 Nothing here knows of drivers, and nothing here waits.
 """
@@ -160,11 +162,28 @@ class History:
             entries[:] = [
                 a for a in entries if not ((write or a.lane is lane) and region.covers(a.region))
             ]
+            if entries and _continues(entries[-1], region, lane, value, what):
+                entries[-1].region = Region(entries[-1].region.lo, region.hi)
+                return
         entries.append(Access(region, write, lane, value, what))
 
     def pending(self) -> dict[Lane, int]:
         """The values after which nothing uses this memory any more."""
         return needs_of_host([*self.reads, *self.writes])
+
+
+def _continues(last: Access, region: Region, lane: Lane, value: int, what: str) -> bool:
+    """Whether a new access begins where the last one ends, and is the same otherwise."""
+    before = last.region
+    return (
+        before.hi == region.lo
+        and last.lane is lane
+        and last.value == value
+        and last.epoch == lane.epoch
+        and last.what == what
+        and not before.pitch
+        and not region.pitch
+    )
 
 
 #: What a command touches: the memory's history, its bytes, and whether it writes them.

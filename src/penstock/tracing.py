@@ -141,6 +141,9 @@ class Trace:
         self._events: list[TraceEvent] = []  # the first of them, as people read them
         self._times: deque[tuple[tuple[int, int, int], tuple[float, float]]] = deque()
         self._lines: dict[tuple[int, int], str] = {}
+        self._counted = 0  # records that are in the counts below
+        self._counts: dict[str, int] = {}
+        self._copied = self._inner_commands = self._inner_barriers = 0
         self._reading = threading.Lock()
         self._stopped: float | None = None
         self.started = time.perf_counter()  #: the clock of `TraceEvent.start`
@@ -179,7 +182,24 @@ class Trace:
         return [event for event in self.events if event.kind == kind]
 
     def _count(self, kind: str) -> int:
-        return sum(record[0] == kind for record in self._records)
+        self._count_up()
+        return self._counts.get(kind, 0)
+
+    def _count_up(self) -> None:
+        """Count what came since somebody asked last: asking often costs no more than once."""
+        with self._reading:
+            records, counts = self._records, self._counts
+            for number in range(self._counted, len(records)):
+                record = records[number]
+                kind = record[0]
+                counts[kind] = counts.get(kind, 0) + 1
+                if kind == "copy":
+                    self._copied += record[2]
+                elif kind == "replay":
+                    _, commands, barriers = record[1]
+                    self._inner_commands += commands
+                    self._inner_barriers += barriers
+                self._counted = number + 1
 
     @property
     def waits(self) -> int:
@@ -193,7 +213,8 @@ class Trace:
 
     @property
     def bytes_copied(self) -> int:
-        return sum(record[2] for record in self._records if record[0] == "copy")
+        self._count_up()
+        return self._copied
 
     @property
     def allocations(self) -> int:
@@ -217,6 +238,18 @@ class Trace:
     def replays(self) -> int:
         """How often a graph was replayed; its launches and barriers are not counted apart."""
         return self._count("replay")
+
+    @property
+    def replayed_commands(self) -> int:
+        """The launches, copies and fills inside of the graphs that were replayed."""
+        self._count_up()
+        return self._inner_commands
+
+    @property
+    def replayed_barriers(self) -> int:
+        """The barriers between them."""
+        self._count_up()
+        return self._inner_barriers
 
     @property
     def renames(self) -> int:

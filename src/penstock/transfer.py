@@ -67,6 +67,8 @@ if TYPE_CHECKING:
     from penstock.stream import Stream
 
 MODES = ("auto", "direct", "rename", "staged", "ordered", "unmapped")
+#: "auto" without renaming, for measuring what that is worth. It goes no way that MODES do not go.
+FIXED = "fixed"
 
 Host = npt.NDArray[Any]
 
@@ -89,13 +91,15 @@ def choose_write(mode: str, case: Case) -> tuple[str, str]:
     """The path of a write and why, in decision order; `mode` forces one where it is safe."""
     allowed = {
         "direct": case.mapped and not case.busy,
-        "rename": case.mapped and case.whole and case.renamable,
+        "rename": case.mapped and case.whole and case.renamable and mode != FIXED,
         "ordered": case.mapped and case.borrowed,
         "staged": True,
     }
     if allowed.get(mode):
         return mode, "forced"
-    forced = "" if mode in ("auto", "unmapped") else f", because {mode!r} is not possible here"
+    forced = (
+        "" if mode in ("auto", FIXED, "unmapped") else f", because {mode!r} is not possible here"
+    )
     if not case.mapped:
         return "staged", f"memory is not mapped{forced}"
     if not case.busy:

@@ -12,8 +12,7 @@ import pytest
 
 import penstock as ps
 from penstock import llm
-from penstock.llm.generation import AHEAD
-from penstock.llm.sampling import Sampling
+from penstock.llm.mechanisms import AHEAD, Mechanisms
 from tests.llm.model_builders import gguf, hugging_face, shared, smollm2
 from tests.llm.reference_model import Reference
 
@@ -306,18 +305,42 @@ def test_a_token_costs_no_allocation_and_four_bytes(small: llm.Model) -> None:
 
 
 def test_issuing_a_token_waits_for_nothing(dev: ps.Device, small: llm.Model) -> None:
-    network = small._take()
-    network.restart(Sampling())
-    network.read(IDS, "greedy")
-    network.step("greedy")
-    dev.synchronize()
-    with ps.trace() as t:
-        for _ in range(20):
-            network.step("greedy")
-        t.expect(waits=0, allocations=0, copies=0, replays=20)
-        assert t.submissions <= 20
-    assert network.token(21) == small.generate(IDS, max_tokens=22, stop_ids=[]).ids[21]
-    small._give_back(network)
+    with small.network() as network:
+        network.read(IDS, "greedy")
+        network.step("greedy")
+        dev.synchronize()
+        with ps.trace() as t:
+            for _ in range(20):
+                network.step("greedy")
+            t.expect(waits=0, allocations=0, copies=0, replays=20)
+            assert t.submissions <= 20
+        assert network.token(21) == small.generate(IDS, max_tokens=22, stop_ids=[]).ids[21]
+
+
+MECHANISMS = ["scratch", "replay", "access", "sampling"]
+
+
+@pytest.mark.parametrize("off", [*([name] for name in MECHANISMS), MECHANISMS], ids="+".join)
+def test_without_a_mechanism_the_text_is_the_same_and_costs_more(
+    small: llm.Model, off: list[str]
+) -> None:
+    without = Mechanisms(**dict.fromkeys(off, False))
+    wanted = small.generate(IDS, max_tokens=12, stop_ids=[])
+    for _ in range(2):
+        made = small.generate(IDS, max_tokens=12, stop_ids=[], mechanisms=without)
+    assert made.ids == wanted.ids
+    cost, least = made.receipt.generation, wanted.receipt.generation
+    assert cost.tokens == least.tokens == 11
+    assert cost.launches >= least.launches
+    if off != ["access"]:
+        assert cost.allocations > 0 or cost.bytes_copied >= 4 * 288 * cost.tokens
+    else:
+        assert cost.submissions == cost.tokens == cost.waits
+
+
+def test_the_host_draws_no_token(small: llm.Model) -> None:
+    with pytest.raises(ps.InvalidValue, match="temperature"):
+        small.generate(IDS, temperature=1.0, mechanisms=Mechanisms(sampling=False))
 
 
 # What cannot be.

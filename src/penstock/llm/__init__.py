@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from penstock.llm.chat import ChatTemplate
     from penstock.llm.config import Config, RopeScaling
     from penstock.llm.generation import Cost, Generation, Receipt
+    from penstock.llm.mechanisms import Mechanisms
     from penstock.llm.model import Model, load
     from penstock.llm.modelfile import ModelFile, Tensor, open_model
     from penstock.llm.tokens import Decoder, Tokenizer
@@ -24,6 +25,7 @@ __all__ = [
     "Cost",
     "Decoder",
     "Generation",
+    "Mechanisms",
     "Model",
     "ModelError",
     "ModelFile",
@@ -46,6 +48,7 @@ _HOMES = {
     "Cost": "generation",
     "Decoder": "tokens",
     "Generation": "generation",
+    "Mechanisms": "mechanisms",
     "Model": "model",
     "ModelFile": "modelfile",
     "Piece": "weights",

@@ -7,10 +7,14 @@ import time
 
 
 class Bar:
-    """Called with the bytes done and in all; prints nothing where stderr is not a terminal."""
+    """Called with what is done and in all; prints nothing where stderr is not a terminal.
 
-    def __init__(self, what: str) -> None:
+    Counts bytes, unless it is told the unit.
+    """
+
+    def __init__(self, what: str, unit: str = "") -> None:
         self._what = what
+        self._unit = unit
         self._shown = 0.0
 
     def __call__(self, done: int, total: int) -> None:
@@ -20,5 +24,8 @@ class Bar:
         self._shown = now
         bar = "█" * (30 * done // max(1, total))
         end = "\n" if done >= total else ""
-        sys.stderr.write(f"\r{self._what} |{bar:30}| {done >> 20:,} of {total >> 20:,} MiB{end}")
+        count = f"{done:,} of {total:,} {self._unit}"
+        if not self._unit:
+            count = f"{done >> 20:,} of {total >> 20:,} MiB"
+        sys.stderr.write(f"\r{self._what} |{bar:30}| {count}{end}")
         sys.stderr.flush()

@@ -1,9 +1,9 @@
-"""Text as it comes: the loop that keeps the device busy, and what it cost.
+"""Text as it comes, and what it cost.
 
-The loop stays a few steps ahead of what it has read. While the host reads a token, decodes it and
-hands it on, the device is at work on the next ones; it never waits for the host, and the host waits
-only for tokens that are not there yet. When a token ends the text, the steps issued ahead of it are
-for nothing: at most `AHEAD`, and nobody sees them.
+`Network.tokens` stays a few steps ahead of what is read. While the host reads a token, decodes it
+and hands it on, the device is at work on the next ones; it never waits for the host, and the host
+waits only for tokens that are not there yet. When a token ends the text, the steps issued ahead of
+it are for nothing: at most `AHEAD`, and nobody sees them.
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import penstock as ps
 from penstock.llm.errors import ModelError
 from penstock.llm.network import End, Network
 from penstock.llm.tokens import Decoder
 
-AHEAD = 2  # steps that are issued before the token is read that may end the text
-
 Finish = Literal["stop", "length"]
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What some of the work of a generation cost."""
+    """What some of the work of a generation cost.
+
+    Launches and barriers count wherever they are, in recorded steps too.
+    """
 
     tokens: int = 0
     seconds: float = 0.0
@@ -34,6 +35,7 @@ class Cost:
     bytes_copied: int = 0
     allocations: int = 0
     submissions: int = 0
+    launches: int = 0
     barriers: int = 0
 
     @property
@@ -67,7 +69,7 @@ class Receipt:
         lines.append(f"{'tokens':24}{both[0].tokens:>12,}{both[1].tokens:>14,}")
         rates = [f"{cost.rate:,.2f}" if cost.tokens else "-" for cost in both]
         lines.append(f"{'tokens per second':24}{rates[0]:>12}{rates[1]:>14}")
-        for name in ("waits", "copies", "bytes_copied", "allocations", "submissions", "barriers"):
+        for name in COUNTS:
             values = [getattr(cost, name) for cost in both]
             each = f"{both[1].per_token(name):.4g}" if both[1].tokens else "-"
             label = name.replace("_", " ")
@@ -174,15 +176,9 @@ class Generation:
             self._done()
 
     def _tokens(self, meter: _Meter) -> Iterator[str]:
-        network, held = self._network, self._held
+        held = self._held
         self._finish = "length"
-        network.read(self.prompt_ids, self._end)
-        issued = 1
-        for number in range(self._most):
-            while issued < min(number + 1 + AHEAD, self._most):
-                network.step(self._end)
-                issued += 1
-            token = network.token(number)
+        for token in self._network.tokens(self.prompt_ids, self._most, self._end):
             meter.token()
             if token in self._stop_ids:
                 self._finish = "stop"
@@ -228,6 +224,20 @@ def _overlap(text: str, stop: str) -> int:
     return next((n for n in range(most, 0, -1) if text.endswith(stop[:n])), 0)
 
 
+#: What is counted of a generation, in the order in which it is shown.
+COUNTS = (
+    "waits", "copies", "bytes_copied", "allocations", "submissions", "launches", "barriers"
+)  # fmt: skip
+
+
+def counted(trace: ps.Trace) -> dict[str, int]:
+    """What a trace has of `COUNTS` by now, what graphs did included."""
+    found = {name: getattr(trace, name) for name in COUNTS}
+    found["launches"] += trace.replayed_commands
+    found["barriers"] += trace.replayed_barriers
+    return found
+
+
 class _Meter:
     """Divides what a trace counts between the prompt and the generation."""
 
@@ -235,13 +245,13 @@ class _Meter:
         self._trace = trace
         self._start = time.perf_counter()
         self._tokens = 0
-        self._first: tuple[float, dict[str, Any]] | None = None
-        self._last = (self._start, self._counts())
+        self._first: tuple[float, dict[str, int]] | None = None
+        self._last = (self._start, counted(trace))
 
     def token(self) -> None:
         """A token has arrived."""
         self._tokens += 1
-        self._last = (time.perf_counter(), self._counts())
+        self._last = (time.perf_counter(), counted(self._trace))
         if self._first is None:
             self._first = self._last
 
@@ -255,11 +265,3 @@ class _Meter:
             Cost(tokens=prompt, seconds=at - self._start, **counts),
             Cost(tokens=self._tokens - 1, seconds=until - at, **rest),
         )
-
-    def _counts(self) -> dict[str, Any]:
-        trace = self._trace
-        return {
-            "waits": trace.waits, "copies": trace.copies, "bytes_copied": trace.bytes_copied,
-            "allocations": trace.allocations, "submissions": trace.submissions,
-            "barriers": trace.barriers,
-        }  # fmt: skip

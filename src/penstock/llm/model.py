@@ -6,7 +6,8 @@ import operator
 import os
 import secrets
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ from penstock.llm.chat import ChatTemplate
 from penstock.llm.config import Config
 from penstock.llm.errors import ModelError
 from penstock.llm.generation import Generation
+from penstock.llm.mechanisms import ALL, Mechanisms
 from penstock.llm.modelfile import ModelFile, open_model
 from penstock.llm.network import Kernels, Network
 from penstock.llm.sampling import Sampling
@@ -91,7 +93,7 @@ class Model:
         angles = file.config.angles(context, file.rope_factors)
         self._angles = device.array(angles, role="weight", name="angles")
         self._lock = threading.Lock()
-        self._idle: list[Network] = []
+        self._idle: dict[Mechanisms, list[Network]] = {}
         self._closed = False
 
     @property
@@ -123,6 +125,7 @@ class Model:
         stop: str | Sequence[str] = (),
         stop_ids: Sequence[int] | None = None,
         stream: bool = False,
+        mechanisms: Mechanisms = ALL,
     ) -> Generation:
         """Continue a prompt, text or token ids.
 
@@ -130,6 +133,7 @@ class Model:
         the same seed. `max_tokens` is at most what the context has room for, and that by default.
         Ends at a stop token of the model (`stop_ids` names others; empty: none) or a stop string.
         With `stream` it comes back at once: iterate over it for the pieces as they come.
+        `mechanisms` takes away what makes it cheap, for measuring: see `penstock.llm.mechanisms`.
         """
         settings = Sampling(
             temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
@@ -143,7 +147,7 @@ class Model:
         words = [stop] if isinstance(stop, str) else list(stop)
         if words and self._tokenizer_or_none is None:
             raise ModelError(f"{self.file.path} has no tokenizer, so that stop= has no meaning")
-        network = self._take()
+        network = self._take(mechanisms)
         try:
             network.restart(settings)
             made = Generation(
@@ -174,10 +178,19 @@ class Model:
     def logits(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """The logits after each of these tokens: float32, (tokens, vocabulary)."""
         checked = self._ids(list(ids))
-        network = self._take()
+        with self.network() as network:
+            return network.logits(checked)
+
+    @contextmanager
+    def network(self, mechanisms: Mechanisms = ALL) -> Iterator[Network]:
+        """The layers and a cache, lent for the block, for those who read and step themselves.
+
+        It starts empty, and takes the likeliest token unless it is restarted otherwise.
+        """
+        network = self._take(mechanisms)
         try:
             network.restart(Sampling())
-            return network.logits(checked)
+            yield network
         finally:
             self._give_back(network)
 
@@ -187,9 +200,10 @@ class Model:
             if self._closed:
                 return
             self._closed = True
-            idle, self._idle = self._idle, []
-        for network in idle:
-            network.close()
+            idle, self._idle = self._idle, {}
+        for networks in idle.values():
+            for network in networks:
+                network.close()
         self._weights.close()
         if self._owns_device:
             self.device.close()
@@ -237,21 +251,21 @@ class Model:
 
     # Networks.
 
-    def _take(self) -> Network:
+    def _take(self, mechanisms: Mechanisms) -> Network:
         with self._lock:
             if self._closed:
                 raise ps.Closed(f"{self!r} is closed")
-            if self._idle:
-                return self._idle.pop()
+            if self._idle.get(mechanisms):
+                return self._idle[mechanisms].pop()
         return Network(
             self._kernels, self.config, self._weights, self._angles, batch=self._batch,
-            cache_type=self._cache,
+            cache_type=self._cache, mechanisms=mechanisms,
         )  # fmt: skip
 
     def _give_back(self, network: Network) -> None:
         with self._lock:
             if not self._closed:
-                self._idle.append(network)
+                self._idle.setdefault(network.mechanisms, []).append(network)
                 return
         network.close()
 

@@ -11,7 +11,7 @@ replay writes, and reading a token waits for the step that made it, not for thos
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -20,6 +20,7 @@ import numpy.typing as npt
 import penstock as ps
 from penstock.llm.config import Config
 from penstock.llm.layers import Cache, Layers
+from penstock.llm.mechanisms import ALL, Mechanisms
 from penstock.llm.products import Products
 from penstock.llm.progress import STATE_WORDS, Progress
 from penstock.llm.sampling import Sampler, Sampling
@@ -53,9 +54,11 @@ class Network:
         *,
         batch: int,
         cache_type: str,
+        mechanisms: Mechanisms = ALL,
     ) -> None:
         device = kernels.device
         self.device = device
+        self.mechanisms = mechanisms
         self.config = config
         self.context = angles.shape[0]
         self.batch = min(batch, self.context)
@@ -63,17 +66,9 @@ class Network:
         self._weights = weights
         self._angles = angles
         self._output = weights.get("output.weight") or weights["token_embd.weight"]
-        queries, keys = config.heads * config.head_size, config.kv_heads * config.head_size
-
-        def scratch(name: str, columns: int) -> ps.Array:
-            return device.empty((self.batch, columns), name=name, role="scratch")
-
-        self._x, self._h = scratch("x", config.hidden), scratch("h", config.hidden)
-        self._q, self._turned = scratch("q", queries), scratch("q turned", queries)
-        self._k, self._v = scratch("k", keys), scratch("v", keys)
-        self._mixed, self._gated = scratch("mixed", queries), scratch("gated", config.ffn)
-        self._logits = device.empty((1, config.vocabulary), name="logits", role="scratch")
+        self._make_activations()
         self._every: ps.Array | None = None
+        self._chosen = 0  # by the host, where it chooses
         self._cache, self._caches = Cache.of_layers(
             device, config.layers, self.context, config.kv_heads, config.head_size,
             cache_type=cache_type,
@@ -87,6 +82,19 @@ class Network:
         )
         self._sampler = Sampler(device, config.vocabulary)
         self._graphs: dict[tuple[int, bool, str], ps.Graph] = {}
+
+    def _make_activations(self) -> None:
+        config = self.config
+        queries, keys = config.heads * config.head_size, config.kv_heads * config.head_size
+
+        def scratch(name: str, columns: int) -> ps.Array:
+            return self.device.empty((self.batch, columns), name=name, role="scratch")
+
+        self._x, self._h = scratch("x", config.hidden), scratch("h", config.hidden)
+        self._q, self._turned = scratch("q", queries), scratch("q turned", queries)
+        self._k, self._v = scratch("k", keys), scratch("v", keys)
+        self._mixed, self._gated = scratch("mixed", queries), scratch("gated", config.ffn)
+        self._logits = self.device.empty((1, config.vocabulary), name="logits", role="scratch")
 
     @property
     def position(self) -> int:
@@ -102,6 +110,8 @@ class Network:
 
     def prepare(self, count: int, end: End) -> None:
         """Record, and compile, what reading so many tokens and the steps after them need."""
+        if not self.mechanisms.records_once:
+            return
         *parts, last = self._parts(count)
         for part in parts:
             self._graph(part, True, "nothing")
@@ -117,21 +127,57 @@ class Network:
             left -= parts[-1]
         return [*parts, left] if left else parts
 
+    def tokens(self, ids: Sequence[int], most: int, end: End) -> Generator[int, None, None]:
+        """Take in a prompt, and yield up to so many tokens that come next, as they are there.
+
+        Issues a few steps before the token is read that comes before them, so that the device is
+        at work while the host deals with the token. What was issued and is not asked for any more
+        is never seen.
+        """
+        if not self.mechanisms.sampling:
+            self.read(ids[:-1], "nothing")
+            self._chosen = ids[-1]
+            yield from self._chosen_by_host(most, end)
+        elif most:
+            self.read(ids, end)
+            yield from self._in_turn(0, 1, most, end)
+
+    def steps(self, count: int, end: End) -> Generator[int, None, None]:
+        """Yield so many tokens after those that there are, as `tokens` does."""
+        if not self.mechanisms.sampling:
+            yield from self._chosen_by_host(count, end)
+        else:
+            yield from self._in_turn(self._log.length, 0, count, end)
+
+    def _in_turn(self, first: int, issued: int, count: int, end: End) -> Generator[int, None, None]:
+        for number in range(count):
+            while issued < min(number + 1 + self.mechanisms.ahead, count):
+                self.step(end)
+                issued += 1
+            yield self.token(first + number)
+
+    def _chosen_by_host(self, count: int, end: End) -> Generator[int, None, None]:
+        if end != "greedy":
+            raise ps.InvalidValue("the host takes the likeliest token, and draws none: temperature")
+        for _ in range(count):
+            self._chosen = int(self.logits([self._chosen])[0].argmax())
+            yield self._chosen
+
     def read(self, ids: Sequence[int], end: End) -> None:
         """Take in tokens; with an end other than "nothing", choose the one that comes next."""
         start = 0
         for count in self._parts(len(ids)):
-            part = ids[start : start + count]
+            self._write(ids[start : start + count])
             start += count
-            self._progress.tokens[:count].write(np.array(part, np.uint32))
-            self._graph(count, True, end if start == len(ids) else "nothing").replay()
+            self._do(count, True, end if start == len(ids) else "nothing")
 
     def step(self, end: End) -> None:
         """Take in the token that was chosen last, and choose the next. Waits for nothing."""
-        self._graph(1, False, end).replay()
+        self._do(1, False, end)
 
     def token(self, number: int) -> int:
         """The token that was chosen as number so and so; waits for the step that chose it."""
+        self._before_access()
         return int(self._log[number].item())
 
     def logits(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
@@ -144,8 +190,9 @@ class Network:
         found = np.empty((len(ids), vocabulary), np.float32)
         for start in range(0, len(ids), rows):
             part = ids[start : start + rows]
-            self._progress.tokens[: len(part)].write(np.array(part, np.uint32))
-            self._graph(len(part), True, "every").replay()
+            self._write(part)
+            self._do(len(part), True, "every")
+            self._before_access()
             found[start : start + len(part)] = self._every[: len(part)].numpy()
         return found
 
@@ -154,6 +201,25 @@ class Network:
         for graph in self._graphs.values():
             graph.close()
         self._graphs.clear()
+
+    # The host's part.
+
+    def _write(self, ids: Sequence[int]) -> None:
+        self._before_access()
+        self._progress.tokens[: len(ids)].write(np.array(ids, np.uint32))
+
+    def _before_access(self) -> None:
+        if not self.mechanisms.access:
+            self.device.synchronize()
+
+    def _do(self, count: int, prompt: bool, end: str) -> None:
+        if self.mechanisms.records_once:
+            self._graph(count, prompt, end).replay()
+            return
+        if not self.mechanisms.scratch:
+            self._make_activations()
+        with self._record(count, prompt, end) as graph:
+            graph.replay()
 
     # Recording.
 

@@ -7,12 +7,12 @@ import os
 import platform
 import textwrap
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 
 import penstock as ps
+from penstock.bench.machine import cpu_name
 
 Value: TypeAlias = str | int | float | None
 Row: TypeAlias = dict[str, Value]
@@ -31,7 +31,7 @@ def machine(device: ps.Device) -> Row:
     """Everything about this machine that a figure depends on."""
     info = device.info
     return {
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "cpu_count": os.cpu_count(),
         "load": round(os.getloadavg()[0], 2),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -102,12 +102,3 @@ def _cell(value: Value) -> str:
     if not isinstance(value, float):
         return str(value)
     return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 100 else f"{value:.2f}"
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()

@@ -1,0 +1,7 @@
+"""`penstock bench`: what things cost, beside their floors, before and after, with the noise.
+
+`models` measures language models as llama-bench does, `ablation` what each mechanism is worth,
+`runtime` the runtime without a model, `scaling` how costs grow. All of them give rows, plain
+dictionaries with their samples, which `forms` prints, `compare` holds against each other, and
+`report` shows.
+"""

@@ -1,0 +1,236 @@
+"""`penstock bench`: a model, `runtime`, `compare` or `report`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import penstock as ps
+from penstock.bench import forms
+from penstock.bench.values import numbers, pairs
+from penstock.llm.bar import Bar
+from penstock.llm.command import find
+
+_OTHERS = ("runtime", "compare", "report")
+_USAGE = """penstock bench MODEL… [-p 512] [-n 128] [-d 0] [-r 5] [-o md] [--ablate] …
+       penstock bench runtime [-r 20] [-o md] [--only launch,transfer] …
+       penstock bench compare BEFORE.json AFTER.json
+       penstock bench report FILE.json… -o DIRECTORY"""
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    command.usage = _USAGE
+    command.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    words: list[str] = arguments.words
+    if words and words[0] in _OTHERS:
+        return {"runtime": _runtime, "compare": _compare, "report": _report}[words[0]](words[1:])
+    return _model(words)
+
+
+# A model.
+
+
+def _model(words: Sequence[str]) -> int:
+    from penstock.bench import ablation, models
+
+    asked = _model_options().parse_args(words)
+    named = [*asked.models, *asked.more]
+    if not named:
+        raise ps.InvalidValue(f"which model? Usage: {_USAGE}")
+    plan = models.Plan(
+        models=[find(name) for name in named],
+        tests=_tests(asked),
+        batches=_several("-b", asked.batch, [64]),
+        caches=asked.cache.split(","),
+        repeat=asked.repetitions,
+        warm_up=not asked.no_warmup,
+        delay=asked.delay,
+    )
+    _check(plan.repeat, plan.caches, plan.batches)
+    shown = _Progress()
+    rows: Iterable[dict[str, Any]]
+    if asked.ablate:
+        test = next((one for one in plan.tests if one.n_gen and not one.n_prompt), None)
+        if test is None or len(plan.models) > 1:
+            raise ps.InvalidValue("--ablate takes one model, and the first test of -n")
+        rows = ablation.ablate(
+            plan.models[0], asked.device, test, batch=plan.batches[0], cache=plan.caches[0],
+            repeat=plan.repeat, progress=shown,
+        )  # fmt: skip
+        _print(asked, rows, forms.ablation_columns())
+        return 0
+    varied = ["n_batch"] * (len(plan.batches) > 1) + ["type_k"] * (len(plan.caches) > 1)
+    with ps.Device(asked.device) as device:
+        _print(asked, models.measure(plan, device, shown), forms.model_columns(varied))
+    return 0
+
+
+def _model_options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="penstock bench", usage=_USAGE, formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Tokens per second, and what a token costs, by llama-bench's rules.",
+        epilog="Options that take numbers take lists and ranges, and may be repeated: -p 128,256 "
+        "-d 0-4096+1024 -b 1-64*2.\nEvery combination is a row.",
+    )  # fmt: skip
+    add = parser.add_argument
+    add("models", nargs="*", help=".gguf files, directories of safetensors, or 'smollm2'")
+    add("-m", "--model", dest="more", action="append", default=[], help="the same, as an option")
+    add("-p", "--n-prompt", action="append", help="tokens of a prompt; 0: none (512)")
+    add("-n", "--n-gen", action="append", help="tokens that are generated; 0: none (128)")
+    add("-pg", dest="both", action="append", default=[], help="a prompt and tokens in one: 512,128")
+    add("-d", "--n-depth", action="append", help="tokens in the cache before (0)")
+    add("-b", "--batch-size", "-ub", dest="batch", action="append", help="of a prompt (64)")
+    add("-ctk", "-ctv", "--cache-type", dest="cache", default="f16", help="f16, f32 (%(default)s)")
+    add("--ablate", action="store_true", help="decode without each mechanism in turn")
+    _add_common(parser, repetitions=5)
+    add("--delay", type=float, default=0, help="seconds between runs (%(default)s)")
+    add("--no-warmup", action="store_true", help="do not run everything once before")
+    return parser
+
+
+def _add_common(parser: argparse.ArgumentParser, repetitions: int) -> None:
+    add = parser.add_argument
+    add("-r", "--repetitions", type=int, default=repetitions, help="runs (%(default)s)")
+    add("-o", "--output", choices=forms.NAMES, default="md", help="to the terminal (%(default)s)")
+    add("-oe", "--output-err", choices=forms.NAMES, help="the same in another form, to stderr")
+    add("--save", type=Path, metavar="FILE", help="also write JSON, for compare and report")
+    add("-dev", "--device", help="part of a device's name (default: the best)")
+
+
+def _tests(asked: argparse.Namespace) -> list[Any]:
+    from penstock.bench.models import Test
+
+    prompts = _several("-p", asked.n_prompt, [512])
+    generated = _several("-n", asked.n_gen, [128])
+    if asked.both and asked.n_prompt is None and asked.n_gen is None:
+        prompts, generated = [], []
+    tests = []
+    for depth in _several("-d", asked.n_depth, [0]):
+        tests += [Test(count, 0, depth) for count in prompts if count]
+        tests += [Test(0, count, depth) for count in generated if count]
+        tests += [Test(*pairs("-pg", text), depth) for text in asked.both]
+    if not tests:
+        raise ps.InvalidValue("-p 0 -n 0 leaves nothing to measure")
+    return tests
+
+
+def _several(option: str, given: Sequence[str] | None, usual: list[int]) -> list[int]:
+    return usual if given is None else [value for text in given for value in numbers(option, text)]
+
+
+def _check(repeat: int, caches: Sequence[str], batches: Sequence[int]) -> None:
+    if repeat < 1:
+        raise ps.InvalidValue(f"-r {repeat}; at least one run is needed")
+    if unknown := [name for name in caches if name not in ("f16", "f32")]:
+        raise ps.InvalidValue(f"-ctk {','.join(unknown)}; keys and values are stored as f16 or f32")
+    if min(batches) < 1:
+        raise ps.InvalidValue("-b 0; at least one token is read at a time")
+
+
+# The others.
+
+
+def _runtime(words: Sequence[str]) -> int:
+    from penstock.bench import runtime
+
+    parser = argparse.ArgumentParser(
+        prog="penstock bench runtime",
+        description="What the runtime's own work costs, each beside its floor.",
+    )
+    _add_common(parser, repetitions=20)
+    parser.add_argument(
+        "--only", help=f"some groups: {', '.join(runtime.GROUPS)} (default: all)", metavar="GROUPS"
+    )
+    asked = parser.parse_args(words)
+    groups = asked.only.split(",") if asked.only else list(runtime.GROUPS)
+    if unknown := sorted(set(groups) - set(runtime.GROUPS)):
+        raise ps.InvalidValue(f"--only knows {', '.join(runtime.GROUPS)}; not {', '.join(unknown)}")
+    _check(asked.repetitions, (), (1,))
+    # Lavapipe's worker threads would compete with the interpreter for the cores. Mesa reads this
+    # when it is loaded, which the device below does.
+    os.environ.setdefault("LP_NUM_THREADS", "0")
+    with ps.Device(asked.device) as device:
+        rows = runtime.measure(device, groups, asked.repetitions, _Progress())
+        _print(asked, rows, forms.runtime_columns())
+    return 0
+
+
+def _compare(words: Sequence[str]) -> int:
+    from penstock.bench import compare
+
+    parser = argparse.ArgumentParser(
+        prog="penstock bench compare", description="Before and after, row by row."
+    )
+    parser.add_argument("before", type=Path, help="JSON of penstock bench")
+    parser.add_argument("after", type=Path, help="JSON of the same, later")
+    parser.add_argument(
+        "--fail-on", choices=("worse", "counts", "never"), default="worse",
+        help="exit with 1 if anything got worse, or only if a count did (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--least", type=float, default=2.0, metavar="PERCENT",
+        help="what is never called a difference (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument("-o", "--output", choices=("md", "json"), default="md")
+    asked = parser.parse_args(words)
+    found = compare.compare(compare.read(asked.before), compare.read(asked.after), asked.least)
+    print(compare.as_json(found) if asked.output == "json" else compare.as_text(found))
+    return compare.exit_code(found, asked.fail_on)
+
+
+def _report(words: Sequence[str]) -> int:
+    from penstock.bench import compare, report
+
+    parser = argparse.ArgumentParser(
+        prog="penstock bench report",
+        description="A page and plots of what was measured. Needs: pip install penstock[bench]",
+    )
+    parser.add_argument("files", nargs="+", type=Path, help="JSON of penstock bench")
+    parser.add_argument("-o", "--output", type=Path, default=Path("bench-report"), metavar="DIR")
+    asked = parser.parse_args(words)
+    rows = [row for file in asked.files for row in compare.read(file)]
+    for made in report.write(rows, asked.output):
+        print(made)
+    return 0
+
+
+# Output.
+
+
+class _Progress:
+    """A bar for what is being measured, on a terminal."""
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        Bar(f"{what:<32.32}", "runs")(done, total)
+
+
+def _print(
+    asked: argparse.Namespace, rows: Iterable[dict[str, Any]], columns: Sequence[forms.Column]
+) -> None:
+    kept: list[dict[str, Any]] = []
+
+    def keeping() -> Iterable[dict[str, Any]]:
+        for row in rows:
+            kept.append(row)
+            yield row
+
+    for line in forms.write(asked.output, keeping(), columns):
+        print(line, flush=True)
+    if asked.output == "md" and kept:
+        about = kept[0]
+        print(
+            f"\n{about['command']}\n{about['cpu_info']}, {about['gpu_info']}, load {about['load']}"
+        )
+        print(f"build: {about['build_commit']} ({about['build_number']})")
+    if asked.output_err:
+        for line in forms.write(asked.output_err, kept, columns):
+            print(line, file=sys.stderr)
+    if asked.save:
+        asked.save.write_text("\n".join(forms.write("json", kept, columns)) + "\n")

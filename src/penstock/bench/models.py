@@ -1,0 +1,194 @@
+"""Language models by llama-bench's rules: `pp512` reads a prompt, `tg128` makes tokens.
+
+Tokens are random. A test is run once without counting, then so many times; with a depth, so many
+tokens are in the cache before the time starts. A prompt is timed until the token after it is
+there; generated tokens from an idle device to the arrival of the last, each read by the host.
+
+Beside the times stands the receipt: what a token cost in waits, copies, bytes, allocations,
+submissions, launches and barriers, which no noise changes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import penstock as ps
+from penstock.bench import machine
+from penstock.llm.generation import COUNTS, counted
+from penstock.llm.mechanisms import AHEAD, ALL, Mechanisms
+from penstock.llm.model import Model, load
+from penstock.llm.modelfile import ModelFile
+
+Row = dict[str, Any]
+#: Called with what is measured, the runs that are done of it, and how many there are.
+Progress = Callable[[str, int, int], None]
+
+#: What GGUF's number for the kind of a whole file stands for.
+_FILE_TYPES = {
+    0: "all F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1",
+    14: "Q4_K - Small", 15: "Q4_K - Medium", 16: "Q5_K - Small", 17: "Q5_K - Medium", 18: "Q6_K",
+    32: "BF16",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Test:
+    """A prompt, then tokens, at a depth; one of the first two may be none."""
+
+    n_prompt: int
+    n_gen: int
+    n_depth: int = 0
+
+    @property
+    def name(self) -> str:
+        parts = [f"pp{self.n_prompt}"] * bool(self.n_prompt) + [f"tg{self.n_gen}"] * bool(
+            self.n_gen
+        )
+        return "+".join(parts) + (f" @ d{self.n_depth}" if self.n_depth else "")
+
+    @property
+    def short(self) -> Test:
+        """With few tokens, for the warm-up."""
+        return Test(self.n_prompt, min(self.n_gen, AHEAD + 1), self.n_depth)
+
+    @property
+    def room(self) -> int:
+        return self.n_depth + self.n_prompt + self.n_gen + 1
+
+
+@dataclass
+class Run:
+    """One run of a test: how long it took, what it cost, and the tokens, for checking."""
+
+    seconds: float
+    counts: dict[str, int]
+    ids: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The matrix: every model with every batch and cache, and every test on each of them."""
+
+    models: Sequence[Path]
+    tests: Sequence[Test]
+    batches: Sequence[int] = (64,)
+    caches: Sequence[Literal["f16", "f32"]] = ("f16",)
+    repeat: int = 5
+    warm_up: bool = True
+    delay: float = 0.0
+
+
+def measure(plan: Plan, device: ps.Device, progress: Progress) -> Iterator[Row]:
+    """The rows, each as soon as it is there."""
+    for path, batch, cache in itertools.product(plan.models, plan.batches, plan.caches):
+        room = max(test.room for test in plan.tests)
+        with load(path, device, context=room, batch=batch, cache=cache) as model:
+            for test in plan.tests:
+                started = machine.now()
+                runs = list(_runs(plan, model, test, progress))
+                yield _row(model, test, runs, batch, cache, started)
+
+
+def _runs(plan: Plan, model: Model, test: Test, progress: Progress) -> Iterator[Run]:
+    if plan.warm_up:
+        progress(f"{test.name}: warm-up", 0, plan.repeat)
+        run(model, test.short)
+    for number in range(plan.repeat):
+        progress(test.name, number, plan.repeat)
+        if plan.delay:
+            time.sleep(plan.delay)
+        yield run(model, test)
+    progress(test.name, plan.repeat, plan.repeat)
+
+
+def run(model: Model, test: Test, mechanisms: Mechanisms = ALL, seed: int = 0) -> Run:
+    """Run a test once."""
+    draw = random.Random(seed)
+    vocabulary = model.config.vocabulary
+    depth = [draw.randrange(vocabulary) for _ in range(test.n_depth)]
+    prompt = [draw.randrange(vocabulary) for _ in range(test.n_prompt)]
+    with model.network(mechanisms) as network:
+        network.read(depth, "nothing")
+        network.prepare(max(1, test.n_prompt), "greedy")
+        ids: list[int] = []
+        if not test.n_prompt:  # any token makes the first, which is not timed
+            ids += network.tokens([draw.randrange(vocabulary)], 1, "greedy")
+        model.device.synchronize()
+        with ps.trace(times=False) as trace:
+            start = time.perf_counter()
+            if test.n_prompt:
+                ids += network.tokens(prompt, 1 + test.n_gen, "greedy")
+            else:
+                ids += network.steps(test.n_gen, "greedy")
+            seconds = time.perf_counter() - start
+    return Run(seconds, counted(trace), ids)
+
+
+def row_of(test: Test, runs: Sequence[Run]) -> Row:
+    """The fields of llama-bench that are about times, and the receipt's."""
+    tokens = test.n_prompt + test.n_gen
+    seconds = [one.seconds for one in runs]
+    rates = [tokens / one for one in seconds]
+    several = len(runs) > 1
+    return {
+        "n_prompt": test.n_prompt,
+        "n_gen": test.n_gen,
+        "n_depth": test.n_depth,
+        "test": test.name,
+        "avg_ns": round(statistics.mean(seconds) * 1e9),
+        "stddev_ns": round(statistics.stdev(seconds) * 1e9) if several else 0,
+        "avg_ts": statistics.mean(rates),
+        "stddev_ts": statistics.stdev(rates) if several else 0.0,
+        "samples_ns": [round(one * 1e9) for one in seconds],
+        "samples_ts": rates,
+        **{
+            f"{name}_per_token": statistics.median(one.counts[name] for one in runs) / tokens
+            for name in COUNTS
+        },
+    }
+
+
+def identity(model: Model, batch: int, cache: str) -> Row:
+    """The fields that say what was measured, and where."""
+    file = model.file
+    return {
+        "benchmark": "model",
+        **machine.build(),
+        **machine.environment(model.device),
+        "model_filename": str(file.path),
+        "model_type": model_type(file),
+        "model_size": file.nbytes,
+        "model_n_params": _parameters(file),
+        "n_batch": batch,
+        "n_ubatch": batch,
+        "type_k": cache,
+        "type_v": cache,
+    }
+
+
+def model_type(file: ModelFile) -> str:
+    """Architecture, size and kind, as in "qwen3 0.6B Q8_0"."""
+    kind = _FILE_TYPES.get(file.metadata.get("general.file_type", -1))
+    if kind is None:
+        kinds = [tensor.kind for tensor in file.tensors.values() if len(tensor.shape) > 1]
+        kind = statistics.mode(kinds)
+    count = _parameters(file)
+    size = f"{count / 1e9:.1f}B" if count >= 5e8 else f"{count / 1e6:.0f}M"
+    return f"{file.config.architecture} {size} {kind}"
+
+
+def _parameters(file: ModelFile) -> int:
+    return sum(int(t.rows) * int(t.columns) for t in file.tensors.values())
+
+
+def _row(
+    model: Model, test: Test, runs: Sequence[Run], batch: int, cache: str, started: str
+) -> Row:
+    return {**identity(model, batch, cache), "test_time": started, **row_of(test, runs)}
