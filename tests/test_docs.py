@@ -65,7 +65,7 @@ def test_design_names_every_module() -> None:
     assert not missing
 
 
-_PLUMBING = {"__init__", "__main__", "demo", "dtypes", "errors", "regions", "sources"}
+_PLUMBING = {"__init__", "__main__", "completion", "demo", "dtypes", "errors", "regions", "sources"}
 
 
 def command(*words: str) -> str:

@@ -23,7 +23,7 @@ class Outcome:
     correct: bool
 
 
-def run(which: str | None = None, size: int = 1 << 20) -> Outcome:
+def run(which: str | int | None = None, size: int = 1 << 20) -> Outcome:
     """y = 2 x + y, in memory that belongs to NumPy, twice: the second step is on the receipt."""
     if size < 1:
         raise InvalidValue(f"size must be at least 1, not {size}")

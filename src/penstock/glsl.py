@@ -38,9 +38,10 @@ from pathlib import Path
 from typing import Any, SupportsIndex
 
 from penstock.errors import CompileError, CompilerNotFound, InvalidValue
+from penstock.installing import advice
 from penstock.shipped import shipped
 
-__all__ = ["Defines", "GlslError", "assemble", "compile_glsl", "compilers"]
+__all__ = ["Defines", "GlslError", "assemble", "cache_directory", "compile_glsl", "compilers"]
 
 Define = str | int | float
 Defines = Mapping[str, Define]
@@ -262,10 +263,9 @@ def _chosen_compiler() -> _Compiler:
         if compiler is not None:
             return compiler
     missing = f"no working {forced}, which PENSTOCK_COMPILER asks for" if forced else "no compiler"
-    # glslc first: the libshaderc1 of Debian 12 lacks symbols and does not load.
     raise CompilerNotFound(
-        f"GLSL: {missing}, on this machine; `apt install glslc` or `apt install libshaderc1` "
-        "or `pip install 'penstock[glsl]'`, or pass compiled SPIR-V"
+        f"GLSL: {missing}, on this machine. To install one, {advice('glsl')}; or anywhere: "
+        "pip install 'penstock[glsl]'; or pass compiled SPIR-V"
     )
 
 
@@ -427,7 +427,7 @@ class _Cache:
 
 
 def _load(key: str) -> bytes | None:
-    directory = _directory()
+    directory = cache_directory()
     with contextlib.suppress(OSError):
         if directory is not None:
             data = (directory / f"{key}.spv").read_bytes()
@@ -437,7 +437,7 @@ def _load(key: str) -> bytes | None:
 
 
 def _store(key: str, spirv: bytes) -> None:
-    directory = _directory()
+    directory = cache_directory()
     if directory is None:
         return
     directory.mkdir(0o700, parents=True, exist_ok=True)
@@ -463,7 +463,7 @@ def _prune(directory: Path) -> None:
             os.unlink(entry)
 
 
-def _directory() -> Path | None:
+def cache_directory() -> Path | None:
     """Where the cache is; None if there is no place, or others could plant kernels there."""
     if chosen := os.environ.get("PENSTOCK_CACHE_DIR"):
         path = Path(chosen).absolute()
