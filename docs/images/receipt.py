@@ -67,11 +67,11 @@ def picture(device: str, receipt: ps.Trace) -> str:
     parts.append(_rule(at))
     for name, count in counts:
         at += LINE
-        dots = "." * (62 - len(name))
         weight = ' font-weight="700"' if count == 0 else ""
         parts.append(
-            f'<text x="{LEFT}" y="{at}" fill="{INK}"{weight}>{name} '
-            f'<tspan fill="#c9c3b0" font-weight="400">{dots}</tspan></text>'
+            f'<text x="{LEFT}" y="{at}" fill="{INK}"{weight}>{name}</text>'
+            f'<line x1="{LEFT + 9 * len(name) + 8}" x2="{WIDTH - LEFT - 18}" y1="{at - 2}" '
+            f'y2="{at - 2}" stroke="#c9c3b0" stroke-dasharray="2 6"/>'
             f'<text x="{WIDTH - LEFT}" y="{at}" text-anchor="end" '
             f'fill="{MARK if count == 0 else INK}" font-weight="700">{count}</text>'
         )
