@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -45,6 +50,38 @@ def test_links_and_commands_exist() -> None:
                 assert main([*line.split(), *quick]) == 0, line
 
 
+def test_the_site_is_built_without_a_broken_link(tmp_path: Path) -> None:
+    pytest.importorskip("material")
+    pytest.importorskip("mkdocstrings")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(tmp_path)],
+        cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    reference = (tmp_path / "api.html").read_text()
+    assert all(f"penstock.{name}" in reference for name in ("array.Array.view", "device.Device"))
+
+
+def test_the_site_leads_to_every_page() -> None:
+    led_to = set(re.findall(r": (\w+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.M))
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")}
+    assert led_to == pages, "every page of docs/ stands in the nav of mkdocs.yml, and no other"
+
+
+def test_pictures_can_be_made_again() -> None:
+    spec = importlib.util.spec_from_file_location("receipt", ROOT / "docs/images/receipt.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    made = module.picture(*module.take())
+    ElementTree.fromstring(made)
+    kept = (ROOT / "docs/images/receipt.svg").read_text()
+    labels = [re.findall(r">([a-z]+)</text>", text) for text in (made, kept)]
+    assert labels[0] == labels[1]
+
+
 def test_traces_in_the_docs_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "docs").symlink_to(ROOT / "docs")
     monkeypatch.chdir(tmp_path)
@@ -66,7 +103,7 @@ def test_design_names_every_module() -> None:
     assert not missing
 
 
-_PLUMBING = {"__init__", "__main__", "demo", "dtypes", "errors", "regions", "sources"}
+_PLUMBING = {"__init__", "__main__", "completion", "demo", "dtypes", "errors", "regions", "sources"}
 
 
 def command(*words: str) -> str:

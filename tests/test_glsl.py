@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock import glsl
+from penstock import glsl, installing
 from penstock.errors import CompileError, CompilerNotFound, InvalidValue
 from penstock.glsl import GlslError, compile_glsl, compilers
 from penstock.spirv import reflect
@@ -240,10 +240,10 @@ class TestCache:
     def test_place(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("PENSTOCK_CACHE_DIR")
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-        assert glsl._directory() == tmp_path / "xdg" / "penstock"
+        assert glsl.cache_directory() == tmp_path / "xdg" / "penstock"
         monkeypatch.delenv("XDG_CACHE_HOME")
         monkeypatch.setenv("HOME", str(tmp_path))
-        assert glsl._directory() == tmp_path / ".cache" / "penstock"
+        assert glsl.cache_directory() == tmp_path / ".cache" / "penstock"
 
     def test_threads(self) -> None:
         results: dict[int, bytes] = {}
@@ -266,7 +266,7 @@ def test_no_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> No
     assert compilers() == []
     with pytest.raises(CompilerNotFound) as caught:
         compile_glsl(SIMPLE)
-    for words in ("apt install libshaderc1", "apt install glslc", "pip install penstock[glsl]"):
+    for words in (*installing.commands("glsl").values(), "pip install 'penstock[glsl]'"):
         assert words in str(caught.value)
     monkeypatch.setenv("PENSTOCK_COMPILER", "glslc")
     with pytest.raises(CompilerNotFound, match="glslc, which PENSTOCK_COMPILER asks for"):

@@ -1,4 +1,4 @@
-"""The command line: `penstock demo`, `devices`, `check`, `trace`, `generate` and `bench`."""
+"""The command line: `penstock demo`, `doctor`, `devices`, `check`, `trace`, `generate`, `bench`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import penstock as ps
 from penstock.bench import command as bench
+from penstock.installing import advice
 from penstock.llm import command as generate
 from penstock.timeline import script
 from penstock.transfer import MODES
@@ -18,11 +19,29 @@ from penstock.transfer import MODES
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the exit code."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    try:
+        code: int = arguments.run(arguments)
+    except ps.Error as error:
+        print(f"penstock: {error}", file=sys.stderr)
+        if isinstance(error, ps.NoDevice):
+            print("`penstock doctor` tells what is here and what is missing", file=sys.stderr)
+        return 1
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="penstock", description=ps.__doc__)
     parser.add_argument("--version", action="version", version=f"penstock {ps.__version__}")
+    parser.add_argument(
+        "--completion", action=_Completion, choices=("bash", "fish", "zsh"),
+        help="print what makes a shell complete commands",
+    )  # fmt: skip
     commands = parser.add_subparsers(dest="command", required=True)
     for name, run, about in (
         ("demo", _demo, "run a kernel on an adopted NumPy array and print the receipt"),
+        ("doctor", _doctor, "tell what is here, what each device can do, and what is missing"),
         ("devices", _devices, "list the devices that can be opened"),
         ("check", _check, "run the conformance suite: named and random programs against NumPy"),
     ):
@@ -47,13 +66,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = commands.add_parser("bench", help=about, add_help=False, prefix_chars="\0")
     command.set_defaults(run=bench.run)
     bench.add_options(command)
-    arguments = parser.parse_args(argv)
-    try:
-        code: int = arguments.run(arguments)
-    except ps.Error as error:
-        print(f"penstock: {error}", file=sys.stderr)
-        return 1
-    return code
+    return parser
+
+
+class _Completion(argparse.Action):
+    """`--completion SHELL` prints the script and ends, as `--version` does."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: object, values: Any, option: object = None
+    ) -> None:
+        from penstock.completion import completion
+
+        print(completion(parser, values), end="")
+        parser.exit()
 
 
 def _devices(arguments: argparse.Namespace) -> int:
@@ -67,7 +92,15 @@ def _devices(arguments: argparse.Namespace) -> int:
         traits.append("imports host memory" if info.can_import else "no host import")
         print(f"{info.index}: {info.name}\n   {info.driver_info}, Vulkan {info.api_version}")
         print(f"   {', '.join(traits)}")
-    return 0 if found else 1
+    if not found:
+        raise ps.NoDevice(f"there is no Vulkan device; {advice('loader', 'driver')}")
+    return 0
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from penstock import doctor
+
+    return doctor.run(arguments)
 
 
 def _demo(arguments: argparse.Namespace) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -10,17 +11,7 @@ from penstock.device import Device
 from penstock.errors import InvalidValue
 from penstock.tracing import Trace, trace
 
-SAXPY = """
-layout(local_size_x = 64) in;
-layout(binding = 0) readonly buffer X { float x[]; };
-layout(binding = 1) buffer Y { float y[]; };
-layout(push_constant) uniform Arguments { float a; uint n; };
-
-void main() {
-    uint i = gl_GlobalInvocationID.x;
-    if (i < n) y[i] = a * x[i] + y[i];
-}
-"""
+_SHADER = Path(__file__).with_name("shaders") / "saxpy.comp"
 
 
 @dataclass(frozen=True)
@@ -32,12 +23,12 @@ class Outcome:
     correct: bool
 
 
-def run(which: str | None = None, size: int = 1 << 20) -> Outcome:
+def run(which: str | int | None = None, size: int = 1 << 20) -> Outcome:
     """y = 2 x + y, in memory that belongs to NumPy, twice: the second step is on the receipt."""
     if size < 1:
         raise InvalidValue(f"size must be at least 1, not {size}")
     with Device(which) as device:
-        saxpy = device.kernel(SAXPY, name="saxpy")
+        saxpy = device.kernel(_SHADER)
         numbers = device.host_empty(size, np.float32)
         numbers[:] = 1.0
         x = device.array(np.arange(size, dtype=np.float32), name="x")

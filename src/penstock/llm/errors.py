@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.errors import Error
+from penstock import Error
 
 __all__ = ["ModelError"]
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.errors import Error
+from penstock import Error
 from penstock.llm.bar import Bar
 from penstock.llm.config import ARCHITECTURES, Config
 from penstock.llm.errors import ModelError

@@ -13,6 +13,7 @@ import threading
 from typing import Any
 
 from penstock.errors import DeviceLost, Error, NoDevice, OutOfMemory
+from penstock.installing import advice
 
 #: A cffi object. cffi has no static types.
 C = Any
@@ -27,11 +28,6 @@ _OUT_OF_MEMORY = (-1, -2)
 _DEVICE_LOST = -4
 _lock = threading.Lock()
 
-INSTALL = (
-    "Install a Vulkan loader and a driver, on Debian and Ubuntu: "
-    "apt install libvulkan1 mesa-vulkan-drivers"
-)
-
 
 @functools.cache
 def load() -> tuple[C, C]:
@@ -39,7 +35,10 @@ def load() -> tuple[C, C]:
     try:
         from vulkan._vulkan import ffi, lib
     except OSError as error:
-        raise NoDevice(f"no Vulkan loader (libvulkan) on this machine. {INSTALL}") from error
+        raise NoDevice(
+            f"no Vulkan loader (libvulkan) on this machine. To install one and a driver, "
+            f"{advice('loader', 'driver')}"
+        ) from error
     return ffi, lib
 
 
@@ -139,7 +138,7 @@ class Instance:
         if VALIDATION_LAYER not in [text(layer.layerName) for layer in layers]:
             raise NoDevice(
                 f"validation was asked for, but the layer {VALIDATION_LAYER} is not installed. "
-                "On Debian and Ubuntu: apt install vulkan-validationlayers"
+                f"To install it, {advice('validation')}"
             )
 
     def _messenger(self) -> C:
@@ -171,7 +170,8 @@ def check_instance(result: int) -> None:
     """An instance that cannot be made mostly means that no driver is installed."""
     if result in (-9, -7, -6, -3):
         raise NoDevice(
-            f"a Vulkan loader is present, but no usable driver (code {result}). {INSTALL}"
+            f"a Vulkan loader is present, but no usable driver (code {result}). To install one, "
+            f"{advice('driver')}"
         )
     check(result, "vkCreateInstance")
 

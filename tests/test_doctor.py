@@ -1,0 +1,168 @@
+"""The first run: what `penstock doctor` says, and that no command ends in a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import penstock as ps
+from penstock import doctor, installing
+from penstock.__main__ import _parser, main
+from penstock.completion import SHELLS, completion
+
+ROOT = Path(__file__).parent.parent
+COMMANDS = {
+    "doctor": ["doctor"],
+    "devices": ["devices"],
+    "demo": ["demo"],
+    "check": ["check", "--driver", "vulkan", "--programs", "1"],
+    "generate": ["generate", "MODEL", "-p", "x", "-n", "1"],
+}
+
+
+@pytest.fixture(params=["no loader", "no driver"])
+def without_vulkan(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+    """The environment of a machine without Vulkan's loader, or with it and no driver."""
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("VK_")
+    } | {"PYTHONPATH": str(ROOT / "src")}
+    if request.param == "no driver":
+        return environment | {"VK_DRIVER_FILES": str(tmp_path / "none.json")}
+    # Found before the real one, and of no use.
+    (tmp_path / "libvulkan.so.1").touch()
+    return environment | {"LD_LIBRARY_PATH": str(tmp_path)}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_without_vulkan_every_command_ends_with_advice(
+    without_vulkan: dict[str, str], command: str, tmp_path: Path
+) -> None:
+    words = COMMANDS[command]
+    if command == "generate":
+        from penstock.llm.random_model import shape_of, write_random_model
+
+        model = tmp_path / "tiny.gguf"
+        write_random_model(model, shape_of("tiny"))
+        words = [str(model) if word == "MODEL" else word for word in words]
+    run = subprocess.run(
+        [sys.executable, "-m", "penstock", *words], env=without_vulkan, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    said = run.stdout + run.stderr
+    assert run.returncode == 1, said
+    assert "Traceback" not in said
+    assert any(command in said for command in installing.commands("driver").values()) or (
+        any(command in said for command in installing.commands("loader", "driver").values())
+    )
+
+
+def test_without_vulkan_the_rest_works(without_vulkan: dict[str, str]) -> None:
+    words = ["check", "--driver", "sim", "--programs", "1", "--transfers", "auto"]
+    subprocess.run([sys.executable, "-m", "penstock", *words], env=without_vulkan, check=True)
+
+
+@pytest.mark.usefixtures("dev")
+class TestHere:
+    def test_it_finds_the_devices_and_they_work(self) -> None:
+        found = doctor.diagnose()
+        assert [device.info.name for device in found.devices] == [i.name for i in ps.devices()]
+        assert found.healthy
+        assert all(device.works for device in found.devices)
+        assert found.loader
+        assert not [each for each in found.missing if each.needed]
+        for device in found.devices:
+            assert f"{device.info.name}: works" in str(found)
+
+    def test_machines_get_the_same(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["doctor", "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["healthy"]
+        assert found["penstock"] == ps.__version__
+        assert all(device["abilities"]["timelines"] for device in found["devices"])
+
+    def test_a_device_that_fails_is_told_of(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(which: object, size: int) -> None:
+            raise ps.DeviceLost("gone")
+
+        monkeypatch.setattr("penstock.demo.run", fail)
+        found = doctor.diagnose()
+        assert not found.healthy
+        assert "DOES NOT WORK: DeviceLost: gone" in str(found)
+
+    def test_what_is_missing_comes_with_its_command(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("penstock.glsl.compilers", list)
+        monkeypatch.setattr(doctor, "_version", lambda package: "")
+        found = str(doctor.diagnose())
+        for command in (
+            "pip install 'penstock[glsl]'", "pip install 'penstock[llm]'", "pip install numpy",
+            *installing.commands("glsl").values(),
+        ):  # fmt: skip
+            assert f"    {command}" in found
+
+
+@pytest.mark.parametrize(
+    ("release", "family"),
+    [
+        ("ID=debian\n", "debian"),
+        ('ID=linuxmint\nID_LIKE="ubuntu debian"\n', "debian"),
+        ("NAME=Fedora\nID=fedora\n", "fedora"),
+        ('ID=manjaro\nID_LIKE="arch"', "arch"),
+        ("ID=plan9\n", None),
+        ("# nothing\n\n", None),
+    ],
+)
+def test_distributions_are_known_by_their_kin(release: str, family: str | None) -> None:
+    assert installing.family_of(release) == family
+
+
+def test_elsewhere_every_command_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(installing, "_OS_RELEASE", tmp_path / "none")
+    told = installing.advice("loader", "driver")
+    for words in (
+        "apt install libvulkan1 mesa-vulkan-drivers",
+        "dnf install vulkan-loader mesa-vulkan-drivers",
+        "pacman -S vulkan-icd-loader vulkan-swrast",
+    ):
+        assert words in told
+
+
+class TestCompletion:
+    @pytest.mark.parametrize(
+        ("words", "wanted"),
+        [
+            (["penstock", "do"], {"doctor"}),
+            (["penstock", "d"], {"demo", "doctor", "devices"}),
+            (["penstock", "demo", "--"], {"--help", "--json", "--device", "--size"}),
+            (["penstock", "check", "--driver", "s"], {"sim"}),
+            (["penstock", "--completion", "z"], {"zsh"}),
+        ],
+    )
+    def test_bash_completes(self, words: list[str], wanted: set[str]) -> None:
+        bash = shutil.which("bash")
+        if bash is None:
+            pytest.skip("bash is not installed")
+        listed = " ".join(f"'{word}'" for word in words)
+        program = (
+            f"{completion(_parser(), 'bash')}\nCOMP_WORDS=({listed}) COMP_CWORD={len(words) - 1}\n"
+            '_penstock; printf "%s\\n" "${COMPREPLY[@]}"'
+        )
+        run = subprocess.run([bash, "-c", program], capture_output=True, text=True, check=True)
+        assert set(run.stdout.split()) == wanted
+
+    @pytest.mark.parametrize("shell", SHELLS)
+    def test_shells_accept_it(self, shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit) as ended:
+            main(["--completion", shell])
+        assert ended.value.code == 0
+        script = capsys.readouterr().out
+        assert "doctor" in script
+        program = shutil.which(shell)
+        if program is None:
+            pytest.skip(f"{shell} is not installed")
+        subprocess.run([program, "-n"], input=script, text=True, check=True)

