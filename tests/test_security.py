@@ -18,6 +18,7 @@ import pytest
 import penstock as ps
 from penstock import glsl
 from tests.conftest import DRIVERS, OpenDevice, faults, simulated
+from tests.kernels import SLOW_ADD
 
 ROOT = Path(__file__).parent.parent
 SECRET = 0x5EC2E7
@@ -149,17 +150,10 @@ class TestKernels:
         assert not y.numpy().any()
 
     def test_a_wait_can_have_an_end(self, dev: ps.Device) -> None:
-        slow = dev.kernel(
-            """
-            layout(local_size_x = 1) in;
-            layout(binding = 0) buffer X { uint x[]; };
-            layout(push_constant) uniform P { uint rounds; };
-            void main() { for (uint i = 0; i < rounds; ++i) x[0] = x[0] * 3u + i; }
-            """,
-            name="slow",
-        )
-        x = dev.zeros(1, np.uint32)
-        slow(x=x, rounds=300_000_000, groups=1)
+        slow = dev.kernel(SLOW_ADD, name="slow")
+        x = dev.zeros(1 << 12, np.uint32)
+        # lavapipe ends a loop after 65,536 rounds, so many invocations make up the time.
+        slow(x=x, n=x.size, spin=60_000, add=1, threads=x.size)
         with pytest.raises(ps.Timeout, match="still going on"):
             x.read().result(timeout=0.001)
         dev.synchronize()
