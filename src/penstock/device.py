@@ -48,9 +48,10 @@ class Device(Closing):
 
     `which` is a part of its name ("llvmpipe"), its number in `devices()`, or None for the best:
     a GPU if there is one, else the CPU driver. `transfers` forces how host bytes travel, see
-    `penstock.transfer`. `validate` turns on the Khronos validation layer. `driver="sim"` is the
-    simulator: kernels need a `reference`, `seed` picks what happens when, and `fault` may fail the
-    n-th call of any of its methods.
+    `penstock.transfer`. `validate` turns on the Khronos validation layer. `clear_memory` fills
+    memory with zeros before an array gets it, so that none shows what another held.
+    `driver="sim"` is the simulator: kernels need a `reference`, `seed` picks what happens when, and
+    `fault` may fail the n-th call of any of its methods.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Device(Closing):
         driver: str = "vulkan",
         transfers: str = "auto",
         validate: bool = False,
+        clear_memory: bool = False,
         seed: int = 0,
         fault: Callable[[str, int], BaseException | None] | None = None,
     ) -> None:
@@ -81,7 +83,7 @@ class Device(Closing):
         self.info: DeviceInfo = opened.info
         self.name = self.info.name
         try:
-            self.scheduler = Scheduler(self, opened, transfers)
+            self.scheduler = Scheduler(self, opened, transfers, clear_memory=clear_memory)
         except BaseException:
             opened.close()
             raise

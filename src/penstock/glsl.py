@@ -476,7 +476,7 @@ def cache_directory() -> Path | None:
         status = path.stat()
         if hasattr(os, "getuid"):
             foreign = status.st_uid not in (os.getuid(), 0)
-            return None if foreign or status.st_mode & 0o002 else path
+            return None if foreign or status.st_mode & 0o022 else path
     return path
 
 

@@ -5,7 +5,8 @@ any more is *retired*: it returns to its free list only when its last use is com
 view shows it. Scratch is the exception: its memory may go to the next scratch array at once, with
 its ledger page, so that what the new array is used for comes after what is in flight. Nothing is
 given back to the driver while it may be wanted again; `trim` gives back what is wholly unused, and
-an allocation that fails trims and tries once more.
+an allocation that fails trims and tries once more. With `clear`, memory is filled with zeros before
+it is handed out: by the host where that can, else by the device, in stream order.
 
 Lifetime: a chunk lives while any of its backings does, and longer if a NumPy array still shows its
 bytes after the device is closed (see `Device.close`).
@@ -106,9 +107,17 @@ class Pool:
     """All memory of one kind. Every method is called under the device's lock."""
 
     def __init__(
-        self, driver: Driver, *, host: bool, limit: int, catch_up: Callable[[], None]
+        self,
+        driver: Driver,
+        *,
+        host: bool,
+        limit: int,
+        catch_up: Callable[[], None],
+        clear: Callable[[Backing], None] | None = None,
     ) -> None:
+        """`clear` has the device fill a backing with zeros; with it none is handed out as it is."""
         self._driver = driver
+        self._clear = clear
         self._catch_up = catch_up
         self._host = host
         self._limit = limit
@@ -127,6 +136,12 @@ class Pool:
             self.reap()
             free = self._free_of(size)
         backing = free.pop() if free else self._cut(size, nbytes)
+        if self._clear is not None:
+            try:
+                self._wipe(backing)
+            except BaseException:
+                self._free.setdefault(backing.nbytes, []).append(backing)
+                raise
         backing.chunk.live += 1
         self.used += backing.nbytes
         return backing
@@ -140,6 +155,12 @@ class Pool:
         backing = None if self._free.get(size) else self._take_handed_on(size)
         if backing is None:
             return self.allocate(nbytes)
+        if self._clear is not None:
+            try:
+                self._clear(backing)  # behind the work that still uses it
+            except BaseException:
+                self._handed_on[backing.nbytes].appendleft(backing)
+                raise
         backing.owners = 1
         self.pending -= backing.nbytes
         self.used += backing.nbytes
@@ -180,6 +201,18 @@ class Pool:
             self._driver.free(chunk.memory)
         self._chunks.clear()
         self._free.clear()
+
+    def _wipe(self, backing: Backing) -> None:
+        """Leave nothing in idle memory of what was there before."""
+        seen = backing.chunk.bytes
+        if seen is None:
+            assert self._clear is not None
+            self._clear(backing)
+            return
+        lo, hi = backing.offset, backing.offset + backing.nbytes
+        seen[lo:hi] = 0
+        if not backing.memory.coherent:
+            self._driver.flush(backing.memory, lo, hi)
 
     def _still_in_use(self, retired: deque[Backing]) -> deque[Backing]:
         """Those of the retired that are; the others are free."""

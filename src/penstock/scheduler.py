@@ -33,7 +33,7 @@ from penstock.errors import (
     OutOfMemory,
     ViewHeld,
 )
-from penstock.hazards import Lane
+from penstock.hazards import Lane, Region
 from penstock.hostlane import HostLane
 from penstock.hostmemory import HostMemory
 from penstock.memory import Backing, MemoryStats, Pool, Shown
@@ -60,7 +60,9 @@ _alive: weakref.WeakSet[Scheduler] = weakref.WeakSet()
 class Scheduler:
     """Owns the driver and everything made from it. Made and closed by its `Device`."""
 
-    def __init__(self, device: Device, driver: Driver, transfers: str) -> None:
+    def __init__(
+        self, device: Device, driver: Driver, transfers: str, *, clear_memory: bool = False
+    ) -> None:
         self.device = device
         self.driver = driver
         self.transfers = transfers
@@ -72,8 +74,9 @@ class Scheduler:
         self.recordings: dict[int, Graph] = {}  # while graphs are recorded, by thread
         limit = driver.info.limits["allocation"]
         assert isinstance(limit, int)
-        self.pool = Pool(driver, host=False, limit=limit, catch_up=self.catch_up)
-        self.host_pool = Pool(driver, host=True, limit=limit, catch_up=self.catch_up)
+        clear = self._clear if clear_memory else None
+        self.pool = Pool(driver, host=False, limit=limit, catch_up=self.catch_up, clear=clear)
+        self.host_pool = Pool(driver, host=True, limit=limit, catch_up=self.catch_up, clear=clear)
         self.host_memory = HostMemory()
         self.exports = 0  # host views alive
         self.times = Timekeeper(driver)
@@ -99,6 +102,16 @@ class Scheduler:
         self.done: Pending[None] = Pending(self, {}, "a transfer", value=None)
         _alive.add(self)
         tracing.tellers.add(self)
+
+    def _clear(self, backing: Backing) -> None:
+        """Have the device fill memory with zeros; whatever uses it next comes behind that."""
+        stream = self.device.default_stream
+        uses = ((backing.history, Region(0, backing.nbytes), True),)
+        with stream.command(uses) as commands:
+            commands.fill(backing.memory, backing.offset, backing.nbytes, 0)
+        stream.note(uses, "clear")
+        if tracing.active:
+            tracing.emit("fill", "memory is cleared", nbytes=backing.nbytes, path="device")
 
     # State.
 
