@@ -61,7 +61,7 @@ def main() -> int:
                 sections.append(
                     decoding.compare(
                         device,
-                        max(1, repeat // 40),
+                        max(3, repeat // 20),
                         arguments.model or (),
                         directory=directory,
                         reinstall=arguments.reinstall,

@@ -276,3 +276,34 @@ def test_the_example_of_the_module() -> None:
     assert needs_of_lane(b, [(w, everything, True)]) == (False, {})
     a.complete = 1
     assert needs_of_host(found(y, write=True)) == {}
+
+
+def noted(lane: Lane, *accesses: tuple[Region, int, str]) -> list[Region]:
+    """The regions in the ledger after these writes: bytes, value, and who."""
+    history = History()
+    for region, value, what in accesses:
+        history.note(region, True, lane, value, what)
+    return [access.region for access in history.writes]
+
+
+def test_accesses_side_by_side_that_nobody_could_wait_for_apart_become_one() -> None:
+    lane = Lane("A", None)
+    first, second, third = (Region(64 * n, 64 * n + 64) for n in range(3))
+    assert noted(lane, (first, 1, "k"), (second, 1, "k"), (third, 1, "k")) == [Region(0, 192)]
+    for others in (
+        [(first, 1, "k"), (second, 2, "k")],  # a host that needs the first must not wait for both
+        [(first, 1, "k"), (second, 1, "l")],  # a wait names the kernel that wrote the bytes
+        [(first, 1, "k"), (third, 1, "k")],
+        [(first, 1, "k"), (Region(64, 100, 4, 8), 1, "k")],
+    ):
+        assert noted(lane, *others) == [region for region, _, _ in others]
+
+
+def test_accesses_on_both_sides_of_a_barrier_stay_two() -> None:
+    lane = Lane("A", None)
+    history = History()
+    history.note(Region(0, 64), True, lane, 1, "k")
+    lane.epoch += 1
+    history.note(Region(64, 128), True, lane, 1, "k")
+    assert needs_of_lane(lane, [(history, Region(0, 64), False)]) == (False, {})
+    assert needs_of_lane(lane, [(history, Region(64, 128), False)]) == (True, {})

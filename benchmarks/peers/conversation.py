@@ -58,7 +58,10 @@ class Conversation:
         self.lacks: dict[str, str] = greeting["lacks"]
 
     def ask(self, row: str | Mapping[str, int], rounds: int = 1) -> list[float]:
-        """The seconds of each round; of a worker of another kind, what it answers to a question. Raises Lost if a value was wrong, or the process ended."""
+        """The seconds of each round; of other workers, what they answer to a question.
+
+        Raises Lost if a value was wrong, or the process ended.
+        """
         assert self._process.stdin
         question = {"row": row, "rounds": rounds} if isinstance(row, str) else dict(row)
         try:

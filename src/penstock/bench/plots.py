@@ -186,13 +186,14 @@ def _context(rows: Sequence[Row]) -> Callable[[Any, str], None]:
     def draw(figure: Any, ink: str) -> None:
         axes = figure.subplots()
         for number, model in enumerate(dict.fromkeys(row["model_type"] for row in rows)):
-            points = sorted(
-                (row["n_depth"] + row["n_gen"] / 2, row["avg_ns"] / row["n_gen"] / 1e6)
-                for row in rows
-                if row["model_type"] == model
-            )
-            axes.plot(*zip(*points, strict=True), marker=_MARKS[number], label=model,
-                      color=_COLOURS[number])  # fmt: skip
+            those = [row for row in rows if row["model_type"] == model]
+            for style, which, of in (("-", "median", statistics.median), (":", "minimum", min)):
+                points = sorted(
+                    (row["n_depth"] + row["n_gen"] / 2, of(row["samples_ns"]) / row["n_gen"] / 1e6)
+                    for row in those
+                )
+                axes.plot(*zip(*points, strict=True), style, marker=_MARKS[number],
+                          label=f"{model}, {which}", color=_COLOURS[number])  # fmt: skip
         axes.set(xlabel="tokens in the context", ylabel="ms per token")
         axes.set_ylim(bottom=0)
         axes.grid(True)

@@ -348,22 +348,41 @@ def _transfer(device: ps.Device, ending: ExitStack) -> Iterator[list[Piece]]:
 
 
 def _transfers_of(opened: dict[str, ps.Device], nbytes: int) -> list[Piece]:
-    source, out, memory = (page_aligned(nbytes) for _ in range(3))
+    source, out, elsewhere = (page_aligned(nbytes) for _ in range(3))
     source[:] = 2
     times = max(1, min(_MOST, _BATCH // nbytes))
     pieces = []
     for path, device in opened.items():
         x = device.zeros(nbytes // 4, name="x")
+        # On the very same memory, where the host can see it.
+        memory = partial(_hidden, elsewhere) if path == "unmapped" else x.view
         write = partial(_write, x, source, PATHS[path][1])
         run = partial(_checked_write, x, source, times, write)
-        floor = partial(timed, times, np.copyto, memory, source)
+        floor = partial(_copied_in, memory, source, times)
         pieces.append(_moved(f"write {human(nbytes)}, {path}", run, floor, write, nbytes, path))
         if path in ("direct", "unmapped"):
             read = partial(_read, x, out)
-            floor = partial(timed, times, np.copyto, out, memory)
+            floor = partial(_copied_out, memory, out, times)
             run = partial(_checked_read, x, out, times, read)
             pieces.append(_moved(f"read {human(nbytes)}, {path}", run, floor, read, nbytes, path))
     return pieces
+
+
+Seen = Callable[[str], Host]
+
+
+def _hidden(instead: Host, _: str) -> Host:
+    return instead
+
+
+def _copied_in(memory: Seen, source: Host, times: int) -> float:
+    target = memory("w")
+    return timed(times, np.copyto, target, source)
+
+
+def _copied_out(memory: Seen, out: Host, times: int) -> float:
+    source = memory("r")
+    return timed(times, np.copyto, out, source)
 
 
 def _moved(test: str, run: Any, floor: Any, once: Any, nbytes: int, path: str) -> Piece:
