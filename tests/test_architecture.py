@@ -24,11 +24,13 @@ TOOLS = {("llm.amd", "glsl"), ("llm.amd", "spirv")}
 #: Modules that may be long, and why.
 LONG = {
     "array": "NumPy's names, each a few lines",
+    "bench.runtime": "the jobs of one benchmark, each beside its floor",
     "conformance.oracle": "the contract as a program: split, it could not be read as one",
     "kernel": "how a kernel is made, and every way in which a call can be wrong",
     "llm.layers": "the kernels of a decoder layer in both variants, and their defines",
     "scheduler": "one owner of the state that everything shares",
     "spirv": "a parser of one binary format",
+    "tracing": "what a receipt is, how it is written and how it is read",
 }
 MOST_LINES = 500
 

@@ -20,6 +20,7 @@ from penstock.llm.kernels import Shader
 from penstock.llm.shaders import every_kernel
 
 _SHADERS = Path(__file__).with_name("shaders")
+_BENCH = Path(__file__).with_name("bench") / "shaders"
 
 #: The sizes of subgroups there are: lavapipe's and Intel's 8, Intel's 16, AMD's and NVIDIA's 32,
 #: AMD's 64; SwiftShader's 4.
@@ -30,6 +31,9 @@ def every_shader() -> Iterable[Shader]:
     """All that are in files, each with the defines of its variants."""
     for name in ("advance", "saxpy"):
         yield Shader(name, _SHADERS / f"{name}.comp", {}, {})
+    for name in ("pick", "saxpy", "touch"):
+        yield Shader(name, _BENCH / f"{name}.comp", {}, {})
+    yield Shader("pick", _BENCH / "pick.comp", {"AS_RESULT": 1}, {})
     for defines in reductions.every_variant():
         yield Shader("reduction", _SHADERS / "reduction.comp", defines, {})
     for size in _SUBGROUPS:

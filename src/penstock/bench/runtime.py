@@ -355,7 +355,9 @@ def _transfers_of(opened: dict[str, ps.Device], nbytes: int) -> list[Piece]:
     for path, device in opened.items():
         x = device.zeros(nbytes // 4, name="x")
         # On the very same memory, where the host can see it.
-        memory = partial(_hidden, elsewhere) if path == "unmapped" else x.view
+        memory: Callable[[Any], Host] = x.view
+        if path == "unmapped":
+            memory = partial(_hidden, elsewhere)
         write = partial(_write, x, source, PATHS[path][1])
         run = partial(_checked_write, x, source, times, write)
         floor = partial(_copied_in, memory, source, times)
