@@ -370,7 +370,7 @@ def _transfers_of(opened: dict[str, ps.Device], nbytes: int) -> list[Piece]:
     return pieces
 
 
-Seen = Callable[[str], Host]
+Seen = Callable[[Any], Host]
 
 
 def _hidden(instead: Host, _: str) -> Host:
