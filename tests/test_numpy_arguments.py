@@ -335,5 +335,6 @@ def test_what_is_in_flight_is_bounded(
     for number in range(rounds):
         copy(dev, np.full(size, number, np.uint32), y[number])
         peak = max(peak, dev.memory.used)
-    assert peak - before <= 10 * 4 * size
+    # Not one for each round; the pool may give blocks that are somewhat larger than asked for.
+    assert peak - before <= 20 * 4 * size
     assert (y.numpy() == np.arange(rounds, dtype=np.uint32)[:, None]).all()
