@@ -225,8 +225,8 @@ _SINGLE = [
     Mutant(
         "a snapshot is not taken",
         "transfer",
-        "    if not case.busy:\n        return _IDLE",
-        "    if True:\n        return _IDLE",
+        '    if not case.busy:\n        return "direct"',
+        '    if True:\n        return "direct"',
     ),
     Mutant(
         "a held view is written under its holder",

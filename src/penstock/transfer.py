@@ -73,9 +73,6 @@ FIXED = "fixed"
 Host = npt.NDArray[Any]
 
 
-_IDLE = ("direct", "nothing pending touches the bytes")
-
-
 class Case(NamedTuple):
     """Everything the choice of a write's path depends on."""
 
@@ -103,7 +100,7 @@ def choose_write(mode: str, case: Case) -> tuple[str, str]:
     if not case.mapped:
         return "staged", f"memory is not mapped{forced}"
     if not case.busy:
-        return _IDLE[0], f"{_IDLE[1]}{forced}"
+        return "direct", f"nothing pending touches the bytes{forced}"
     if allowed["rename"]:
         return "rename", f"the whole busy buffer is replaced{forced}"
     if case.borrowed and case.large:
@@ -141,19 +138,15 @@ def write(
         points = pending_conflicts(buffer, array.region, write=True)
         shown = views_shown(buffer, array.region)
         busy = bool(points) or shown or buffer.backing.history.quiet
-        mapped = is_mapped(buffer)
-        if mapped and not busy and scheduler.transfers == "auto":
-            path, why = _IDLE  # what `choose_write` says, too, but for most writes at less cost
-        else:
-            case = Case(
-                mapped=mapped,
-                busy=busy,
-                whole=array.contiguous and array.nbytes == buffer.nbytes,
-                renamable=buffer.can_rename,
-                borrowed=borrow,
-                large=array.nbytes >= scheduler.sizes.ordered,
-            )
-            path, why = choose_write(scheduler.transfers, case)
+        case = Case(
+            mapped=is_mapped(buffer),
+            busy=busy,
+            whole=array.contiguous and array.nbytes == buffer.nbytes,
+            renamable=buffer.can_rename,
+            borrowed=borrow,
+            large=array.nbytes >= scheduler.sizes.ordered,
+        )
+        path, why = choose_write(scheduler.transfers, case)
         if shown and path == "ordered":
             path, why = "staged", f"{why}, but a view shows the bytes"
         if path == "staged":
