@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import penstock as ps
 
 DIRECTORY = Path(__file__).with_name("shaders")
 
@@ -26,6 +28,30 @@ class Shader(NamedTuple):
     path: Path
     defines: Mapping[str, Define]
     constants: Mapping[str, int]
+
+    @classmethod
+    def of(
+        cls, name: str, file: str, defines: Mapping[str, Define], constants: Mapping[str, int]
+    ) -> Shader:
+        """The shader of that file in this package."""
+        return cls(name, DIRECTORY / f"{file}.comp", defines, constants)
+
+
+class Compiled:
+    """The kernels of a device, each compiled when it is first asked for, and kept."""
+
+    def __init__(self, device: ps.Device) -> None:
+        self._device = device
+        self._kernels: dict[tuple[Any, ...], ps.Kernel] = {}
+
+    def __call__(self, shader: Shader) -> ps.Kernel:
+        key = (shader.path, *shader.defines.items(), *shader.constants.items())
+        found = self._kernels.get(key)
+        if found is None:
+            found = self._kernels[key] = self._device.kernel(
+                shader.path, name=shader.name, defines=shader.defines, constants=shader.constants
+            )
+        return found
 
 
 class Blocks(NamedTuple):

@@ -15,20 +15,19 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 import penstock as ps
+from penstock.llm.kernels import Compiled, Shader
 from penstock.llm.progress import STATE
 from penstock.llm.weights import Weight
 
 Choice: TypeAlias = Literal["cpu", "gpu"]
 Defines: TypeAlias = dict[str, str | int | float]
 
-_SHADERS = Path(__file__).parent / "shaders"
 _VECTOR_KINDS = {"F32": "KIND_F32", "F16": "KIND_F16", "BF16": "KIND_BF16"}
 _MOST_SPLITS = 16
 _WINDOWS = 6  # of each plane in a launch; with a dozen, uniform blocks do not run out
@@ -136,7 +135,7 @@ class Layers:
         self.device = device
         self.traits = Traits.of(device, variant)
         self._splits = splits
-        self._kernels: dict[Any, ps.Kernel] = {}
+        self._compiled = Compiled(device)
         self._scratch: dict[int, tuple[ps.Array, ps.Array]] = {}
 
     def rmsnorm(
@@ -359,13 +358,7 @@ class Layers:
     def _kernel(
         self, name: str, file: str, defines: Defines, constants: Mapping[str, int]
     ) -> ps.Kernel:
-        key = (file, *sorted(defines.items()), *sorted(constants.items()))
-        kernel = self._kernels.get(key)
-        if kernel is None:
-            kernel = self._kernels[key] = self.device.kernel(
-                _SHADERS / f"{file}.comp", name=name, defines=defines, constants=constants
-            )
-        return kernel
+        return self._compiled(Shader.of(name, file, defines, constants))
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import numpy as np
 
 import penstock as ps
 from penstock.llm import kernels
-from penstock.llm.kernels import Blocks, Shader
+from penstock.llm.kernels import Blocks
 from penstock.llm.weights import Piece, Weight
 
 
@@ -41,7 +41,7 @@ class Products:
         self._otherwise = (
             kernels.way("subgroup", self._subgroup_size) if self._how.window else self._how
         )
-        self._kernels: dict[tuple[Any, ...], ps.Kernel] = {}
+        self._kernel = kernels.Compiled(device)
         self._parts: dict[tuple[int, ...], tuple[Piece, list[_Part]]] = {}  # piece kept, for its id
         self._between: ps.Array | None = None
 
@@ -261,16 +261,6 @@ class Products:
         if self._between is None or self._between.size < count * rows:
             self._between = self.device.empty(count * rows, role="scratch", name="between products")
         return self._between[: count * rows].reshape(count, rows)
-
-    def _kernel(self, shader: Shader) -> ps.Kernel:
-        key = (shader.path, *shader.defines.items(), *shader.constants.items())
-        found = self._kernels.get(key)
-        if found is None:
-            found = self.device.kernel(
-                shader.path, name=shader.name, defines=shader.defines, constants=shader.constants
-            )
-            self._kernels[key] = found
-        return found
 
 
 class _Part(NamedTuple):

@@ -23,16 +23,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import penstock as ps
+from penstock.llm.kernels import Compiled, Shader
 from penstock.llm.layers import Choice, Defines, Made, Traits
 from penstock.llm.progress import STATE, Progress
-
-_SHADERS = Path(__file__).parent / "shaders"
 
 #: The words of the settings, by their names in shaders.
 SETTINGS = {
@@ -126,7 +124,7 @@ class Sampler:
         self.device = device
         self.vocabulary = vocabulary
         self._shape = Shape.of(Traits.of(device, variant), vocabulary)
-        self._kernels: dict[Any, ps.Kernel] = {}
+        self._compiled = Compiled(device)
         blocks, span = self._shape.blocks, self._shape.span
         self._settings = self._words("settings", _SETTINGS_WORDS)
         self._control = self._words("control", _CONTROL_WORDS)
@@ -200,12 +198,7 @@ class Sampler:
             self._launch("sample_seek", by=at, digit=digit, **there)
 
     def _launch(self, file: str, *, narrow: bool = False, **arguments: Any) -> None:
-        kernel = self._kernels.get((file, narrow))
-        if kernel is None:
-            name, _, defines, constants = self._shape.make(file, narrow)
-            kernel = self._kernels[file, narrow] = self.device.kernel(
-                _SHADERS / f"{file}.comp", name=name, defines=defines, constants=constants
-            )
+        kernel = self._compiled(Shader.of(*self._shape.make(file, narrow)))
         kernel(groups=self._shape.groups(file, kernel.local_size[0]), **arguments)
 
     def _words(self, name: str, *shape: int) -> ps.Array:

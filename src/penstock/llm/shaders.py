@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.llm.kernels import DIRECTORY, Shader, weight_kernels
+from penstock.llm.kernels import Shader, weight_kernels
 from penstock.llm.layers import layer_kernels
 from penstock.llm.progress import STATE
 from penstock.llm.sampling import CONTROL, CURSOR, SETTINGS, sampling_kernels
@@ -18,7 +18,7 @@ def every_kernel(subgroup_size: int = 64) -> list[Shader]:
         *layer_kernels(subgroup_size),
         *sampling_kernels(subgroup_size),
     ):
-        made = Shader(name, DIRECTORY / f"{file}.comp", defines, constants)
+        made = Shader.of(name, file, defines, constants)
         found.append(made._replace(name=f"{name} {_told_apart(made)}"))
     return found
 
