@@ -12,19 +12,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.driver.vulkan.api import C, check, load
+from penstock.driver.vulkan.memory import VulkanMemory
 from penstock.driver.vulkan.timeline import VulkanTimeline
 
 if TYPE_CHECKING:
     from penstock.driver.vulkan.driver import VulkanDriver
 
 _TOP, _BOTTOM = 0x1, 0x2000  # stages: when a command may begin, when all before are done
-_RESULTS_64 = 0x1
+_RESULTS_64, _RESULTS_WAIT = 0x1, 0x2
 _ROUNDS = 5  # of finding out how the clocks differ; the quickest counts
 ROOM = 512  # timestamps in one recording
 
 
 class Timestamps:
-    """The timestamps of one recording."""
+    """The timestamps of one recording.
+
+    The recording itself ends with copying them to memory that the host reads: to ask the driver for
+    them may wait for all that is in flight, as it does with lavapipe.
+    """
 
     def __init__(self, driver: VulkanDriver) -> None:
         ffi, lib = load()
@@ -39,7 +44,10 @@ class Timestamps:
         )
         self._pool: C = out[0]
         self.count = 0
-        self._ticks = np.zeros(ROOM, np.uint64)
+        self._memory = VulkanMemory(driver, 8 * ROOM, host=True)
+        assert self._memory.address is not None
+        pointer = ffi.cast("void *", self._memory.address)
+        self._ticks = np.frombuffer(ffi.buffer(pointer, 8 * ROOM), np.uint64)
 
     def begin(self, command: C) -> None:
         """Forget the timestamps of the last time; recorded before any of this time."""
@@ -53,21 +61,21 @@ class Timestamps:
         self.count += 1
         return self.count - 1
 
+    def end(self, command: C) -> None:
+        """Copy what was taken; recorded after all of it, and before a barrier for the host."""
+        self._driver.call.vkCmdCopyQueryPoolResults(
+            command, self._pool, 0, self.count, self._memory.buffer, 0, 8,
+            _RESULTS_64 | _RESULTS_WAIT,
+        )  # fmt: skip
+
     def ticks(self) -> list[int]:
         """All times of a recording that is done, as the device counts."""
-        ffi, _ = load()
-        if not self.count:
-            return []
-        target = ffi.from_buffer(self._ticks)
-        result = self._driver.call.vkGetQueryPoolResults(
-            self._driver.handle, self._pool, 0, self.count, 8 * self.count, target, 8, _RESULTS_64
-        )
-        check(result, "vkGetQueryPoolResults")
         return [int(tick) for tick in self._ticks[: self.count]]
 
     def close(self) -> None:
         ffi, _ = load()
         self._driver.call.vkDestroyQueryPool(self._driver.handle, self._pool, ffi.NULL)
+        self._memory.close()
 
 
 class Clock:

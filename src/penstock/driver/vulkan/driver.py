@@ -101,7 +101,7 @@ _DEVICE_FUNCTIONS = [
     "vkFreeCommandBuffers",
     "vkCreateQueryPool",
     "vkDestroyQueryPool",
-    "vkGetQueryPoolResults",
+    "vkCmdCopyQueryPoolResults",
     "vkCmdResetQueryPool",
     "vkCmdWriteTimestamp",
     "vkBeginCommandBuffer",

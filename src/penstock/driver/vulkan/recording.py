@@ -285,6 +285,9 @@ class VulkanRecording(_Commands):
         self._ended = True
 
     def _end(self) -> None:
+        if self._timed and self._times is not None:
+            self._times.end(self.command)
+            self._to_host.record(self.command)
         result = self._driver.call.vkEndCommandBuffer(self.command)
         if result:
             check(result, "vkEndCommandBuffer")
