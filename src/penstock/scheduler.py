@@ -294,20 +294,24 @@ class Scheduler:
         with self.lock:
             self._drain_views()  # one that it has dropped is to be let go of, not waited for
         me = threading.get_ident()
-        held = {lane.number for lane, thread in tuple(self._held.items()) if thread == me}
+        held = {
+            lane.number: lane.submitted  # values before it are of views that are gone
+            for lane, thread in tuple(self._held.items())
+            if thread == me
+        }
         lanes = {stream.lane.number: stream.lane for stream in self._all_streams()}
         reached: set[int] = set()
-        waiting = [lane.number for lane in points]
+        waiting = [(lane.number, value) for lane, value in points.items()]
         while held and waiting:
-            number = waiting.pop()
-            if number in held:
+            number, value = waiting.pop()
+            if value >= held.get(number, value + 1):
                 raise ViewHeld(
                     "this thread would wait for ever: what it waits for comes after work that "
                     "waits for a writable view of this thread's; drop the view first"
                 )
             if number not in reached and number in lanes:
                 reached.add(number)
-                waiting += lanes[number].seen
+                waiting += lanes[number].seen.items()
 
     def _submit_for(self, points: dict[Lane, int]) -> None:
         """Have everything submitted that these points need."""
