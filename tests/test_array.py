@@ -18,6 +18,7 @@ from hypothesis.extra import numpy as hnp
 from kernels import slow_add, slow_copy
 
 import penstock as ps
+from tests.gate import held
 
 Host = np.ndarray[Any, Any]
 N = 1024
@@ -593,13 +594,14 @@ def test_memory_that_work_in_flight_uses_is_no_source_or_target(dev: ps.Device) 
     mine = dev.host_empty(N, np.uint32)
     mine[:] = 1
     x, y, z = dev.adopt(mine), dev.zeros(N, np.uint32), dev.full(N, 9, np.uint32)
-    slow_copy(x, y)
-    with pytest.raises(ps.InvalidValue, match=r"work in flight.*copy_from"):
-        z.read(out=mine)
-    slow_add(x, 1)
-    with pytest.raises(ps.InvalidValue, match=r"work in flight.*copy_from"):
-        z.write(mine)
-    z.copy_from(x)
+    with held(dev.default_stream):
+        slow_copy(x, y, spin=0)
+        with pytest.raises(ps.InvalidValue, match=r"work in flight.*copy_from"):
+            z.read(out=mine)
+        slow_add(x, 1, spin=0)
+        with pytest.raises(ps.InvalidValue, match=r"work in flight.*copy_from"):
+            z.write(mine)
+        z.copy_from(x)
     assert (z.numpy() == 2).all()
     assert (y.numpy() == 1).all()
     z.write(mine)

@@ -14,6 +14,7 @@ from conftest import faults, simulated
 from kernels import SAXPY, SLOW_ADD, SLOW_COPY, kernel, saxpy, slow_add
 
 import penstock as ps
+from tests.gate import held_until_waited
 
 N = 1000
 Host = np.ndarray[Any, Any]
@@ -86,7 +87,7 @@ def test_any_layout(layout: str, any_device: ps.Device) -> None:
 def test_several_mebibytes(moved: ps.Device) -> None:
     count = (1 << 12) if moved.info.driver == "sim" else (3 << 20) + 5
     x, y = numbers(count), np.zeros(count, np.uint32)
-    with ps.trace() as t:
+    with held_until_waited(moved.default_stream), ps.trace() as t:
         copy(moved, x, y)
     assert (x == y).all()
     assert t.waits == 1

@@ -6,7 +6,6 @@ import contextlib
 import copy
 import itertools
 import pickle
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +14,9 @@ import numpy.typing as npt
 import pytest
 
 import penstock as ps
+from penstock.memory import size_class
 from tests.conftest import OpenDevice, faults, simulated
+from tests.gate import held, held_until_waited
 from tests.kernels import slow_add, slow_copy
 
 Host = npt.NDArray[Any]
@@ -107,8 +108,8 @@ def test_appended_rows_are_read_without_waiting_for_the_append_in_flight(dev: ps
     source = dev.array(counted())
     slow_copy(source, log[0], spin=0)
     assert (log[0].numpy() == counted()).all()  # the first look makes it visible, for good
-    with ps.trace() as t:
-        slow_copy(source, log[1])
+    with held_until_waited(dev.default_stream), ps.trace() as t:
+        slow_copy(source, log[1], spin=0)
         assert (log[:1].numpy() == counted()).all()
         assert log[0].view()[3] == 3
         assert t.waits == 0
@@ -261,18 +262,14 @@ def test_submissions_show_the_host_only_what_it_may_see(any_device: ps.Device) -
     assert (y.numpy() == counted()).all()
 
 
-@contextlib.contextmanager
-def nothing_gets_done(device: ps.Device) -> Iterator[None]:
-    """Until the end of the block, what the default stream is given waits for a view."""
-    gate, other = device.zeros(N, np.uint32), device.zeros(N, np.uint32)
-    view = gate.view("rw")
-    worker = threading.Thread(target=slow_copy, args=(gate, other, None, 0))
-    worker.start()
-    worker.join()
-    event = device.default_stream.record()
-    yield
-    assert not event.done
-    del view
+def take_what_is_idle(device: ps.Device) -> list[ps.Array]:
+    """All idle memory in which an array of N would fit; the next gets memory that is in use."""
+    device.synchronize()
+    pool, taken = device.scheduler.pool, []
+    pool.reap()
+    while pool._free_of(size_class(4 * N)):
+        taken.append(device.empty(N, np.uint32))
+    return taken
 
 
 def count_up(y: ps.Array, made: Any = None, stream: ps.Stream | None = None) -> ps.Array:
@@ -294,7 +291,8 @@ def test_scratch_arrays_follow_each_other_in_the_same_memory(
     make = getattr(device, made)
     total = 0
     for times in (count, 100):
-        with nothing_gets_done(device), ps.trace() as t:
+        taken = take_what_is_idle(device)
+        with held(device.default_stream), ps.trace() as t:
             count_up(y, make)
             before = device.memory
             for _ in range(times - 1):
@@ -303,6 +301,7 @@ def test_scratch_arrays_follow_each_other_in_the_same_memory(
         assert t.waits == 0
         assert after.used + after.pending == before.used + before.pending
         assert (after.reserved, after.allocations) == (before.reserved, before.allocations)
+        del taken
         total += times
         assert (y.numpy() == total).all()
     assert t.allocations == 0  # the second time, there are recordings enough, too
@@ -311,8 +310,9 @@ def test_scratch_arrays_follow_each_other_in_the_same_memory(
 def test_another_stream_waits_on_the_device_for_scratch(any_device: ps.Device) -> None:
     device = any_device
     y, z = device.zeros(N, np.uint32), device.full(N, 6, np.uint32)
+    taken = take_what_is_idle(device)
     with device.stream() as other:
-        with nothing_gets_done(device):
+        with held(device.default_stream):
             backing = count_up(y).buffer.backing
             with ps.trace() as t:
                 assert count_up(z, stream=other).buffer.backing is backing
@@ -322,19 +322,22 @@ def test_another_stream_waits_on_the_device_for_scratch(any_device: ps.Device) -
             assert device.default_stream.lane.number in awaited
         assert (y.numpy() == 1).all()
         assert (z.numpy() == 7).all()
+    del taken
 
 
 def test_only_scratch_gets_memory_that_is_in_use(any_device: ps.Device) -> None:
     device = any_device
     y = device.zeros(N, np.uint32)
     roles: list[Any] = ["generic", "append", "output"]
-    with nothing_gets_done(device):
+    taken = take_what_is_idle(device)
+    with held(device.default_stream):
         backing = count_up(y).buffer.backing
         others = [device.empty(N, np.uint32, role=role) for role in roles]
         others.append(device.array(counted(), role="scratch"))  # the host writes it at once
         assert all(not each.buffer.backing.history.pending() for each in others)
         assert device.empty(16 * N, np.uint32, role="scratch").buffer.backing is not backing
         assert device.empty(N, np.uint32, role="scratch").buffer.backing is backing
+    del taken
     assert (y.numpy() == 1).all()
 
 
@@ -350,7 +353,7 @@ def test_scratch_that_someone_still_has_is_not_handed_on(any_device: ps.Device) 
         slow_copy(recorded, y, spin=0)
     graph.replay()
     encoded = recorded.buffer.backing
-    with nothing_gets_done(device):
+    with held(device.default_stream):
         slow_copy(t, device.empty(N, np.uint32), spin=0)
         graph.replay()
         del t
@@ -369,7 +372,7 @@ def test_scratch_that_cannot_be_made_changes_nothing() -> None:
     for fault in faults(40):
         with simulated(3, fault=fault) as device:
             y = device.zeros(N, np.uint32)
-            with nothing_gets_done(device):
+            with held(device.default_stream):
                 count_up(y)
                 fault.armed = True
                 for _ in range(4):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from kernels import slow_add, slow_copy
 import penstock as ps
 from penstock import tracing
 from penstock.transfer import FIXED, MODES, Case, choose_write
+from tests.gate import held, held_until_waited
 
 N = 1024
 LARGE = 2 << 20  # bytes; large enough for the ordered path
@@ -50,35 +53,37 @@ def test_adopting_copies_nothing(dev: ps.Device) -> None:
 
 def test_reading_what_no_kernel_writes_waits_for_nothing(dev: ps.Device) -> None:
     x, y = arrays(dev, 5, 0)
-    slow_copy(x, y)
-    with ps.trace() as t:
-        assert (x.numpy() == 5).all()
-        assert (x.view("r") == 5).all()
-        assert x.read().done
-    assert t.waits == 0
-    with ps.trace() as t:
-        assert (y.numpy() == 5).all()
-    assert t.waits == 1
+    with held_until_waited(dev.default_stream):
+        slow_copy(x, y, spin=0)
+        with ps.trace() as t:
+            assert (x.numpy() == 5).all()
+            assert (x.view("r") == 5).all()
+            assert x.read().done
+        assert t.waits == 0
+        with ps.trace() as t:
+            assert (y.numpy() == 5).all()
+        assert t.waits == 1
 
 
 def test_reading_one_of_two_arrays_waits_for_its_writer_only(dev: ps.Device) -> None:
     x, y = arrays(dev, 1, 1)
     with dev.stream() as other:
         slow_add(x, 1, spin=0)
-        slow_add(y, 1, other, spin=1_000_000)
-        last = other.record()
-        with ps.trace() as t:
-            assert (x.numpy() == 2).all()
-        assert not last.done
+        dev.default_stream.flush()
+        with held(other):
+            slow_add(y, 1, other, spin=0)
+            with ps.trace() as t:
+                assert (x.numpy() == 2).all()
         assert t.waits <= 1
         assert (y.numpy() == 2).all()
 
 
 def test_a_wait_says_what_for_and_where(dev: ps.Device) -> None:
     x = dev.full(N, 1, np.uint32, name="tokens")
-    slow_add(x, 1)
-    with ps.trace() as t:
-        x[16:32].numpy()
+    with held_until_waited(dev.default_stream):
+        slow_add(x, 1, spin=0)
+        with ps.trace() as t:
+            x[16:32].numpy()
     (wait,) = t.of_kind("wait")
     assert (wait.buffer, wait.lo, wait.hi) == ("tokens", 64, 128)
     assert "kernel slow_add" in wait.reason
@@ -110,9 +115,10 @@ def test_a_busy_write_takes_the_path_and_waits_for_nothing(
     slow_copy(x, y, spin=0)
     x.write(source, borrow=True)
     dev.synchronize()  # the first time allocates
-    slow_copy(x, y)
-    with ps.trace() as t:
-        x.write(source, borrow=True)
+    with held_until_waited(dev.default_stream):
+        slow_copy(x, y, spin=0)
+        with ps.trace() as t:
+            x.write(source, borrow=True)
     path, copies, renames = BUSY[mode]
     assert t.of_kind("copy")[0].path == path
     assert (t.copies, t.renames, t.waits) == (copies, renames, 0)
@@ -124,9 +130,9 @@ def test_a_busy_write_takes_the_path_and_waits_for_nothing(
 def test_a_large_borrowed_write_to_a_part_is_ordered(dev: ps.Device) -> None:
     x = dev.zeros(LARGE // 2, np.uint32)
     (y,) = arrays(dev, 0)
-    slow_copy(x[:N], y)
     source = np.full(LARGE // 4, 2, np.uint32)
-    with ps.trace() as t:
+    with held(dev.default_stream), ps.trace() as t:
+        slow_copy(x[:N], y, spin=0)
         pending = x[: LARGE // 4].write(source, borrow=True)
     assert t.of_kind("copy")[0].path == "ordered"
     assert (t.copies, t.waits) == (1, 0)
@@ -206,11 +212,11 @@ def test_the_second_identical_step_allocates_nothing(mode: str, shared_device: O
 def test_a_launch_and_its_value_wait_once(dev: ps.Device) -> None:
     (x,) = arrays(dev, 0)
     for _ in range(2):
-        slow_add(x, 1)
+        slow_add(x, 1, spin=0)
         x.numpy()
-    with ps.trace() as t:
-        slow_add(x, 1)
-        slow_add(x, 1)
+    with held_until_waited(dev.default_stream), ps.trace() as t:
+        slow_add(x, 1, spin=0)
+        slow_add(x, 1, spin=0)
         value = x[:1].item()
     assert value == 4
     assert (t.launches, t.waits, t.allocations, t.copies) == (2, 1, 0, 1)
@@ -279,8 +285,8 @@ def test_events_know_their_thread_stream_and_submission(dev: ps.Device) -> None:
 
 def test_a_wait_names_the_submission_it_waited_for(dev: ps.Device) -> None:
     (x,) = arrays(dev, 0)
-    with ps.trace() as t:
-        slow_add(x, 1)
+    with held_until_waited(dev.default_stream), ps.trace() as t:
+        slow_add(x, 1, spin=0)
         x.numpy()
     (launch,), (wait,) = t.of_kind("launch"), t.of_kind("wait")
     assert wait.thread == threading.current_thread().name
@@ -306,8 +312,8 @@ def test_a_submission_names_the_stream_it_waits_for(dev: ps.Device) -> None:
 def test_an_ordered_copy_tells_when_its_thread_made_it(dev: ps.Device) -> None:
     x = dev.zeros(LARGE // 2, np.uint32)
     (y,) = arrays(dev, 0)
-    slow_copy(x[:N], y)
-    with ps.trace() as t:
+    with held_until_waited(dev.default_stream), ps.trace() as t:
+        slow_copy(x[:N], y, spin=0)
         x[: LARGE // 4].write(np.full(LARGE // 4, 2, np.uint32), borrow=True).result()
     (made,) = [event for event in t.of_kind("done") if "host copies" in event.stream]
     assert made.seconds > 0
@@ -354,8 +360,8 @@ def test_expect_is_silent_when_the_counts_are_right(dev: ps.Device) -> None:
 
 def test_expect_names_the_offenders(dev: ps.Device) -> None:
     x = dev.full(N, 1, np.uint32, name="tokens")
-    with ps.trace() as t:
-        slow_add(x, 1)
+    with held_until_waited(dev.default_stream), ps.trace() as t:
+        slow_add(x, 1, spin=0)
         x[16:32].numpy()
     with pytest.raises(AssertionError) as failure:
         t.expect(waits=0, launches=1, bytes_copied=range(64))
@@ -410,15 +416,17 @@ def test_a_trace_may_do_without_times(dev: ps.Device) -> None:
     assert alone.launches == 1
 
 
-def in_flight(dev: ps.Device, stream: ps.Stream | None = None) -> tracing.Trace:
-    """A trace whose one launch was still in flight when it ended, which waited for nothing."""
+@contextlib.contextmanager
+def in_flight(dev: ps.Device, stream: ps.Stream | None = None) -> Iterator[tracing.Trace]:
+    """A trace that has ended; its one launch is in flight until the host waits."""
     x = dev.zeros(N, np.uint32)
     slow_add(x, 1, spin=0)
     dev.synchronize()
-    with ps.trace() as t:
-        slow_add(x, 1, stream)
-    assert t.waits == 0
-    return t
+    with held_until_waited(stream or dev.default_stream):
+        with ps.trace() as t:
+            slow_add(x, 1, stream, spin=0)
+        assert t.waits == 0
+        yield t
 
 
 def launched(t: tracing.Trace) -> tracing.TraceEvent:
@@ -432,14 +440,14 @@ def is_timed(t: tracing.Trace) -> bool:
 
 def test_times_of_what_is_in_flight_at_the_end_of_a_trace_arrive(open_device: OpenDevice) -> None:
     dev = open_device()  # new: how its clock and the host's differ is not known yet
-    t = in_flight(dev)
-    assert not is_timed(t)  # looking waits for nothing
-    dev.synchronize()
+    with in_flight(dev) as t:
+        assert not is_timed(t)  # looking waits for nothing
+        dev.synchronize()
     assert is_timed(t)
     assert (t.waits, t.submissions, t.launches) == (0, 1, 1)
-    after = in_flight(dev)
-    assert launched(after).device_start is None
-    dev.synchronize()
+    with in_flight(dev) as after:
+        assert launched(after).device_start is None
+        dev.synchronize()
     event = launched(after)
     assert event.device_seconds
     assert event.device_start is not None
@@ -448,18 +456,17 @@ def test_times_of_what_is_in_flight_at_the_end_of_a_trace_arrive(open_device: Op
 
 def test_times_arrive_although_the_recording_is_used_again(open_device: OpenDevice) -> None:
     dev = open_device()
-    t = in_flight(dev)
-    x = dev.zeros(N, np.uint32)
-    for _ in range(40):  # more than there are recordings, and without a trace
-        slow_add(x, 1, spin=0)
-        dev.default_stream.flush()
-    dev.synchronize()
+    with in_flight(dev) as t:
+        x = dev.zeros(N, np.uint32)
+        for _ in range(40):  # more than there are recordings, and without a trace
+            slow_add(x, 1, spin=0)
+            dev.default_stream.flush()
+        dev.synchronize()
     assert is_timed(t)
 
 
 def test_a_trace_of_its_own_does_not_get_the_times_of_others(dev: ps.Device) -> None:
-    t = in_flight(dev)
-    with ps.trace() as other:
+    with in_flight(dev) as t, ps.trace() as other:
         dev.synchronize()
     assert is_timed(t)
     assert not other.launches
@@ -469,7 +476,8 @@ def test_a_trace_of_its_own_does_not_get_the_times_of_others(dev: ps.Device) -> 
 @pytest.mark.parametrize("end", ["close", "forget"])
 def test_a_stream_that_ends_leaves_its_times(end: str, dev: ps.Device) -> None:
     stream = dev.stream()
-    t = in_flight(dev, stream)
+    with in_flight(dev, stream) as t:
+        pass
     if end == "close":
         stream.close()
     del stream
@@ -479,8 +487,8 @@ def test_a_stream_that_ends_leaves_its_times(end: str, dev: ps.Device) -> None:
 
 def test_a_device_that_closes_leaves_its_times(open_device: OpenDevice) -> None:
     dev = open_device()
-    t = in_flight(dev)
-    dev.close()
+    with in_flight(dev) as t:
+        dev.close()
     assert is_timed(t)
 
 
@@ -493,8 +501,7 @@ def test_a_device_that_closes_leaves_its_times(open_device: OpenDevice) -> None:
     ],
 )
 def test_files_wait_for_the_times(save: str, timed: str, dev: ps.Device, tmp_path: Path) -> None:
-    t = in_flight(dev)
-    with ps.trace() as outer:
+    with in_flight(dev) as t, ps.trace() as outer:
         getattr(t, save)(tmp_path / "file")
     assert timed in (tmp_path / "file").read_text()
     assert [event.reason for event in outer.of_kind("wait")] == [

@@ -1,0 +1,55 @@
+"""Device work that is in flight for certain: it waits for the test, not for a clock."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import penstock as ps
+
+
+@contextlib.contextmanager
+def held(stream: ps.Stream) -> Iterator[None]:
+    """Until the end of the block, nothing that the stream is given gets done."""
+    let_go = _hold(stream)
+    event = stream.record()
+    try:
+        yield
+        assert stream.scheduler.lost or not event.done
+    finally:
+        let_go()
+
+
+@contextlib.contextmanager
+def held_until_waited(stream: ps.Stream) -> Iterator[None]:
+    """Nothing that the stream is given gets done before the host waits for something."""
+    let_go = _hold(stream)
+    scheduler: Any = stream.scheduler
+    await_points = scheduler.await_points
+
+    def let_go_and_wait(*points: Any) -> bool:
+        let_go()
+        return bool(await_points(*points))
+
+    scheduler.await_points = let_go_and_wait
+    try:
+        yield
+    finally:
+        del scheduler.await_points
+        let_go()
+
+
+def _hold(stream: ps.Stream) -> Callable[[], None]:
+    """Let a stream wait on the device, as for a copy that the host makes; what ends that."""
+    scheduler = stream.scheduler
+    with scheduler.lock:
+        host = scheduler.take_host_lane()
+        value = host.start()
+        stream.wait_for_lanes({host.lane: value})
+
+    def let_go() -> None:
+        if host.lane.complete < value:
+            scheduler.host_copy_made(host, value)
+
+    return let_go
