@@ -100,8 +100,8 @@ class Buffer:
 
     def new_backing(self) -> Backing:
         """Fresh memory for this buffer, on a ledger page that knows what it has to know."""
-        scheduler = self.scheduler
-        pool = scheduler.host_pool if self.role == "output" else scheduler.pool
+        # From where it came, which also tells whether it is mapped: a role may come later.
+        pool = self.backing.pool or self.scheduler.pool
         fresh = pool.allocate(self.nbytes)
         history = self.backing.history
         if isinstance(history, AppendHistory):
