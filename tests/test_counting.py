@@ -9,11 +9,24 @@ import numpy.typing as npt
 import pytest
 
 import penstock as ps
-from tests.kernels import HEAD
+from tests.kernels import HEAD, new_kernel
 
 Host = npt.NDArray[Any]
 
 PLANES, ROOM, WIDTH = 3, 12, 64
+
+HIP_APPEND = (
+    "inout uint32 log, in uint32 counter, uint32 room, uint32 width, uint32 spin",
+    64,
+    """
+    uint zero = spin_for(i, spin, width);
+    if (i < width) {
+        uint row = counter[0];
+        uint before = row == 0 ? 100 : log[(row - 1) * width + i];
+        log[row * width + i] = before + 1 + zero;
+    }
+    """,
+)
 
 #: Puts `step[0]` into the row that is next, after a while, and counts the step.
 APPEND = (
@@ -46,7 +59,7 @@ def append_reference(
 
 def recorded(device: ps.Device, cache: ps.Array, spin: int = 0) -> ps.Graph:
     """A graph that appends a row to every plane: one more than the row before."""
-    append = device.kernel(APPEND, name="append", reference=append_reference)
+    append = new_kernel(device, APPEND, "append", append_reference, HIP_APPEND)
     with device.record() as graph:
         for plane in range(PLANES):
             append(
@@ -136,7 +149,7 @@ def test_a_view_of_complete_rows_does_not_keep_a_graph_from_appending(dev: ps.De
 
 def test_what_cannot_be_is_refused(any_device: ps.Device) -> None:
     device, cache = any_device, new_cache(any_device)
-    append = device.kernel(APPEND, name="append", reference=append_reference)
+    append = new_kernel(device, APPEND, "append", append_reference, HIP_APPEND)
     given = {"counter": cache.counter, "room": ROOM, "width": WIDTH, "spin": 0, "threads": WIDTH}
     with pytest.raises(ps.RoleViolation, match="not 'append'"):
         device.zeros(4).advance(1)

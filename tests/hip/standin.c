@@ -61,6 +61,9 @@ static void report(const char *format, ...) {
 static int begin(const char *name) {
     if (call_count < LOG_SIZE) calls[call_count++] = name;
     if (lost) return lost;
+    /* To ask needs no memory. */
+    int asks = !strcmp(name, "hipEventQuery") || !strcmp(name, "hipSetDevice");
+    if (!fail_name[0] && fail_code == OUT_OF_MEMORY && asks) return 0;
     if (fail_after && (!fail_name[0] || !strcmp(fail_name, name)) && --fail_after == 0)
         return fail_code;
     return 0;
@@ -713,7 +716,7 @@ int hiprtcCompileProgram(uintptr_t handle, int count, const char **options) {
                 include_dir, program->source, program->entry, together ? "true" : "false");
         fclose(file);
         snprintf(command, sizeof command,
-                 "c++ -w -O1 -shared -fPIC%s '%s' -o '%s.part' 2> '%s' && mv '%s.part' '%s'", chosen,
+                 "c++ -w -O1 -shared -fPIC -Wl,-Bsymbolic%s '%s' -o '%s.part' 2> '%s' && mv '%s.part' '%s'", chosen,
                  source, source, log, source, library);
         int result = system(command);
         file = fopen(log, "r");

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import struct
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NoReturn
 
-from penstock.driver.hip.api import Hip, ffi, load
+from penstock.driver.hip.api import NOT_READY, Hip, ffi, load
 from penstock.driver.hip.memory import HipMemory
 from penstock.driver.hip.program import HipProgram, compile_hip
 from penstock.driver.hip.recording import (
@@ -21,11 +25,12 @@ from penstock.driver.hip.recording import (
 )
 from penstock.driver.hip.timeline import Events, HipTimeline, wait
 from penstock.driver.protocol import DeviceInfo, Notify, Reference
-from penstock.errors import DeviceLost, NoDevice, OutOfMemory
+from penstock.errors import DeviceLost, Error, NoDevice, OutOfMemory
 from penstock.spirv import Interface
 
 _QUEUES = 4  # that the hardware has at least; streams share them
 _PARAMETER_BYTES = 4096  # that a launch can pass
+_GLANCE = 2e-4  # seconds between two looks at what is held
 
 #: Attributes of a device, by the number that HIP has given them.
 _INTEGRATED, _MANAGED, _UNIFIED_ADDRESSING = 16, 24, 85
@@ -115,6 +120,10 @@ class HipDriver:
         self.replayed_on: dict[int, set[HipReplayable]] = {}  # by stream
         self._programs: set[HipProgram] = set()
         self._capturing: int | None = None  # a stream to capture on
+        self._counts: dict[int, deque[Counts]] = {}  # by stream, of launches to come
+        self._spare_counts: list[Counts] = []
+        self._made_counts: list[Counts] = []
+        self._attendant: threading.Thread | None = None
         self.messages: list[str] = []
         self.select(always=True)
 
@@ -218,6 +227,28 @@ class HipDriver:
         if result:
             self.failed(result, "hipModuleLaunchKernel")
 
+    def look_at_counts(self, stream: int, address: int) -> None:
+        """Have the number of groups of the next launch copied to the host."""
+        if not self._spare_counts:
+            self._made_counts.append(Counts(self))
+            self._spare_counts.append(self._made_counts[-1])
+        counts = self._spare_counts.pop()
+        counts.fetch(stream, address)  # if that fails it is not used again: who knows what it does
+        self._counts.setdefault(stream, deque()).append(counts)
+
+    def launch_counted(
+        self, stream: int, program: HipProgram, bindings: tuple[int, ...], block: bytes
+    ) -> bool:
+        """Launch as many groups as the host has found out; False if it has not yet."""
+        counts = self._counts[stream][0]
+        groups = counts.arrived()
+        if groups is None:
+            return False
+        if 0 not in groups:
+            self.launch(stream, program, bindings, block, groups)
+        self._spare_counts.append(self._counts[stream].popleft())
+        return True
+
     def copy(self, stream: int, target: int, source: int, nbytes: int) -> None:
         result = self.call.hipMemcpyAsync(target, source, nbytes, _COPY_DEFAULT, stream)
         self.must(result, "hipMemcpyAsync")
@@ -301,6 +332,24 @@ class HipDriver:
                     except OutOfMemory:
                         continue
 
+    def attend_to_held(self) -> None:
+        """Have somebody look at what is held, even if nobody wants its outcome. Under `issuing`."""
+        if self._attendant is None:
+            self._attendant = threading.Thread(
+                target=self._attend, name=f"penstock {self.info.name}", daemon=True
+            )
+            self._attendant.start()
+
+    def _attend(self) -> None:
+        while True:
+            with self.issuing:
+                if not self.held or self.lost is not None:
+                    self._attendant = None
+                    return
+                with contextlib.suppress(Error):  # whoever wants the outcome hears of it
+                    self.issue_held()
+            time.sleep(_GLANCE)
+
     def settle(self) -> None:
         with self.issuing:
             self.held.clear()
@@ -311,6 +360,8 @@ class HipDriver:
             self.forget(program)
         if self._capturing is not None:
             self.call.hipStreamDestroy(self._capturing)
+        for counts in self._made_counts:
+            counts.close()
         self.events.close()
 
     def attend(self, actor: Callable[[], bool]) -> None:
@@ -321,3 +372,30 @@ class HipDriver:
 
     def run_until(self, condition: Callable[[], bool]) -> None:
         raise NotImplementedError("not an inline driver")
+
+
+class Counts:
+    """How many groups a launch is to have, on the way from the device to the host."""
+
+    def __init__(self, driver: HipDriver) -> None:
+        self._driver = driver
+        self._memory = HipMemory(driver, 64, host=True)
+        self._event = driver.events.take()
+        self._bytes = ffi.buffer(ffi.cast("char *", self._memory.address), 12)
+
+    def fetch(self, stream: int, address: int) -> None:
+        driver = self._driver
+        driver.copy(stream, self._memory.handle, address, 12)
+        driver.must(driver.call.hipEventRecord(self._event, stream), "hipEventRecord")
+
+    def arrived(self) -> tuple[int, int, int] | None:
+        """The numbers, if they are there."""
+        result = self._driver.call.hipEventQuery(self._event)
+        if result == NOT_READY:
+            return None
+        self._driver.must(result, "hipEventQuery")
+        x, y, z = struct.unpack("<3I", self._bytes)
+        return x, y, z
+
+    def close(self) -> None:
+        self._memory.close()

@@ -8,7 +8,11 @@ A submission that waits for the host cannot be handed to HIP, which only waits f
 told of already; neither can one that waits for such a submission, nor one behind it on its stream.
 They are *held*, and issued by whoever makes the last of their waits come true.
 
-A sequence is captured once, as a HIP graph, and replayed with one call.
+HIP cannot take the number of groups of a launch from device memory either. So the numbers are
+copied to the host in stream order, and what comes from there on is held until they have arrived.
+
+A sequence is captured once, as a HIP graph, and replayed with one call; unless it has such a launch
+in it, and then it is issued command by command.
 """
 
 from __future__ import annotations
@@ -21,7 +25,6 @@ import numpy as np
 
 from penstock.driver.hip.api import ffi
 from penstock.driver.protocol import Regions
-from penstock.errors import Unsupported
 
 if TYPE_CHECKING:
     from penstock.driver.hip.driver import HipDriver
@@ -33,8 +36,8 @@ _NON_BLOCKING = 0x1  # beside the default stream, not in step with it
 _RELAXED = 2  # capturing forbids nothing to others
 _COPY_DEFAULT = 4  # from and to wherever the addresses are
 
-#: A command: what issues it, and what with.
-Command = tuple[Callable[..., None], tuple[Any, ...]]
+#: A command: what issues it, and what with. If that answers False, it is to be issued later.
+Command = tuple[Callable[..., bool | None], tuple[Any, ...]]
 
 
 class _Commands:
@@ -44,9 +47,11 @@ class _Commands:
         self._driver = driver
         self._launch = driver.launch
         self.commands: list[Command] = []
+        self.counted = False  # whether the number of groups of a launch is yet to be found out
 
     def begin(self) -> None:
         self.commands = []
+        self.counted = False
 
     def dispatch(
         self,
@@ -65,10 +70,9 @@ class _Commands:
         memory: HipMemory,
         offset: int,
     ) -> None:
-        raise Unsupported(
-            f"{program.what}: HIP cannot take the number of groups from device memory; read the "
-            "array and pass numbers, or launch as many groups as there may be"
-        )
+        self.commands.append((self._driver.look_at_counts, (memory.handle + offset,)))
+        self.commands.append((self._driver.launch_counted, (program, bindings, block)))
+        self.counted = True
 
     def copy(self, source: HipMemory, target: HipMemory, regions: Regions) -> None:
         rows = (regions + np.array([source.handle, target.handle, 0], np.uint64)).tolist()
@@ -99,6 +103,8 @@ class HipReplayable(_Commands):
 
     def end(self) -> None:
         """Capture the commands. An executable graph of the same shape is kept and changed."""
+        if self.counted:
+            return
         driver = self._driver
         graph = driver.capture(self.commands)
         try:
@@ -159,11 +165,15 @@ class HipRecording(_Commands):
         self.event = 0
 
     def begin(self) -> None:
-        self.commands = []
+        super().begin()
         self.issued = self.waited = 0
 
     def execute(self, sequence: HipReplayable) -> None:
-        self.commands.append((self._driver.replay, (sequence,)))
+        if sequence.counted:
+            self.commands += sequence.commands
+            self.counted = True
+        else:
+            self.commands.append((self._driver.replay, (sequence,)))
 
     def publish(self) -> None:
         """The event behind every submission does that."""
@@ -211,17 +221,17 @@ class HipQueue:
     ) -> None:
         driver = self.driver
         with driver.issuing:
-            if self.held or (waits and not _told_of(waits)):
+            ready = not self.held and (not waits or _told_of(waits))
+            if not ready or not self._issue(recording, waits, timeline, value):
                 self.held.append(Submission(recording, tuple(waits), timeline, value))
                 driver.held.append(self)
-            else:
-                self._issue(recording, waits, timeline, value)
+                if ready or recording.counted:
+                    driver.attend_to_held()
 
     def issue_held(self) -> bool:
         """Hand over the first of what is held, if that can be done now; whether it was."""
-        if not self.held or not _told_of(self.held[0].waits):
+        if not self.held or not _told_of(self.held[0].waits) or not self._issue(*self.held[0]):
             return False
-        self._issue(*self.held[0])
         self.held.popleft()
         return True
 
@@ -231,7 +241,8 @@ class HipQueue:
         waits: Sequence[tuple[HipTimeline, int]],
         timeline: HipTimeline,
         value: int,
-    ) -> None:
+    ) -> bool:
+        """Hand over a submission, or the rest of it; False if some of it is to be held."""
         driver, stream = self.driver, self.stream
         driver.select()
         if not recording.event:
@@ -245,7 +256,8 @@ class HipQueue:
         commands = recording.commands
         while recording.issued < len(commands):
             issue, arguments = commands[recording.issued]
-            issue(stream, *arguments)
+            if issue(stream, *arguments) is False:
+                return False
             recording.issued += 1
         event = recording.event
         result = driver.call.hipEventRecord(event, stream)
@@ -253,6 +265,7 @@ class HipQueue:
             driver.failed(result, "hipEventRecord")
         recording.event = 0
         timeline.will_raise(value, event)
+        return True
 
     def close(self) -> None:
         driver = self.driver
