@@ -328,6 +328,10 @@ static int enqueue(struct stream *stream, struct operation *op) {
         append(&stream->capturing->first, &stream->capturing->last, op);
         return 0;
     }
+    if (stream->closing) {
+        report("use after free: a stream");
+        return BAD_HANDLE;
+    }
     op->number = ++stream->issued;
     op->due = now_us() + random_below(patience_us + 1);
     append(&stream->first, &stream->last, op);
@@ -686,13 +690,16 @@ int hiprtcGetLoweredName(uintptr_t program, const char *expression, const char *
     return 0;
 }
 
+static uint64_t mix(uint64_t hash, char c) { return (hash ^ (unsigned char)c) * 1099511628211ull; }
+
 /* The same source with the same options is compiled once; a hash names its library. */
 int hiprtcCompileProgram(uintptr_t handle, int count, const char **options) {
     struct program *program = (struct program *)handle;
     static char command[65536], text[65536];
     char wanted[64] = "";
     uint64_t hash = 1469598103934665603ull;
-    for (const char *at = program->source; *at; at++) hash = (hash ^ (unsigned char)*at) * 1099511628211ull;
+    for (const char *at = program->source; *at; at++) hash = mix(hash, *at);
+    for (const char *at = program->entry; *at; at++) hash = mix(hash, *at);
     pthread_mutex_lock(&lock);
     int used = 0;
     for (int i = 0; i < count; i++) {
@@ -701,7 +708,7 @@ int hiprtcCompileProgram(uintptr_t handle, int count, const char **options) {
             continue;
         }
         used += snprintf(command + used, sizeof command - used, " '%s'", options[i]);
-        for (const char *at = options[i]; *at; at++) hash = (hash ^ (unsigned char)*at) * 1099511628211ull;
+        for (const char *at = options[i]; *at; at++) hash = mix(hash, *at);
     }
     char *chosen = strdup(command), source[4200], library[4200], log[4300];
     if (!used) chosen[0] = 0;

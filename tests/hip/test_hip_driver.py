@@ -161,6 +161,102 @@ def test_a_submission_that_failed_can_be_made_again(
     assert hip.failed
     assert bare.reached(0, 1)
     assert bare.words == [10, 11, 12, 13]
+    assert hip.counts["hipMemsetD32Async"] == 5 + (call == "hipMemsetD32Async")  # none twice
+
+
+def test_a_signal_lets_work_go_at_once(hip: StandIn, bare: Bare) -> None:
+    bare.fill(0, 9, 1, [(bare.host, 1)])
+    assert hip.counts["hipMemsetD32Async"] == 0
+    bare.driver.signal(bare.host, 1)
+    assert hip.counts["hipMemsetD32Async"] == 1
+    assert bare.reached(0, 1)
+
+
+def test_a_stream_waits_for_the_value_it_was_told(hip: StandIn, bare: Bare) -> None:
+    """Not for one before, while several are on their way, and not only for the last."""
+    hip.set("patience", 10**5)
+    driver = bare.driver
+    waited: list[int] = []
+    original = driver.call.hipStreamWaitEvent
+    driver.call.hipStreamWaitEvent = lambda stream, event, flags: (
+        waited.append(event) or original(stream, event, flags)
+    )
+    for value in range(1, 4):
+        bare.fill(0, value, value, [])
+    on_the_way = dict(bare.timelines[0]._events)
+    for value in range(1, 4):
+        bare.fill(1, 9, value, [(bare.timelines[0], value)], offset=4)
+    assert waited == [on_the_way[value] for value in range(1, 4)]
+    assert bare.reached(1, 3)
+
+
+def test_what_is_asked_for(bare: Bare) -> None:
+    """Events that show the host what was written, streams of their own, coherent memory."""
+    driver = bare.driver
+    asked: dict[str, int] = {}
+
+    def listen(name: str) -> None:
+        original = getattr(driver.call, name)
+
+        def heard(*arguments: Any) -> Any:
+            asked[name] = arguments[-1]
+            return original(*arguments)
+
+        setattr(driver.call, name, heard)
+
+    for name in ("hipEventCreateWithFlags", "hipStreamCreateWithFlags", "hipHostMalloc"):
+        listen(name)
+    driver.events._new()
+    driver.queue(0).close()
+    driver.free(driver.allocate(64, host=True))
+    disable_timing, release_to_system, non_blocking = 0x2, 0x80000000, 0x1
+    portable, mapped, coherent = 0x1, 0x2, 0x40000000
+    assert asked == {
+        "hipEventCreateWithFlags": disable_timing | release_to_system,
+        "hipStreamCreateWithFlags": non_blocking,
+        "hipHostMalloc": portable | mapped | coherent,
+    }
+
+
+def test_a_graph_does_not_run_twice_at_once(hip: StandIn, bare: Bare) -> None:
+    """HIP leaves open what happens then, so the driver has the second wait; the stand-in tells."""
+    sequence = bare.driver.replayable()
+    sequence.begin()
+    sequence.fill(bare.memory, 0, 4096, 7)
+    sequence.end()
+    for value in range(1, 60):
+        for number in range(2):
+            (recording,) = bare.queues[number].recordings(1)
+            recording.begin()
+            recording.execute(sequence)
+            bare.queues[number].submit(recording, [], bare.timelines[number], value)
+    assert bare.reached(0, 59)
+    assert bare.reached(1, 59)
+    assert bare.words[0] == 7
+    assert not hip.messages
+    sequence.close()
+
+
+def test_a_graph_outlives_the_stream_it_ran_on(hip_device: ps.Device) -> None:
+    x = hip_device.zeros(N, np.uint32)
+    with hip_device.record() as graph:
+        slow_add(x, 1, spin=0)
+    with hip_device.stream() as stream:
+        graph.replay(stream)
+    hip_device.synchronize()
+    hip_device.trim()  # the stream is really gone now
+    hip_device.zeros(1)
+    graph.replay()
+    assert x[0].item() == 2
+
+
+def test_launches_get_their_own_arguments(hip_device: ps.Device) -> None:
+    x, y = hip_device.zeros(N, np.uint32), hip_device.zeros(N, np.uint32)
+    with hip_device.default_stream.batch():
+        for add in range(1, 5):
+            slow_add(x, add, spin=0)
+            slow_add(y, 10 * add, spin=0)
+    assert (x[0].item(), y[0].item()) == (10, 100)
 
 
 def test_events_are_used_again(hip: StandIn, hip_device: ps.Device) -> None:
