@@ -74,7 +74,7 @@ class Device(Closing):
         fault: Callable[[str, int], BaseException | None] | None = None,
     ) -> None:
         if driver not in _DRIVERS:
-            raise InvalidValue(f"unknown driver {driver!r}; there are {', '.join(_DRIVERS)}")
+            raise InvalidValue(f"unknown driver {driver!r}; there are {', '.join(map(repr, _DRIVERS))}")
         if transfers not in transfer.MODES:
             raise InvalidValue(
                 f"transfers={transfers!r}; choose one of {', '.join(transfer.MODES)}"

@@ -269,6 +269,9 @@ static void work(struct operation *op) {
         break;
     case GRAPH:
         if (op->graph->running++) report("a graph runs twice at once");
+        pthread_mutex_unlock(&lock);
+        usleep(100); /* a graph takes a while, so that two of them meet */
+        pthread_mutex_lock(&lock);
         for (struct operation *each = op->graph->first; each; each = each->next) work(each);
         op->graph->running--;
         break;

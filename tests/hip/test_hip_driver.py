@@ -65,16 +65,17 @@ def bare(hip_device: ps.Device) -> Any:
 
 def test_the_host_waits_for_every_value(bare: Bare) -> None:
     driver = bare.driver
-    timelines = [driver.timeline() for _ in range(3)]
-    points = [(timeline, 5) for timeline in timelines]
-    for timeline in timelines:
-        assert not driver.wait(points, 10**6)
-        driver.signal(timeline, 4)
-        assert timeline.value() == 4
-        assert not driver.wait(points, 0)
-        driver.signal(timeline, 5)
-        assert timeline.value() == 5
-    assert driver.wait(points, 0)
+    for order in ([0, 1, 2], [2, 1, 0]):
+        timelines = [driver.timeline() for _ in range(3)]
+        points = [(timelines[number], 5) for number in order]
+        for timeline in timelines:
+            assert not driver.wait(points, 10**6)
+            driver.signal(timeline, 4)
+            assert timeline.value() == 4
+            assert not driver.wait(points, 0)
+            driver.signal(timeline, 5)
+            assert timeline.value() == 5
+        assert driver.wait(points, 0)
 
 
 def test_a_value_is_reached_behind_its_work(hip: StandIn, bare: Bare) -> None:
@@ -184,6 +185,7 @@ def test_a_stream_waits_for_the_value_it_was_told(hip: StandIn, bare: Bare) -> N
     for value in range(1, 4):
         bare.fill(0, value, value, [])
     on_the_way = dict(bare.timelines[0]._events)
+    assert len(set(on_the_way.values())) == 3
     for value in range(1, 4):
         bare.fill(1, 9, value, [(bare.timelines[0], value)], offset=4)
     assert waited == [on_the_way[value] for value in range(1, 4)]
