@@ -327,7 +327,11 @@ class Stream(Closing):
         """Learn how far the device has come."""
         lane = self.lane
         if lane.complete < lane.submitted:
-            reached = self.timeline.value()
+            try:
+                reached = self.timeline.value()
+            except BaseException as error:
+                self.scheduler.note_failure(error)  # whoever looked: it may be a thread of ours
+                raise
             if tracing.active and reached > lane.complete:
                 tracing.emit("done", "the host has looked", at=(lane.place, reached, 0))
             lane.complete = reached
