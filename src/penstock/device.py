@@ -74,7 +74,8 @@ class Device(Closing):
         fault: Callable[[str, int], BaseException | None] | None = None,
     ) -> None:
         if driver not in _DRIVERS:
-            raise InvalidValue(f"unknown driver {driver!r}; there are {', '.join(map(repr, _DRIVERS))}")
+            known = ", ".join(map(repr, _DRIVERS))
+            raise InvalidValue(f"unknown driver {driver!r}; there are {known}")
         if transfers not in transfer.MODES:
             raise InvalidValue(
                 f"transfers={transfers!r}; choose one of {', '.join(transfer.MODES)}"

@@ -29,6 +29,7 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 /* What tests set. */
 
 static int device_count = 1, integrated = 0, lost = 0;
+static int prompt = 0; /* operations are done in the call that asks for them: to measure calls */
 static size_t memory_limit = (size_t)1 << 30, memory_used;
 static unsigned patience_us = 1500; /* the longest that an operation lies around unasked for */
 static const char *architecture = "gfx906";
@@ -92,6 +93,7 @@ void standin_forget_messages(void) { message_count = 0; }
 void standin_seed(unsigned long long seed) { chance = seed * 2654435761u + 88172645463325252ull; }
 void standin_devices(int count) { device_count = count; }
 void standin_integrated(int is) { integrated = is; }
+void standin_prompt(int is) { prompt = is; }
 void standin_memory(size_t limit) { memory_limit = limit; }
 void standin_patience(unsigned us) { patience_us = us; }
 void standin_architecture(const char *name) { architecture = strdup(name); }
@@ -336,6 +338,13 @@ static int enqueue(struct stream *stream, struct operation *op) {
         return BAD_HANDLE;
     }
     op->number = ++stream->issued;
+    if (prompt && !stream->first) {
+        work(op);
+        stream->done = op->number;
+        free(op->given);
+        free(op);
+        return 0;
+    }
     op->due = now_us() + random_below(patience_us + 1);
     append(&stream->first, &stream->last, op);
     pthread_cond_broadcast(&changed);
