@@ -65,7 +65,7 @@ static int begin(const char *name) {
     /* To ask needs no memory. */
     int asks = !strcmp(name, "hipEventQuery") || !strcmp(name, "hipSetDevice");
     if (!fail_name[0] && fail_code == OUT_OF_MEMORY && asks) return 0;
-    if (fail_after && (!fail_name[0] || !strcmp(fail_name, name)) && --fail_after == 0)
+    if (fail_after && (!fail_name[0] || !strcmp(fail_name, name)) && (fail_after < 0 || --fail_after == 0))
         return fail_code;
     return 0;
 }

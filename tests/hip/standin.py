@@ -83,7 +83,7 @@ class StandIn:
         getattr(self._lib, f"standin_{name}")(value)
 
     def fail(self, call: str, number: int, code: int) -> None:
-        """Let the n-th call from now of this name, or with "" of any, fail."""
+        """Let the n-th call from now of this name, or with "" of any, fail; with -1 every one."""
         self._lib.standin_fail(call.encode(), number, code)
 
     @property

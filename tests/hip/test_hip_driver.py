@@ -165,6 +165,18 @@ def test_a_submission_that_failed_can_be_made_again(
     assert hip.counts["hipMemsetD32Async"] == 5 + (call == "hipMemsetD32Async")  # none twice
 
 
+def test_who_waits_for_held_work_that_never_fits_hears_of_it(hip: StandIn, bare: Bare) -> None:
+    bare.fill(0, 9, 1, [(bare.host, 1)])
+    hip.fail("hipMemsetD32Async", -1, OUT_OF_MEMORY)
+    bare.driver.signal(bare.host, 1)
+    with pytest.raises(ps.OutOfMemory, match="cannot be issued: hipMemsetD32Async"):
+        bare.driver.wait([(bare.timelines[0], 1)], 10**7)
+    assert not bare.driver.wait([(bare.timelines[1], 0), (bare.host, 2)], 0)  # others do not
+    hip.fail("", 0, 0)
+    assert bare.reached(0, 1)
+    assert bare.words[0] == 9
+
+
 def test_a_signal_lets_work_go_at_once(hip: StandIn, bare: Bare) -> None:
     bare.fill(0, 9, 1, [(bare.host, 1)])
     assert hip.counts["hipMemsetD32Async"] == 0

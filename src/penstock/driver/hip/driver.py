@@ -117,6 +117,7 @@ class HipDriver:
         self.events = Events(self)
         self.held: list[HipQueue] = []  # for each submission held back, its queue
         self.lost: DeviceLost | None = None
+        self._stuck: str | None = None  # why something held could not be issued
         self.replayed_on: dict[int, set[HipReplayable]] = {}  # by stream
         self._programs: set[HipProgram] = set()
         self._capturing: int | None = None  # a stream to capture on
@@ -306,7 +307,14 @@ class HipDriver:
         raise AssertionError("there is no clock, and so no ticks were given out")
 
     def wait(self, points: Sequence[tuple[HipTimeline, int]], timeout_ns: int) -> bool:
-        return wait(points, timeout_ns)
+        if wait(points, timeout_ns):
+            return True
+        if self._stuck is not None:
+            with self.issuing:
+                held = {each.timeline for queue in self.held for each in queue.held}
+            if any(timeline in held for timeline, _ in points):
+                raise OutOfMemory(f"what was submitted cannot be issued: {self._stuck}")
+        return False
 
     def signal(self, timeline: HipTimeline, value: int) -> None:
         timeline.raise_to(value)
@@ -316,11 +324,13 @@ class HipDriver:
     def issue_held(self) -> None:
         """Hand over whatever need not be held any more; one submission may let go of others.
 
-        Out of memory, it stays held, and whoever looks next tries again.
+        Out of memory, it stays held, and whoever looks next tries again; whoever waits for it hears
+        of it.
         """
         if self.lost is not None:
             raise DeviceLost(str(self.lost))
         with self.issuing:
+            self._stuck = None
             progress = True
             while progress:
                 progress = False
@@ -329,8 +339,8 @@ class HipDriver:
                         if queue.issue_held():
                             self.held.remove(queue)
                             progress = True
-                    except OutOfMemory:
-                        continue
+                    except OutOfMemory as error:
+                        self._stuck = str(error)
 
     def attend_to_held(self) -> None:
         """Have somebody look at what is held, even if nobody wants its outcome. Under `issuing`."""
