@@ -94,7 +94,8 @@ void standin_seed(unsigned long long seed) { chance = seed * 2654435761u + 88172
 void standin_devices(int count) { device_count = count; }
 void standin_integrated(int is) { integrated = is; }
 void standin_prompt(int is) { prompt = is; }
-void standin_memory(size_t limit) { memory_limit = limit; }
+/* Beside what devices that were lost have left behind. */
+void standin_memory(size_t limit) { memory_limit = memory_used + limit; }
 void standin_patience(unsigned us) { patience_us = us; }
 void standin_architecture(const char *name) { architecture = strdup(name); }
 void standin_places(const char *includes, const char *work) {
