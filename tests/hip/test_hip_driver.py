@@ -296,6 +296,21 @@ def test_counts_keep_their_place(hip: StandIn, hip_device: ps.Device) -> None:
     assert (x.numpy() == expected).all()
 
 
+def test_no_launch_before_its_counts_have_arrived(hip: StandIn, hip_device: ps.Device) -> None:
+    x, counts = hip_device.zeros(N, np.uint32), hip_device.ones(3, np.uint32)
+    run = new_kernel(hip_device, "", hip=("inout uint32 x", 64, "x[i] += 1;"))
+    hip_device.synchronize()
+    call: Any = hip_device.scheduler.driver.call
+    query, call.hipEventQuery = call.hipEventQuery, lambda event: 600  # not ready
+    hip.forget()
+    run(x=x, groups=counts)
+    hip_device.default_stream.flush()
+    time.sleep(0.01)
+    assert hip.counts["hipModuleLaunchKernel"] == 0
+    call.hipEventQuery = query
+    assert x[0].item() == 1
+
+
 def test_held_work_goes_on_though_nobody_looks(hip_device: ps.Device) -> None:
     x, counts = hip_device.zeros(N, np.uint32), hip_device.ones(3, np.uint32)
     run = new_kernel(hip_device, "", hip=("inout uint32 x", 64, "x[i] += 1;"))
