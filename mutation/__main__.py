@@ -1,7 +1,8 @@
 """`python -m mutation`: hunt every mutant; the table, and exit code 1 if one survives.
 
 `python -m mutation --driver vulkan`: the same for the calls of the Vulkan driver, with programs on
-the devices of this machine and with the tests that look at the calls.
+the devices of this machine and with the tests that look at the calls. `--driver hip`: the same for
+the HIP driver, over the stand-in for its library.
 
 `python -m mutation litmus`: every named program, in every transfer mode, with its own safeguard
 taken out; exit code 1 if one passes.
@@ -19,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from mutation.hip import HIP
 from mutation.mutants import MUTANTS
 from mutation.vulkan import VULKAN
 
@@ -31,13 +33,13 @@ def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m mutation", description=__doc__)
     parser.add_argument("only", nargs="*", help="names of mutants, or parts of them (default: all)")
     parser.add_argument("--programs", type=int, default=2000, help="random ones, at most, for each")
-    parser.add_argument("--driver", choices=["sim", "vulkan"], default="sim")
+    parser.add_argument("--driver", choices=["sim", "vulkan", "hip"], default="sim")
     _add_formats(parser)
     arguments = parser.parse_args(words)
-    mutants = VULKAN if arguments.driver == "vulkan" else MUTANTS
+    mutants = {"sim": MUTANTS, "vulkan": VULKAN, "hip": HIP}[arguments.driver]
     chosen = [m for m in mutants if not arguments.only or any(o in m.name for o in arguments.only)]
     looks: dict[str, str] = {}
-    if arguments.driver == "vulkan":
+    if arguments.driver != "sim":
         (looks,) = _in_processes("calls", [[mutant.name for mutant in chosen]])
     outcomes: dict[str, dict[str, Any]] = {}
     hunts = _in_processes("hunt", [(m.name, str(arguments.programs)) for m in chosen])

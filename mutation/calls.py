@@ -1,4 +1,4 @@
-"""Mutants of the Vulkan driver against the tests that look at its calls. Run as a process.
+"""Mutants of a driver against the tests that look at its calls. Run as a process.
 
 What a mutant needs is loaded once; each is then looked at in a fork of its own.
 """
@@ -18,11 +18,16 @@ import numpy  # noqa: F401
 import pytest
 import vulkan  # noqa: F401
 
+from mutation.hip import HIP
 from mutation.loading import load
 from mutation.vulkan import VULKAN
 
-_LIMIT = 60  # seconds for one mutant
-_TESTS = "tests/test_vulkan_calls.py"
+_LIMIT = 150  # seconds for one mutant, which is more than all tests take
+#: By driver: tests, and which of them not.
+_TESTS = {
+    "vulkan": ("tests/test_vulkan_calls.py", "not SwiftShader"),
+    "hip": ("tests/hip/test_hip_driver.py", "discrete and not compile and not declarations"),
+}
 
 
 def look(name: str) -> str:
@@ -42,7 +47,7 @@ def look(name: str) -> str:
 
 
 def _test(name: str, told: Connection) -> None:
-    load(name)
+    tests, which = _TESTS[load(name).driver]
 
     class Listener:
         def pytest_runtest_logreport(self, report: Any) -> None:
@@ -52,12 +57,12 @@ def _test(name: str, told: Connection) -> None:
 
     # Plain assertions: pytest rewrites the modules of packages that bring plugins, as this one
     # does, and would load them past the mutant.
-    options = ["-x", "-q", "--assert=plain", "-p", "no:cacheprovider", "-k", "not SwiftShader"]
+    options = ["-x", "-q", "--assert=plain", "-p", "no:cacheprovider", "-k", which]
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        pytest.main([*options, _TESTS], plugins=[Listener()])
+        pytest.main([*options, tests], plugins=[Listener()])
     os._exit(0)
 
 
 if __name__ == "__main__":
-    wanted = sys.argv[1:] or [mutant.name for mutant in VULKAN]
+    wanted = sys.argv[1:] or [mutant.name for mutant in (*VULKAN, *HIP)]
     print(json.dumps({name: look(name) for name in wanted}))

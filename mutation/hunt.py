@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mutation.loading import load
@@ -78,8 +80,37 @@ def hunt_on_devices(programs: int) -> dict[str, Any]:
     return {"caught": False, "tried": tried}
 
 
+def hunt_over_stand_in(programs: int) -> dict[str, Any]:
+    """The first program that fails over the stand-in for HIP's library, as it is."""
+    from penstock.conformance import CORPUS, Lab, generate, runner
+    from penstock.transfer import MODES
+    from tests.hip import standin
+
+    runner.PATIENCE = 3.0
+    with tempfile.TemporaryDirectory() as directory:
+        library = standin.StandIn(standin.build(Path(directory)))
+        tried = 0
+        for integrated in (0, 1):
+            with library.chosen(integrated=integrated):
+                lab = Lab("hip")
+                chosen = [*CORPUS, *(generate(seed) for seed in range(min(programs, _AGAIN)))]
+                for program in chosen:
+                    for mode in MODES:
+                        tried += 1
+                        failure = lab.run(program, mode, 0)
+                        why = failure.what if failure else "".join(library.messages[:1])
+                        if why:
+                            return {
+                                "caught": True, "tried": tried, "by": program.name,
+                                "operations": len(program.operations), "mode": mode, "why": why,
+                            }  # fmt: skip
+    return {"caught": False, "tried": tried}
+
+
+_HUNTS = {"sim": hunt, "vulkan": hunt_on_devices, "hip": hunt_over_stand_in}
+
 if __name__ == "__main__":
     mutant = load(sys.argv[1])
-    search = hunt if mutant.driver == "sim" else hunt_on_devices
+    search = _HUNTS[mutant.driver]
     print(json.dumps(search(int(sys.argv[2]))), flush=True)
     os._exit(0)  # threads that hang must not keep the process

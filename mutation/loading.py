@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from types import CodeType, ModuleType
 
+from mutation.hip import HIP
 from mutation.mutants import MUTANTS, Mutant
 from mutation.vulkan import VULKAN
 
@@ -15,7 +16,7 @@ from mutation.vulkan import VULKAN
 def load(name: str) -> Mutant:
     """From now on Penstock's modules are imported as the mutant of that name has them."""
     assert "penstock" not in sys.modules
-    mutant = next(mutant for mutant in (*MUTANTS, *VULKAN) if mutant.name == name)
+    mutant = next(mutant for mutant in (*MUTANTS, *VULKAN, *HIP) if mutant.name == name)
     sys.meta_path.insert(0, _Finder(mutant))
     return mutant
 

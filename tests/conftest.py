@@ -21,6 +21,8 @@ os.environ.setdefault("XDG_RUNTIME_DIR", "/tmp")
 
 import penstock as ps  # noqa: E402
 from penstock.driver.vulkan import api  # noqa: E402
+from tests.hip import standin  # noqa: E402
+from tests.hip.standin import StandIn  # noqa: E402
 
 DRIVERS = ("llvmpipe", "SwiftShader")
 
@@ -150,11 +152,43 @@ def faults(most: int) -> Iterator[Fault]:
     pytest.fail("the faults never ended")
 
 
-@pytest.fixture(params=(*DRIVERS, "simulator"))
+@pytest.fixture(scope="session")
+def standin_library(tmp_path_factory: pytest.TempPathFactory) -> StandIn:
+    """The stand-in for HIP's library, built for this session."""
+    if not standin.compilers():
+        pytest.skip("no C and C++ compiler to build the stand-in for HIP with")
+    return StandIn(standin.build(tmp_path_factory.mktemp("hip")))
+
+
+@pytest.fixture(params=("discrete", "integrated"))
+def hip(request: pytest.FixtureRequest, standin_library: StandIn) -> Iterator[StandIn]:
+    """The stand-in as what HIP finds, with memory of its own or the host's."""
+    integrated = int(request.param == "integrated")
+    with standin_library.chosen(integrated=integrated) as chosen:
+        yield chosen
+
+
+@pytest.fixture
+def hip_device(hip: StandIn) -> Iterator[ps.Device]:
+    """A device of the stand-in, that in the end was used as it should be."""
+    with hip.device() as device:
+        yield device
+
+
+@pytest.fixture(params=(*DRIVERS, "simulator", "HIP"))
 def any_device(
     request: pytest.FixtureRequest, _shared_devices: dict[object, ps.Device]
 ) -> Iterator[ps.Device]:
-    """Every Vulkan driver, and the simulator with a seed that depends on the test."""
+    """Every Vulkan driver, the simulator with a seed that depends on the test, and HIP's stand-in.
+
+    Tests that need what the stand-in has not say so with `not_hip`.
+    """
+    if request.param == "HIP":
+        library: StandIn = request.getfixturevalue("standin_library")
+        seed = zlib.crc32(request.node.name.encode())
+        with library.chosen(integrated=1, seed=seed), library.device() as device:
+            yield device
+        return
     if request.param == "simulator":
         with simulated(zlib.crc32(request.node.name.encode())) as device:
             yield device

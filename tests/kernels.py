@@ -112,6 +112,41 @@ void main() {
 """
 )
 
+#: The kernels in HIP C++: signature, size of a group, and body.
+HIP = {
+    SAXPY: (
+        "in float32 x, inout float32 y, float32 a, uint32 n",
+        64,
+        "if (i < n) y[i] = a * x[i] + y[i];",
+    ),
+    SLOW_COPY: (
+        "in uint32 x, out uint32 y, uint32 n, uint32 spin",
+        64,
+        "if (i < n) y[i] = spin_for(i, spin, n) + x[i];",
+    ),
+    SLOW_ADD: (
+        "inout uint32 x, uint32 n, uint32 spin, uint32 add",
+        64,
+        "if (i < n) { uint zero = spin_for(i, spin, n); x[i] = x[i] + add + zero; }",
+    ),
+    BLOCK_SUM: (
+        "inout uint32 y, uint32 at, uint32 n, uint32 spin, uint32 block[100]",
+        1,
+        "uint sum = spin_for(at, spin, n);"
+        "for (uint k = 0; k < 100; ++k) sum += (k + 1) * block.block[k]; y[at] = sum;",
+    ),
+    FIRST: (
+        "in uint32 x, uint32 n, uint32 spin, uint32 add -> uint32 value",
+        1,
+        "result->value = spin_for(n, spin, n) + x[0] + add;",
+    ),
+    COUNT: (
+        "in uint32 x, uint32 n, uint32 limit -> uint32 above, uint32 below",
+        64,
+        "if (i < n) atomicAdd(x[i] > limit ? &result->above : &result->below, 1u);",
+    ),
+}
+
 SLOW = 60_000  # rounds: some milliseconds on the CPU drivers, for 1,024 elements
 
 _kernels: weakref.WeakKeyDictionary[ps.Device, dict[str, ps.Kernel]] = weakref.WeakKeyDictionary()
@@ -157,8 +192,53 @@ def kernel(device: ps.Device, source: str, name: str = "") -> ps.Kernel:
     """A kernel, made once per device."""
     made = _kernels.setdefault(device, {})
     if source not in made:
-        made[source] = device.kernel(source, name=name, reference=REFERENCES.get(source))
+        made[source] = new_kernel(device, source, name)
     return made[source]
+
+
+def new_kernel(
+    device: ps.Device, source: str, name: str = "", reference: Any = None, hip: Any = None
+) -> ps.Kernel:
+    """A kernel in the language of the device; `hip` is its signature, size of a group, and body."""
+    if device.info.driver == "hip":
+        return device.kernel(**_in_hip(*(hip or HIP[source])), name=name)
+    return device.kernel(source, name=name, reference=reference or REFERENCES.get(source))
+
+
+def _in_hip(signature: str, group: int, body: str) -> dict[str, Any]:
+    """What to make a kernel from that is HIP C++."""
+    before, _, returned = signature.partition(" -> ")
+    types = {"uint32": "uint", "float32": "float"}
+    declared = []
+    wrapped = ""
+    for part in before.split(", "):
+        words = part.split()
+        const = "const " if words[0] == "in" else ""
+        kind, called = types[words[-2]], words[-1]
+        if called.endswith("]"):  # several numbers come in a structure
+            called, length = called[:-1].split("[")
+            wrapped += f"struct Of_{called} {{ {kind} {called}[{length}]; }};\n"
+            declared.append(f"Of_{called} {called}")
+        else:
+            declared.append(f"{const}{kind} {'*' if len(words) == 3 else ''}{called}")
+    if returned:
+        members = " ".join(f"uint {part.split()[1]};" for part in returned.split(", "))
+        wrapped += f"struct Result {{ {members} }};\n"
+        declared.append("Result *result")
+    text = f"""
+typedef unsigned int uint;
+{wrapped}
+static __device__ uint spin_for(uint i, uint spin, uint n) {{
+    uint h = i;
+    for (uint k = 0; k < spin; ++k) h = h * 1664525u + 1013904223u;
+    return (h == 1u && n == 0u) ? 1u : 0u;
+}}
+extern "C" __global__ void work({", ".join(declared)}) {{
+    uint i = blockIdx.x * blockDim.x + threadIdx.x;
+    {body}
+}}
+"""
+    return {"source": text, "signature": signature, "group_size": group}
 
 
 saxpy = functools.partial(kernel, source=SAXPY, name="saxpy")

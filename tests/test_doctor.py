@@ -140,6 +140,7 @@ class TestCompletion:
             (["penstock", "d"], {"demo", "doctor", "devices"}),
             (["penstock", "demo", "--"], {"--help", "--json", "--device", "--size"}),
             (["penstock", "check", "--driver", "s"], {"sim"}),
+            (["penstock", "devices", "--driver", ""], {"vulkan", "hip"}),
             (["penstock", "--completion", "z"], {"zsh"}),
         ],
     )

@@ -18,6 +18,7 @@ from kernels import (
     count,
     first,
     kernel,
+    new_kernel,
     saxpy,
     slow_add,
     slow_copy,
@@ -383,6 +384,13 @@ void main() {
     groups_next[0] = i % 4; groups_next[1] = 1; groups_next[2] = 1;
 }
 """
+HIP_ADVANCE = (
+    "inout uint32 position, out uint32 groups_next",
+    1,
+    "uint p = position[0]; position[0] = p + 1;"
+    "groups_next[0] = p % 4; groups_next[1] = 1; groups_next[2] = 1;",
+)
+HIP_TALLY = ("in uint32 position, inout uint32 log", 1, "log[i] += position[0];")
 TALLY = """
 layout(local_size_x = 1) in;
 layout(binding = 0) readonly buffer State { uint position[]; };
@@ -402,8 +410,8 @@ def _tally(position: Host, log: Host, threads: tuple[int, int, int]) -> None:
 
 def test_a_loop_that_advances_by_itself(any_device: ps.Device) -> None:
     steps = 1000 if any_device.info.driver != "sim" else 200
-    advance = any_device.kernel(ADVANCE, name="advance", reference=_advance)
-    tally = any_device.kernel(TALLY, name="tally", reference=_tally)
+    advance = new_kernel(any_device, ADVANCE, "advance", _advance, HIP_ADVANCE)
+    tally = new_kernel(any_device, TALLY, "tally", _tally, HIP_TALLY)
     position, groups = any_device.zeros(1, np.uint32), any_device.zeros(3, np.uint32)
     log = any_device.zeros(4, np.uint32)
     with any_device.record() as g:

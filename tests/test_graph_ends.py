@@ -15,11 +15,11 @@ import pytest
 from conftest import OpenDevice, faults, simulated
 from kernels import (
     FIRST,
-    REFERENCES,
     SLOW_ADD,
     block_sum,
     block_sum_of,
     first,
+    new_kernel,
     slow_add,
     slow_copy,
 )
@@ -200,7 +200,7 @@ def test_everything_may_end_in_any_order(open_device: OpenDevice) -> None:
 
 
 def test_a_closed_thing_says_so(any_device: ps.Device) -> None:
-    run = any_device.kernel(SLOW_ADD, name="add", reference=REFERENCES[SLOW_ADD])
+    run = new_kernel(any_device, SLOW_ADD, "add")
     x, y = arrays(any_device, 1, 1)
     with any_device.record(y=y) as g:
         run(x=x, n=N, spin=0, add=1, threads=N)
@@ -228,7 +228,7 @@ def test_a_closed_thing_says_so(any_device: ps.Device) -> None:
 @pytest.mark.parametrize("end", ["close", "drop"])
 def test_memory_comes_back(end: str, any_device: ps.Device) -> None:
     x, y = arrays(any_device, 1, 0)
-    run = any_device.kernel(FIRST, reference=REFERENCES[FIRST])
+    run = new_kernel(any_device, FIRST)
     used = 0
     for _ in range(3):
         with any_device.record(y=y) as g:

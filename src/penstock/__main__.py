@@ -53,6 +53,10 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("--size", type=int, default=1 << 20, help="elements (%(default)s)")
         if name == "check":
             _add_check_options(command)
+        if name == "devices":
+            command.add_argument(
+                "--driver", choices=("vulkan", "hip"), default="vulkan", help="(%(default)s)"
+            )
     about = "run a program and write a page that shows what it cost, on a timeline"
     command = commands.add_parser("trace", help=about, description=about)
     command.set_defaults(run=script.run)
@@ -82,7 +86,7 @@ class _Completion(argparse.Action):
 
 
 def _devices(arguments: argparse.Namespace) -> int:
-    found = ps.devices()
+    found = ps.devices(arguments.driver)
     if arguments.json:
         print(json.dumps([_plain(info) for info in found], indent=2))
         return 0
@@ -90,7 +94,8 @@ def _devices(arguments: argparse.Namespace) -> int:
         memory = f"{info.memory / 2**30:.1f} GiB"
         traits = [info.kind, memory, "unified memory" if info.uma else "separate memory"]
         traits.append("imports host memory" if info.can_import else "no host import")
-        print(f"{info.index}: {info.name}\n   {info.driver_info}, Vulkan {info.api_version}")
+        version = f", Vulkan {info.api_version}" if info.driver == "vulkan" else ""
+        print(f"{info.index}: {info.name}\n   {info.driver_info}{version}")
         print(f"   {', '.join(traits)}")
     if not found:
         raise ps.NoDevice(f"there is no Vulkan device; {advice('loader', 'driver')}")
@@ -119,8 +124,10 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 def _add_check_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--driver", choices=("sim", "vulkan"), default="sim", help="(%(default)s)")
-    command.add_argument("--device", help="part of a device's name, for vulkan (default: the best)")
+    command.add_argument(
+        "--driver", choices=("sim", "vulkan", "hip"), default="sim", help="(%(default)s)"
+    )
+    command.add_argument("--device", help="part of a device's name (default: the best)")
     command.add_argument("--programs", type=int, default=1000, help="random ones (%(default)s)")
     command.add_argument("--seed", type=int, default=0, help="of the first one (%(default)s)")
     command.add_argument(

@@ -30,12 +30,10 @@ def _bash(parser: argparse.ArgumentParser) -> str:
         options = [flag for option in _options(command) for flag in option.names]
         cases.append(f"        {name}) words={' '.join(options)!r} ;;")
     values = [
-        f"        {'|'.join(option.names)}) words={' '.join(option.values)!r} ;;"
-        for option in dict.fromkeys(
-            option
-            for command in (parser, *_commands(parser).values())
-            for option in _options(command)
-        )
+        f"        {'|'.join(f'{name}:{flag}' for flag in option.names)})"
+        f" words={' '.join(option.values)!r} ;;"
+        for name, command in {"*": parser, **_commands(parser)}.items()
+        for option in _options(command)
         if option.values
     ]
     first = " ".join([*_commands(parser), *(flag for o in _options(parser) for flag in o.names)])
@@ -50,7 +48,7 @@ def _bash(parser: argparse.ArgumentParser) -> str:
         *(f"    {line}" for line in cases),
         "        esac",
         "    fi",
-        "    case $previous in",
+        "    case ${COMP_WORDS[1]}:$previous in",
         *values,
         "    esac",
         '    COMPREPLY=($(compgen -W "$words" -- "$current"))',

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.hazards import Use
     from penstock.stream import Stream
 
-_SHADER = Path(__file__).with_name("shaders") / "advance.comp"
+_SHADERS = Path(__file__).with_name("shaders")
 
 
 class Growth(NamedTuple):
@@ -100,7 +100,13 @@ class Counting:
             history.told = stop
 
     def _make(self) -> Kernel:
-        self._kernel = self._device.kernel(_SHADER, reference=_reference)
+        device = self._device
+        if device.scheduler.driver.language == "hip":
+            signature = "inout uint32 counter, uint32 rows"
+            path = _SHADERS / "advance.hip"
+            self._kernel = device.kernel(path, signature=signature, group_size=1)
+        else:
+            self._kernel = device.kernel(_SHADERS / "advance.comp", reference=_reference)
         return self._kernel
 
 

@@ -36,11 +36,20 @@ from penstock.stream import Stream
 _BEST_FIRST = ("discrete", "integrated", "virtual", "other", "cpu")
 
 
-def devices() -> list[DeviceInfo]:
-    """Every device Penstock can open: name, kind, driver, memory, uma, limits."""
-    from penstock.driver.vulkan import enumerate_devices
+_DRIVERS = ("vulkan", "hip", "sim")
 
-    return enumerate_devices()
+
+def devices(driver: str = "vulkan") -> list[DeviceInfo]:
+    """Every device of a driver: name, kind, memory, uma, limits. The driver is Vulkan or "hip"."""
+    if driver == "hip":
+        from penstock.driver import hip
+
+        return hip.enumerate_devices()
+    if driver != "vulkan":
+        raise InvalidValue(f"there is no list of devices of {driver!r}; of 'vulkan' and 'hip' is")
+    from penstock.driver import vulkan
+
+    return vulkan.enumerate_devices()
 
 
 class Device(Closing):
@@ -50,8 +59,9 @@ class Device(Closing):
     a GPU if there is one, else the CPU driver. `transfers` forces how host bytes travel, see
     `penstock.transfer`. `validate` turns on the Khronos validation layer. `clear_memory` fills
     memory with zeros before an array gets it, so that none shows what another held.
-    `driver="sim"` is the simulator: kernels need a `reference`, `seed` picks what happens when, and
-    `fault` may fail the n-th call of any of its methods.
+    `driver="hip"` is AMD's own runtime, for which kernels are written in HIP C++. `driver="sim"` is
+    the simulator: kernels need a `reference`, `seed` picks what happens when, and `fault` may fail
+    the n-th call of any of its methods.
     """
 
     def __init__(
@@ -65,8 +75,9 @@ class Device(Closing):
         seed: int = 0,
         fault: Callable[[str, int], BaseException | None] | None = None,
     ) -> None:
-        if driver not in ("vulkan", "sim"):
-            raise InvalidValue(f"unknown driver {driver!r}; there are 'vulkan' and 'sim'")
+        if driver not in _DRIVERS:
+            known = ", ".join(map(repr, _DRIVERS))
+            raise InvalidValue(f"unknown driver {driver!r}; there are {known}")
         modes = (*transfer.MODES, transfer.FIXED)
         if transfers not in modes:
             raise InvalidValue(f"transfers={transfers!r}; choose one of {', '.join(modes)}")
@@ -75,6 +86,10 @@ class Device(Closing):
             from penstock.driver.sim import SimDriver
 
             opened = SimDriver(seed, _notify, mapped=transfers != "unmapped", fault=fault)
+        elif driver == "hip":
+            from penstock.driver import hip
+
+            opened = hip.HipDriver(_choose(which, hip.enumerate_devices()), _notify)
         else:
             from penstock.driver.vulkan import VulkanDriver, enumerate_devices
 
@@ -251,10 +266,15 @@ class Device(Closing):
         defines: Mapping[str, str | int | float] | None = None,
         constants: Mapping[str, Any] | None = None,
         reference: Reference | None = None,
+        signature: str | None = None,
+        group_size: int | tuple[int, ...] | None = None,
     ) -> Kernel:
         """A kernel from GLSL text, SPIR-V bytes, or a file of either.
 
-        `defines` are preprocessor macros for GLSL, `constants` are specialisation constants.
+        `defines` are preprocessor macros for GLSL, `constants` are specialisation constants. With
+        HIP it is from HIP C++ text, a code object, or a file of either, and what it is called with
+        is declared: `signature="in float32 x, inout float32 y, float32 a, uint32 n"`, and
+        `group_size=` if not 256; see `penstock.signature`.
         `reference` is the kernel as a Python function, which the simulator runs instead: it gets
         the arrays as flat NumPy arrays to change in place, the scalars, and `threads`, by name.
         """
@@ -265,6 +285,8 @@ class Device(Closing):
             defines=defines or {},
             constants=constants or {},
             reference=reference,
+            signature=signature,
+            group_size=group_size,
         )
 
     def elementwise(

@@ -97,6 +97,7 @@ class Diagnosis:
     compilers: list[str] = field(default_factory=list)
     shipped_kernels: int = 0
     cache: str = ""
+    hip: str = ""  # the AMD devices that HIP finds, or why there is none
     missing: list[Missing] = field(default_factory=list)
 
     @property
@@ -127,6 +128,7 @@ def diagnose() -> Diagnosis:
         compilers=compilers,
         shipped_kernels=shipped_count(),
         cache=str(glsl.cache_directory() or ""),
+        hip=_hip(),
         missing=list(_missing(packages, loader, checked, compilers)),
     )
 
@@ -168,6 +170,13 @@ def _try(info: DeviceInfo) -> Checked:
     except Exception as error:  # whatever it is, it is about this device
         return Checked(info, False, f"{type(error).__name__}: {error}")
     return Checked(info, outcome.correct, "" if outcome.correct else "a kernel gave wrong values")
+
+
+def _hip() -> str:
+    try:
+        return ", ".join(info.name for info in devices("hip"))
+    except Error as error:
+        return f"none: {error}"
 
 
 def _loader() -> str:
@@ -219,6 +228,7 @@ def _lines(found: Diagnosis) -> Iterator[str]:
     yield f"cache      {found.cache or 'none: the directory is not safe to use'}"
     yield f"loader     {found.loader or 'none'}"
     yield f"drivers    {', '.join(Path(path).name for path in found.manifests) or 'none'}"
+    yield f"HIP        {found.hip}"
     if found.problem:
         yield f"devices    none: {found.problem}"
     for device in found.devices:

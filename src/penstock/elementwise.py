@@ -21,8 +21,7 @@ from penstock.arguments import same_bytes
 from penstock.array import Array
 from penstock.closing import Closing
 from penstock.dtypes import Dtype
-from penstock.errors import ArgumentError, DtypeMismatch, InvalidValue, ShapeMismatch
-from penstock.glsl import GlslError
+from penstock.errors import ArgumentError, CompileError, DtypeMismatch, InvalidValue, ShapeMismatch
 from penstock.kernel import Kernel
 from penstock.launcher import MISSING
 
@@ -65,6 +64,19 @@ void main() {
         i += step;
     }
 }
+"""
+
+#: What stands around the user's text in HIP C++. One line before, so that lines can be counted.
+_HIP_HEAD = (
+    'extern "C" __global__ void penstock_elementwise({parameters}) {{ '
+    "unsigned int penstock_step = gridDim.x * blockDim.x; "
+    "unsigned int penstock_i = blockIdx.x * blockDim.x + threadIdx.x; "
+    "bool penstock_more = penstock_i < n; while (penstock_more) {{ [&](unsigned int i) {{"
+)
+_HIP_END = """
+;}(penstock_i);
+penstock_more = n - penstock_i > penstock_step;
+penstock_i += penstock_step; } }
 """
 
 _CALL = """
@@ -135,17 +147,22 @@ class Elementwise(Closing):
         self.parameters = _parse(self.name, parameters)
         self._arrays = [each for each in self.parameters if each.mode]
         local = min(_GROUP_SIZE, *_most(device, "group_size"), *_most(device, "group_invocations"))
-        source = _Source(self.parameters, preamble, operation)
+        hip = device.scheduler.driver.language == "hip"
+        source = (_HipSource if hip else _Source)(self.parameters, preamble, operation)
         try:
             self.kernel = Kernel(
                 device,
                 source.text,
                 name=self.name,
                 defines={},
-                constants={"local_size_x": local},
+                constants={} if hip else {"local_size_x": local},
                 reference=None if reference is None else _flat(self.parameters, reference),
+                signature=source.signature,
+                group_size=local if hip else None,
             )
-        except GlslError as error:
+        except CompileError as error:
+            if not hasattr(error, "errors"):
+                raise
             raise source.explain(self.name, error) from None
         groups = _CPU_GROUPS if device.info.kind == "cpu" else _most(device, "group_count")[0]
         call = _make_call(self, groups * local)
@@ -270,11 +287,16 @@ def _make_call(made: Elementwise, most: int) -> Callable[..., Any]:
 class _Source:
     """The GLSL of an operation, and which of its lines the user wrote."""
 
+    signature: str | None = None  # GLSL says it itself
+
     def __init__(self, parameters: list[Parameter], preamble: str, operation: str) -> None:
         self._parameters = parameters
         self._parts: dict[str, list[str]] = {}  # by name: the user's lines
         self._starts: dict[str, int] = {}
         self._lines: list[str] = []
+        self._write(parameters, preamble, operation)
+
+    def _write(self, parameters: list[Parameter], preamble: str, operation: str) -> None:
         extensions = sorted({_TYPES[each.type][1] for each in parameters} - {""})
         self._lines += [f"#extension {name} : require" for name in extensions]
         self._lines.append("layout(local_size_x_id = 0) in;")
@@ -301,7 +323,7 @@ class _Source:
         self._starts[part] = len(self._lines)
         self._lines += self._parts[part]
 
-    def explain(self, name: str, error: GlslError) -> GlslError:
+    def explain(self, name: str, error: CompileError) -> CompileError:
         """The error in terms of what the user wrote."""
         said = []
         errors = []
@@ -309,7 +331,7 @@ class _Source:
             place, text, at = self._place(line)
             said.append(f"{name}, {place}: {message}\n    {text.strip()}")
             errors.append((at, message))
-        made = GlslError("\n".join(said))
+        made = type(error)("\n".join(said))
         made.errors = errors
         return made
 
@@ -325,6 +347,41 @@ class _Source:
             at = min(at, len(lines))
             return f"line {at} of the preamble", lines[at - 1], at
         return "parameters", ", ".join(map(str, self._parameters)), 0
+
+
+class _HipSource(_Source):
+    """The same in HIP C++."""
+
+    def _write(self, parameters: list[Parameter], preamble: str, operation: str) -> None:
+        arrays = [each for each in parameters if each.mode]
+        numbers = [Parameter("", "uint32", "n"), *(each for each in parameters if not each.mode)]
+        self.signature = ", ".join(map(str, [*arrays, *numbers]))
+        declared = [
+            f"{'const ' if mode == 'in' else ''}{_hip_type(type_)} *{name}"
+            for mode, type_, name in arrays
+        ]
+        declared += [
+            f"{'bool' if type_ == 'bool' else _hip_type(type_)} {name}"
+            for _, type_, name in numbers
+        ]
+        self._add("preamble", preamble)
+        self._lines.append(_HIP_HEAD.format(parameters=", ".join(declared)))
+        self._add("operation", operation)
+        self.text = "\n".join(self._lines) + _HIP_END
+
+
+def _hip_type(name: str) -> str:
+    """What HIP C++ calls an element, without any header."""
+    plain = {
+        "float16": "_Float16",
+        "float32": "float",
+        "float64": "double",
+        "bool": "unsigned char",
+    }
+    if name in plain:
+        return plain[name]
+    words = {"8": "char", "16": "short", "32": "int", "64": "long long"}
+    return ("unsigned " if name[0] == "u" else "signed ") + words[name.lstrip("uint")]
 
 
 def _parse(name: str, text: str) -> list[Parameter]:

@@ -78,7 +78,12 @@ class ViewHeld(Error, BufferError):
 
 
 class CompileError(Error, ValueError):
-    """Kernel source that does not compile; the message carries the compiler's lines."""
+    """Kernel source that does not compile; the message carries the compiler's lines.
+
+    Where it is known, `errors` has for each error its line, from 1, and what is wrong there.
+    """
+
+    errors: list[tuple[int, str]]
 
 
 class CompilerNotFound(Error, RuntimeError):

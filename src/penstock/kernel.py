@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import operator
 import os
+import re
 import struct
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -37,6 +39,7 @@ from penstock.hazards import Use
 from penstock.launcher import MISSING, make_launch
 from penstock.result import Result
 from penstock.rewrite import arguments_in_buffer
+from penstock.signature import block_size, declared
 from penstock.slots import ArgumentRing, ResultSlot, ResultSlots
 from penstock.spirv import Interface, reflect
 
@@ -47,7 +50,9 @@ if TYPE_CHECKING:
     from penstock.driver.protocol import Reference
     from penstock.stream import Stream
 
-_SPIRV_MAGIC = b"\x03\x02\x23\x07"
+#: How SPIR-V, a HIP code object, and a bundle of those begin.
+_CODE = (b"\x03\x02\x23\x07", b"\x7fELF", b"__CLANG_OFFLOAD_BUNDLE__", b"CCOB")
+_HIP_GROUP = 256  # invocations in a group, unless said otherwise
 _COUNTS_KEPT = 1024
 _RESERVED = frozenset({"stream", "threads", "groups"})
 
@@ -106,18 +111,32 @@ class Kernel(Closing):
         defines: Mapping[str, str | int | float],
         constants: Mapping[str, Any],
         reference: Reference | None = None,
+        signature: str | None = None,
+        group_size: int | tuple[int, ...] | None = None,
     ) -> None:
         for given, what in ((defines, "defines"), (constants, "constants")):
             if not isinstance(given, Mapping):
                 raise ArgumentError(f"{what}= is a dict of names and values, not {given!r}")
-        code, self.name = _load(source, name, defines)
         self.device = device
         self.scheduler = device.scheduler
-        interface = reflect(code)
-        self._block_size = interface.push_size
-        if interface.push_size > device.info.limits["push_constants"]:  # type: ignore[operator]
-            code, interface = arguments_in_buffer(code, interface)
-        self.interface: Interface = interface
+        self.interface: Interface
+        if self.scheduler.driver.language == "hip":
+            text, self.name, include_dir = _read(source, name, "HIP C++")
+            code, self.interface = _load_hip(
+                device, text, self.name, defines, include_dir, signature, group_size
+            )
+            self._block_size = block_size(self.interface)
+        else:
+            if signature is not None or group_size is not None:
+                raise ArgumentError(
+                    "signature= and group_size= are for HIP; SPIR-V and GLSL say both themselves"
+                )
+            code, self.name = _load(source, name, defines)
+            self.interface = reflect(code)
+            self._block_size = self.interface.push_size
+            most: Any = device.info.limits["push_constants"]
+            if self.interface.push_size > most:
+                code, self.interface = arguments_in_buffer(code, self.interface)
         self._check_limits()
         chosen = self._constants(constants)
         self.local_size = self._local_size(chosen)
@@ -503,10 +522,8 @@ class Kernel(Closing):
                 raise kind(f"{message} ({error})") from None
 
 
-def _load(
-    source: str | bytes | os.PathLike[str], name: str, defines: Mapping[str, str | int | float]
-) -> tuple[bytes, str]:
-    """SPIR-V and a name from whatever the user gave."""
+def _read(source: Any, name: str, language: str) -> tuple[str | bytes, str, Path | None]:
+    """Text or code, a name, and where to look for includes, from whatever the user gave."""
     include_dir = None
     if isinstance(source, os.PathLike) or (isinstance(source, str) and "\n" not in source):
         path = Path(source)
@@ -514,24 +531,80 @@ def _load(
             content = path.read_bytes()
         except (OSError, ValueError) as error:
             raise CompileError(
-                f"{source!r} is neither GLSL text nor a file that can be read ({error})"
+                f"{source!r} is neither {language} text nor a file that can be read ({error})"
             ) from error
         name = name or path.stem
         include_dir = path.parent
-        if content[:4] == _SPIRV_MAGIC:
+        if content.startswith(_CODE):
             source = content
         else:
             source = content.decode("utf-8", "replace")
-    name = name or "kernel"
-    if isinstance(source, str):
-        return compile_glsl(source, name=name, defines=defines, include_dir=include_dir), name
-    if not isinstance(source, (bytes, bytearray, memoryview)):
+    if isinstance(source, (bytearray, memoryview)):
+        source = bytes(source)
+    if not isinstance(source, (str, bytes)):
+        code = "SPIR-V bytes" if language == "GLSL" else "a code object's bytes"
         raise ArgumentError(
-            f"a kernel is GLSL text, SPIR-V bytes or a path, not {type(source).__name__}"
+            f"a kernel is {language} text, {code} or a path, not {type(source).__name__}"
         )
+    return source, name or "kernel", include_dir
+
+
+def _load(
+    source: str | bytes | os.PathLike[str], name: str, defines: Mapping[str, str | int | float]
+) -> tuple[bytes, str]:
+    """SPIR-V and a name."""
+    found, name, include_dir = _read(source, name, "GLSL")
+    if isinstance(found, str):
+        return compile_glsl(found, name=name, defines=defines, include_dir=include_dir), name
     if defines:
         raise ArgumentError("defines= is for GLSL; use constants= with SPIR-V")
-    return bytes(source), name
+    return found, name
+
+
+def _load_hip(
+    device: Device,
+    source: str | bytes,
+    name: str,
+    defines: Mapping[str, str | int | float],
+    include_dir: Path | None,
+    signature: str | None,
+    group_size: int | tuple[int, ...] | None,
+) -> tuple[bytes, Interface]:
+    """A code object, and what was declared of it."""
+    if signature is None:
+        raise ArgumentError(
+            f"{name}: a HIP kernel does not say what it is called with; declare it, such as "
+            "signature='in float32 x, inout float32 y, float32 a, uint32 n'"
+        )
+    group = _three(_HIP_GROUP if group_size is None else group_size, "group_size")
+    room: Any = device.info.limits["push_constants"]
+    interface = declared(signature, name, name, group, room)
+    if isinstance(source, bytes):
+        if defines:
+            raise ArgumentError("defines= is for HIP C++, not for a code object")
+        return source, interface
+    code, entry = device.scheduler.driver.compile(
+        source,
+        name=name,
+        entry=_entry(source, name),
+        defines=defines,
+        include_dir=include_dir,
+    )
+    return code, replace(interface, entry=entry)
+
+
+def _entry(source: str, name: str) -> str:
+    """Which of the functions in HIP C++ text is the kernel: the only one, or the one so named."""
+    plain = re.sub(r"__launch_bounds__\s*\([^)]*\)", "", source)
+    found = [str(each) for each in re.findall(r"__global__\b[^;{(]*?(\w+)\s*\(", plain)]
+    if len(found) == 1:
+        return found[0]
+    if name in found:
+        return name
+    raise CompileError(
+        f"{name}: which kernel? There are {', '.join(found) or 'no __global__ functions'} in the "
+        "source; say which with name="
+    )
 
 
 def _three(given: Any, what: str) -> tuple[int, int, int]:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 Host = npt.NDArray[Any]
 
-_SHADER = Path(__file__).with_name("shaders") / "reduction.comp"
+_SHADERS = Path(__file__).with_name("shaders")
 _BLOCK = 64  # elements that an invocation joins one after the other
 _MOST_ELEMENTS = 1 << 31  # the shader counts in 32 bits
 
@@ -188,20 +188,50 @@ class Reductions:
         shape = self._shape
         defines = _defines(operation, dtype.kind, 8 * dtype.itemsize, shape)
         try:
-            kernel = Kernel(
-                self._device,
-                _SHADER,
-                name=name,
-                defines=defines,
-                constants={"local_size_x": shape.group_size},
-                reference=partial(_reference, operation, dtype),
-            )
+            if self._device.scheduler.driver.language == "hip":
+                kernel = Kernel(
+                    self._device,
+                    _SHADERS / "reduction.hip",
+                    name=name,
+                    defines={**defines, "GROUP": shape.group_size},
+                    constants={},
+                    signature=_signature(operation, dtype, shape.parts),
+                    group_size=shape.group_size,
+                )
+            else:
+                kernel = Kernel(
+                    self._device,
+                    _SHADERS / "reduction.comp",
+                    name=name,
+                    defines=defines,
+                    constants={"local_size_x": shape.group_size},
+                    reference=partial(_reference, operation, dtype),
+                )
         except Unsupported as error:
             raise Unsupported(f"{error}; {advice}") from None
         assert kernel.results is not None
         kernel.results.convert = partial(_fold, operation, dtype)
         # Another thread may have been faster.
         return self._kernels.setdefault((operation, dtype), kernel)
+
+
+def _signature(operation: str, dtype: Dtype, parts: int) -> str:
+    """What reduction.hip is called with, and what it returns."""
+    fold, words = _FOLDS[operation], _words(dtype)
+    out = "uint32"
+    if fold == "SUM" and dtype.kind == "f":
+        out, words = ("float64" if dtype.itemsize == 8 else "float32"), 1
+    elif fold == "SUM":
+        words = 4 if operation == "mean" and dtype.itemsize == 8 else 2
+    elif fold == "WHERE":
+        words *= 2
+    elif fold != "LARGEST":
+        words = 1
+    size = f"[{parts}]" + (f"[{words}]" if words > 1 else "")
+    arguments = "in bytes x, uint32 count, uint32 first"
+    if operation == "dot":
+        arguments = "in bytes x, in bytes y, uint32 count, uint32 first, uint32 first_y"
+    return f"{arguments} -> uint32 used, uint32 elements, {out} parts{size}"
 
 
 # What the parts mean.

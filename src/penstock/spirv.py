@@ -95,6 +95,7 @@ class Interface:
     shared_size: int  # bytes of shared memory, at least
     version: tuple[int, int]  # of SPIR-V: 1.5 needs Vulkan 1.2, 1.6 needs Vulkan 1.3
     result: tuple[Member, ...] = ()
+    parameters: tuple[str, ...] = ()  # in order, if that is how they are passed
 
 
 def reflect(code: bytes, entry: str | None = None) -> Interface:

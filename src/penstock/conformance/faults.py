@@ -25,14 +25,14 @@ OUT_OF_MEMORY = (
 LOST = ("submit", "wait", "signal", "begin")
 
 
-class _Trying(Running):
+class Trying(Running):
     """Does every operation once more if it ran out of memory."""
 
     def _do(self, operation: Any) -> Any:
-        return _again(lambda: super(_Trying, self)._do(operation))
+        return _again(lambda: super(Trying, self)._do(operation))
 
     def _make(self, number: int) -> ps.Array:
-        made: ps.Array = _again(lambda: super(_Trying, self)._make(number))
+        made: ps.Array = _again(lambda: super(Trying, self)._make(number))
         return made
 
     def _finish(self) -> None:
@@ -82,11 +82,11 @@ def _out_of_memory(
         return True, None  # opening fails as a whole
     what = ""
     with device:
-        running: _Trying | None = None
+        running: Trying | None = None
         try:
             bench = _again(lambda: Bench(device, seed))
             _again(lambda: bench.streams(program.streams))
-            running = _Trying(program, bench)
+            running = Trying(program, bench)
             running.all()
         except Wrong as wrong:
             what = str(wrong)

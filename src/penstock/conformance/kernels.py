@@ -35,6 +35,20 @@ void main() {{
     if (i < n) {{ uint zero = spin_for(i); {body} }}
 }}
 """
+_HIP_SOURCE = """
+typedef unsigned int uint;
+{result}
+extern "C" __global__ void {name}({parameters}) {{
+    uint i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    uint h = i;
+    for (uint k = 0; k < spin; ++k) h = h * 1664525u + 1013904223u;
+    uint zero = (h == 1u && n == 0u) ? 1u : 0u;
+    {body}
+}}
+"""
+_NUMBERS = ("n", "spin", "a")
+_MODE = {"r": "in", "w": "out", "rw": "inout"}
 _QUALIFIER = {"r": "readonly", "w": "writeonly", "rw": ""}
 
 
@@ -54,6 +68,14 @@ class Definition:
             for number, (name, access) in enumerate(self.arrays)
         )
         return _SOURCE.format(bindings=bindings, body=self.body)
+
+    def hip(self, name: str) -> tuple[str, str]:
+        """The same in HIP C++, and its signature."""
+        pointers = [f"{'const ' * (access == 'r')}uint *{array}" for array, access in self.arrays]
+        arrays = [f"{_MODE[access]} uint32 {array}" for array, access in self.arrays]
+        parameters = ", ".join(pointers + [f"uint {number}" for number in _NUMBERS])
+        source = _HIP_SOURCE.format(result="", name=name, parameters=parameters, body=self.body)
+        return source, ", ".join(arrays + [f"uint32 {number}" for number in _NUMBERS])
 
     def reference(self, *, n: int, spin: int, a: int, threads: object, **arrays: Host) -> None:
         self.apply(*(arrays[name][:n] for name, _ in self.arrays), np.uint32(a))
@@ -106,6 +128,18 @@ TOTAL = _SOURCE.format(
 )
 
 
+_TOTAL_HIP = (
+    _HIP_SOURCE.format(
+        result="struct Result { uint total; };",
+        name="total",
+        parameters="const uint *x, uint n, uint spin, uint a, Result *result",
+        body="if (i == 0) { uint s = a + zero; for (uint k = 0; k < n; ++k) s += x[k]; "
+        "result->total = s; }",
+    ),
+    "in uint32 x, uint32 n, uint32 spin, uint32 a -> uint32 total",
+)
+
+
 class Kernels:
     """The kernels of one device, made when first called."""
 
@@ -115,8 +149,14 @@ class Kernels:
 
     def __getitem__(self, name: str) -> ps.Kernel:
         if name not in self._made:
-            reference = _total if name == "total" else KERNELS[name].reference
-            self._made[name] = self._device.kernel(_spirv(name), name=name, reference=reference)
+            device = self._device
+            if device.info.driver == "hip":
+                source, signature = _TOTAL_HIP if name == "total" else KERNELS[name].hip(name)
+                made = device.kernel(source, name=name, signature=signature, group_size=64)
+            else:
+                reference = _total if name == "total" else KERNELS[name].reference
+                made = device.kernel(_spirv(name), name=name, reference=reference)
+            self._made[name] = made
         return self._made[name]
 
 

@@ -64,6 +64,8 @@ class Lab(Closing):
         if self.driver == "sim":
             return f'driver="sim", seed={failure.seed}, transfers="{failure.transfers}"'
         which = "" if self.device is None else f'"{self.device}", '
+        if self.driver != "vulkan":
+            which += f'driver="{self.driver}", '
         validate = ", validate=True" if self.validate else ""
         return f'{which}transfers="{failure.transfers}"{validate}'
 

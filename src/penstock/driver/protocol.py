@@ -32,6 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -190,6 +191,8 @@ class Driver(Protocol):
     #: it has its actors attend, which the driver calls when it likes, and waits with `run_until`.
     #: The timelines of an inline driver have `reached`: their value, without anything happening.
     inline: bool
+    #: What programs are made of: "spirv", or "hip" for code objects, which `compile` makes.
+    language: str
 
     @property
     def messages(self) -> list[str]:
@@ -209,6 +212,18 @@ class Driver(Protocol):
     def flush(self, memory: Any, lo: int, hi: int) -> None: ...
 
     def invalidate(self, memory: Any, lo: int, hi: int) -> None: ...
+
+    def compile(
+        self,
+        source: str,
+        *,
+        name: str,
+        entry: str,
+        defines: Mapping[str, str | int | float],
+        include_dir: Path | None,
+    ) -> tuple[bytes, str]:
+        """Only if the language is not SPIR-V: the code of a kernel, and what it is called there."""
+        ...
 
     def program(
         self,

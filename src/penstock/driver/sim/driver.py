@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -224,6 +225,7 @@ class SimDriver:
     """
 
     inline = True
+    language = "spirv"
 
     def __init__(
         self,
@@ -302,6 +304,17 @@ class SimDriver:
     def invalidate(self, memory: SimMemory, lo: int, hi: int) -> None:
         self.machine.let_things_happen()
         self.machine.host_did(memory, lo, hi, write=False, where=tracing.user_line())
+
+    def compile(
+        self,
+        source: str,
+        *,
+        name: str,
+        entry: str,
+        defines: Mapping[str, str | int | float],
+        include_dir: Path | None,
+    ) -> tuple[bytes, str]:
+        raise NotImplementedError("kernels come as SPIR-V")
 
     def program(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -267,6 +268,7 @@ class VulkanDriver:
     """An opened Vulkan device. Owns the `VkDevice`; all else made from it must go before it."""
 
     inline = False
+    language = "spirv"
 
     def __init__(self, index: int, notify: Notify, *, validate: bool = False) -> None:
         ffi, lib = load()
@@ -339,6 +341,17 @@ class VulkanDriver:
     def invalidate(self, memory: VulkanMemory, lo: int, hi: int) -> None:
         result = self.call.vkInvalidateMappedMemoryRanges(self.handle, 1, memory.range(lo, hi))
         check(result, "vkInvalidateMappedMemoryRanges")
+
+    def compile(
+        self,
+        source: str,
+        *,
+        name: str,
+        entry: str,
+        defines: Mapping[str, str | int | float],
+        include_dir: Path | None,
+    ) -> tuple[bytes, str]:
+        raise NotImplementedError("kernels come as SPIR-V")
 
     def program(
         self,

@@ -1,0 +1,153 @@
+"""Every wait, event, hold and argument of the HIP driver, removed or weakened."""
+
+from __future__ import annotations
+
+from mutation.mutants import Mutant
+
+
+def _mutant(name: str, module: str, old: str, new: str) -> Mutant:
+    return Mutant(name, f"driver.hip.{module}", old, new, driver="hip")
+
+
+HIP = [
+    # Between streams.
+    _mutant(
+        "a stream does not wait for another",
+        "recording",
+        '                driver.must(driver.call.hipStreamWaitEvent(stream, event, 0), "hipStream',
+        '                driver.must(0 * len([stream, event]), "hipStream',
+    ),
+    _mutant(
+        "a stream waits for an earlier value",
+        "timeline",
+        "for at, event in self._events if at >= value), None)",
+        "for at, event in self._events), None)",
+    ),
+    _mutant(
+        "a stream does not wait unless for the last value",
+        "timeline",
+        "for at, event in self._events if at >= value), None)",
+        "for at, event in self._events if at > value), None)",
+    ),
+    # What is held back.
+    _mutant(
+        "work that waits for the host is not held",
+        "recording",
+        "ready = not self.held and (not waits or _told_of(waits))",
+        "ready = not self.held",
+    ),
+    _mutant(
+        "work behind what is held is not held",
+        "recording",
+        "ready = not self.held and (not waits or _told_of(waits))",
+        "ready = not waits or _told_of(waits)",
+    ),
+    _mutant(
+        "work that waits for what is held is not held",
+        "recording",
+        "    return all(timeline.issued >= value for timeline, value in waits)\n",
+        "    return all(timeline._events or timeline.issued >= v for timeline, v in waits)\n",
+    ),
+    _mutant(
+        "a signal does not let go of what is held",
+        "driver",
+        "        timeline.raise_to(value)\n        if self.held:\n            self.issue_held()\n",
+        "        timeline.raise_to(value)\n",
+    ),
+    _mutant(
+        "what is held and fails is not tried again",
+        "recording",
+        "            return False\n        self.held.popleft()\n        return True\n",
+        "            return False\n        return True\n",
+    ),
+    _mutant(
+        "nobody attends to what is held",
+        "recording",
+        "                if ready or recording.counted:\n"
+        "                    driver.attend_to_held()\n",
+        "",
+    ),
+    _mutant(
+        "a launch does not wait for its number of groups",
+        "driver",
+        "        if result == NOT_READY:\n            return None\n        self._driver.must(",
+        "        if result != NOT_READY:\n            self._driver.must(",
+    ),
+    # How far it is.
+    _mutant(
+        "a value counts as reached before its event has happened",
+        "timeline",
+        "                if result == NOT_READY:\n                    return\n"
+        "                if result:\n",
+        "                if result not in (0, NOT_READY):\n",
+    ),
+    _mutant(
+        "no event behind a submission",
+        "recording",
+        "        result = driver.call.hipEventRecord(event, stream)\n        if result:\n",
+        "        result = 0\n        if result:\n",
+    ),
+    _mutant(
+        "the host waits for one value of many",
+        "timeline",
+        "    left = list(points)\n",
+        "    left = list(points)[-1:]\n",
+    ),
+    _mutant(
+        "an event is used again before it has happened",
+        "timeline",
+        "            self._events.append((value, event))\n            self.issued = value\n",
+        "            self._events.append((value, event))\n            self.issued = value\n"
+        "            self._driver.events.give_back(event)\n",
+    ),
+    _mutant(
+        "a submission that is made again begins anew",
+        "recording",
+        "        driver.select()\n        if not recording.event:\n",
+        "        driver.select()\n        recording.issued = 0\n        if not recording.event:\n",
+    ),
+    # Arguments and graphs.
+    _mutant(
+        "a launch gets the numbers of the one before",
+        "driver",
+        "        if block != program.passed:\n",
+        "        if program.passed is None:\n",
+    ),
+    _mutant(
+        "a launch gets the arrays of the one before",
+        "driver",
+        "        if bindings != program.bound:\n",
+        "        if program.bound is None:\n",
+    ),
+    _mutant(
+        "a graph runs on two streams at once",
+        "recording",
+        "        if self._last and self._last != stream:\n",
+        "        if False:\n",
+    ),
+    _mutant(
+        "a graph waits for a stream that is gone",
+        "recording",
+        "            replayable.forget_stream()\n",
+        "            pass\n",
+    ),
+    # What is asked for.
+    _mutant(
+        "events do not show the host what was written",
+        "timeline",
+        "        flags = _DISABLE_TIMING | _RELEASE_TO_SYSTEM\n",
+        "        flags = _DISABLE_TIMING\n",
+    ),
+    _mutant(
+        "streams keep step with the default stream",
+        "recording",
+        "driver.call.hipStreamCreateWithFlags(out, _NON_BLOCKING)",
+        "driver.call.hipStreamCreateWithFlags(out, 0)",
+    ),
+    _mutant(
+        "host memory is not coherent",
+        "memory",
+        "            flags = _PORTABLE | _MAPPED | _COHERENT\n",
+        "            flags = _PORTABLE | _MAPPED\n",
+    ),
+]

@@ -1,0 +1,411 @@
+"""Finding, describing and opening HIP devices."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NoReturn
+
+from penstock.driver.hip.api import NOT_READY, Hip, ffi, load
+from penstock.driver.hip.memory import HipMemory
+from penstock.driver.hip.program import HipProgram, compile_hip
+from penstock.driver.hip.recording import (
+    _COPY_DEFAULT,
+    _NON_BLOCKING,
+    _RELAXED,
+    Command,
+    HipQueue,
+    HipReplayable,
+)
+from penstock.driver.hip.timeline import Events, HipTimeline, wait
+from penstock.driver.protocol import DeviceInfo, Notify, Reference
+from penstock.errors import DeviceLost, Error, NoDevice, OutOfMemory
+from penstock.spirv import Interface
+
+_QUEUES = 4  # that the hardware has at least; streams share them
+_PARAMETER_BYTES = 4096  # that a launch can pass
+_GLANCE = 2e-4  # seconds between two looks at what is held
+
+#: Attributes of a device, by the number that HIP has given them.
+_INTEGRATED, _MANAGED, _UNIFIED_ADDRESSING = 16, 24, 85
+_GROUP_SIZE, _GROUP_COUNT = (26, 27, 28), (29, 30, 31)
+_GROUP_INVOCATIONS, _SHARED_MEMORY, _SUBGROUP_SIZE = 56, 74, 87
+
+_CALLS = (
+    "hipDeviceSynchronize", "hipEventCreateWithFlags", "hipEventDestroy", "hipEventQuery",
+    "hipEventRecord", "hipFree", "hipGraphDestroy", "hipGraphExecDestroy", "hipGraphExecUpdate",
+    "hipGraphInstantiate", "hipGraphLaunch", "hipHostFree", "hipHostGetDevicePointer",
+    "hipHostMalloc", "hipHostRegister", "hipHostUnregister", "hipMalloc", "hipMemcpy2DAsync",
+    "hipMemcpyAsync", "hipMemsetD32Async", "hipModuleGetFunction", "hipModuleLaunchKernel",
+    "hipModuleLoadData", "hipModuleUnload", "hipSetDevice", "hipStreamBeginCapture",
+    "hipStreamCreateWithFlags", "hipStreamDestroy", "hipStreamEndCapture", "hipStreamWaitEvent",
+)  # fmt: skip
+
+
+def enumerate_devices() -> list[DeviceInfo]:
+    """Every device that HIP finds. Raises `NoDevice`, with the reason, if there is none."""
+    hip = load()
+    return [_describe(hip, index) for index in range(hip.device_count())]
+
+
+def _describe(hip: Hip, index: int) -> DeviceInfo:
+    def attribute(number: int) -> int:
+        return hip.number("hipDeviceGetAttribute", number, index)
+
+    name = ffi.new("char[]", 256)
+    hip.check(hip.function("hipDeviceGetName")(name, 256, index), "hipDeviceGetName")
+    memory = hip.number("hipDeviceTotalMem", index, ctype="size_t *")
+    integrated = bool(attribute(_INTEGRATED))
+    architecture = hip.architecture(index)
+    features = {
+        "managedMemory": attribute(_MANAGED), "unifiedAddressing": attribute(_UNIFIED_ADDRESSING),
+    }  # fmt: skip
+    return DeviceInfo(
+        index=index,
+        name=ffi.string(name).decode("utf-8", "replace") or architecture,
+        kind="integrated" if integrated else "discrete",
+        driver="hip",
+        driver_info=f"HIP {hip.version}, {architecture}",
+        api_version=hip.version,
+        memory=memory,
+        uma=integrated,
+        can_import=True,
+        limits={
+            "allocation": memory,
+            "binding_alignment": 4,
+            "binding_range": memory,
+            "bindings": 128,
+            "group_count": tuple(attribute(number) for number in _GROUP_COUNT),
+            "group_invocations": attribute(_GROUP_INVOCATIONS),
+            "group_size": tuple(attribute(number) for number in _GROUP_SIZE),
+            "import_alignment": 4096,
+            "push_constants": _PARAMETER_BYTES,
+            "shared_memory": attribute(_SHARED_MEMORY),
+            "subgroup_size": attribute(_SUBGROUP_SIZE),
+            "uniform_alignment": 4,
+            "uniform_range": memory,
+        },
+        features=frozenset(feature for feature, has in features.items() if has),
+    )
+
+
+class HipDriver:
+    """An opened HIP device. All that is made from it must go before it."""
+
+    inline = False
+    language = "hip"
+
+    def __init__(self, index: int, notify: Notify) -> None:
+        self.notify = notify
+        self.hip = load()
+        count = self.hip.device_count()
+        if not 0 <= index < count:
+            raise NoDevice(f"no HIP device number {index}; there are {count}")
+        self.call = SimpleNamespace(**{name: self.hip.function(name) for name in _CALLS})
+        self.info = _describe(self.hip, index)
+        self.architecture = self.hip.architecture(index)
+        self.queue_count = _QUEUES
+        self._several = count > 1
+        #: Held while HIP is told what to do: arguments are passed in memory that is shared.
+        self.issuing = threading.RLock()
+        self.events = Events(self)
+        self.held: list[HipQueue] = []  # for each submission held back, its queue
+        self.lost: DeviceLost | None = None
+        self._stuck: str | None = None  # why something held could not be issued
+        self.replayed_on: dict[int, set[HipReplayable]] = {}  # by stream
+        self._programs: set[HipProgram] = set()
+        self._capturing: int | None = None  # a stream to capture on
+        self._counts: dict[int, deque[Counts]] = {}  # by stream, of launches to come
+        self._spare_counts: list[Counts] = []
+        self._made_counts: list[Counts] = []
+        self._attendant: threading.Thread | None = None
+        self.messages: list[str] = []
+        self.select(always=True)
+
+    def select(self, *, always: bool = False) -> None:
+        """Each thread has a current device of its own."""
+        if self._several or always:
+            self.must(self.call.hipSetDevice(self.info.index), "hipSetDevice")
+
+    # What went wrong.
+
+    def must(self, result: int, what: str) -> None:
+        if result:
+            self.failed(result, what)
+
+    def failed(self, result: int, what: str) -> NoReturn:
+        """Raise what a result means. A lost device stays lost."""
+        try:
+            self.hip.check(result, what)
+        except DeviceLost as error:
+            self.lost = error
+            raise
+        raise AssertionError("only called when something failed")
+
+    # Memory.
+
+    def allocate(self, nbytes: int, *, host: bool) -> HipMemory:
+        self.select()
+        memory = HipMemory(self, nbytes, host=host or self.info.uma)
+        self.notify("memory", nbytes)
+        return memory
+
+    def import_host(self, address: int, nbytes: int) -> HipMemory:
+        self.select()
+        return HipMemory(self, nbytes, imported=address)
+
+    def free(self, memory: HipMemory) -> None:
+        memory.close()
+
+    def flush(self, memory: HipMemory, lo: int, hi: int) -> None:
+        """All memory is coherent."""
+
+    def invalidate(self, memory: HipMemory, lo: int, hi: int) -> None:
+        """All memory is coherent."""
+
+    # Programs.
+
+    def compile(
+        self,
+        source: str,
+        *,
+        name: str,
+        entry: str,
+        defines: Mapping[str, str | int | float],
+        include_dir: Path | None,
+    ) -> tuple[bytes, str]:
+        return compile_hip(
+            self.hip,
+            source,
+            name=name,
+            entry=entry,
+            architecture=self.architecture,
+            defines=defines,
+            include_dir=include_dir,
+        )
+
+    def program(
+        self,
+        code: bytes,
+        interface: Interface,
+        constants: Mapping[int, bytes],
+        reference: Reference | None,
+    ) -> HipProgram:
+        self.select()
+        made = HipProgram(self, code, interface)
+        self._programs.add(made)
+        return made
+
+    def forget(self, program: HipProgram) -> None:
+        self._programs.discard(program)
+        program.close()
+
+    # What commands do, in the words of HIP. Under `issuing`.
+
+    def launch(
+        self,
+        stream: int,
+        program: HipProgram,
+        bindings: tuple[int, ...],
+        block: bytes,
+        groups: tuple[int, int, int],
+    ) -> None:
+        # What was passed last is still there, and to compare costs less than to write.
+        if bindings != program.bound:
+            program.point_at(bindings)
+        if block != program.passed:
+            program.block[: len(block)] = block
+            program.passed = block
+        result = self.call.hipModuleLaunchKernel(
+            program.function, *groups, *program.size, 0, stream, program.parameters, ffi.NULL
+        )
+        if result:
+            self.failed(result, "hipModuleLaunchKernel")
+
+    def look_at_counts(self, stream: int, address: int) -> None:
+        """Have the number of groups of the next launch copied to the host."""
+        if not self._spare_counts:
+            self._made_counts.append(Counts(self))
+            self._spare_counts.append(self._made_counts[-1])
+        counts = self._spare_counts.pop()
+        counts.fetch(stream, address)  # if that fails it is not used again: who knows what it does
+        self._counts.setdefault(stream, deque()).append(counts)
+
+    def launch_counted(
+        self, stream: int, program: HipProgram, bindings: tuple[int, ...], block: bytes
+    ) -> bool:
+        """Launch as many groups as the host has found out; False if it has not yet."""
+        counts = self._counts[stream][0]
+        groups = counts.arrived()
+        if groups is None:
+            return False
+        if 0 not in groups:
+            self.launch(stream, program, bindings, block, groups)
+        self._spare_counts.append(self._counts[stream].popleft())
+        return True
+
+    def copy(self, stream: int, target: int, source: int, nbytes: int) -> None:
+        result = self.call.hipMemcpyAsync(target, source, nbytes, _COPY_DEFAULT, stream)
+        self.must(result, "hipMemcpyAsync")
+
+    def copy_rows(self, stream: int, *rows: int) -> None:
+        self.must(self.call.hipMemcpy2DAsync(*rows, _COPY_DEFAULT, stream), "hipMemcpy2DAsync")
+
+    def fill(self, stream: int, target: int, word: int, count: int) -> None:
+        self.must(self.call.hipMemsetD32Async(target, word, count, stream), "hipMemsetD32Async")
+
+    def replay(self, stream: int, sequence: HipReplayable) -> None:
+        sequence.replay(stream)
+
+    def capture(self, commands: Sequence[Command]) -> int:
+        """A graph of these commands."""
+        graph = ffi.new("handle *")
+        with self.issuing:
+            self.select()
+            if self._capturing is None:
+                result = self.call.hipStreamCreateWithFlags(graph, _NON_BLOCKING)
+                self.must(result, "hipStreamCreateWithFlags")
+                self._capturing = int(graph[0])
+            stream = self._capturing
+            self.must(self.call.hipStreamBeginCapture(stream, _RELAXED), "hipStreamBeginCapture")
+            try:
+                for issue, arguments in commands:
+                    issue(stream, *arguments)
+            except BaseException:
+                if self.call.hipStreamEndCapture(stream, graph) == 0:
+                    self.call.hipGraphDestroy(graph[0])
+                raise
+            self.must(self.call.hipStreamEndCapture(stream, graph), "hipStreamEndCapture")
+        return int(graph[0])
+
+    # Queues and timelines.
+
+    def queue(self, index: int) -> HipQueue:
+        self.select()
+        self.notify("queue", 0)
+        return HipQueue(self)
+
+    def replayable(self) -> HipReplayable:
+        self.notify("replayable", 0)
+        return HipReplayable(self)
+
+    def timeline(self) -> HipTimeline:
+        self.notify("timeline", 0)
+        return HipTimeline(self)
+
+    @property
+    def knows_time(self) -> bool:
+        return True
+
+    def seconds(self, ticks: Sequence[int]) -> list[float]:
+        raise AssertionError("there is no clock, and so no ticks were given out")
+
+    def wait(self, points: Sequence[tuple[HipTimeline, int]], timeout_ns: int) -> bool:
+        if wait(points, timeout_ns):
+            return True
+        if self._stuck is not None:
+            with self.issuing:
+                held = {each.timeline for queue in self.held for each in queue.held}
+            if any(timeline in held for timeline, _ in points):
+                raise OutOfMemory(f"what was submitted cannot be issued: {self._stuck}")
+        return False
+
+    def signal(self, timeline: HipTimeline, value: int) -> None:
+        timeline.raise_to(value)
+        if self.held:
+            self.issue_held()
+
+    def issue_held(self) -> None:
+        """Hand over whatever need not be held any more; one submission may let go of others.
+
+        Out of memory, it stays held, and whoever looks next tries again; whoever waits for it hears
+        of it.
+        """
+        if self.lost is not None:
+            raise DeviceLost(str(self.lost))
+        with self.issuing:
+            self._stuck = None
+            progress = True
+            while progress:
+                progress = False
+                for queue in list(self.held):
+                    try:
+                        if queue.issue_held():
+                            self.held.remove(queue)
+                            progress = True
+                    except OutOfMemory as error:
+                        self._stuck = str(error)
+
+    def attend_to_held(self) -> None:
+        """Have somebody look at what is held, even if nobody wants its outcome. Under `issuing`."""
+        if self._attendant is None:
+            self._attendant = threading.Thread(
+                target=self._attend, name=f"penstock {self.info.name}", daemon=True
+            )
+            self._attendant.start()
+
+    def _attend(self) -> None:
+        while True:
+            with self.issuing:
+                if not self.held or self.lost is not None:
+                    self._attendant = None
+                    return
+                with contextlib.suppress(Error):  # whoever wants the outcome hears of it
+                    self.issue_held()
+            time.sleep(_GLANCE)
+
+    def settle(self) -> None:
+        with self.issuing:
+            self.held.clear()
+        self.call.hipDeviceSynchronize()  # a lost device answers so at once
+
+    def close(self) -> None:
+        for program in list(self._programs):
+            self.forget(program)
+        if self._capturing is not None:
+            self.call.hipStreamDestroy(self._capturing)
+        for counts in self._made_counts:
+            counts.close()
+        self.events.close()
+
+    def attend(self, actor: Callable[[], bool]) -> None:
+        raise NotImplementedError("not an inline driver")
+
+    def leave(self, actor: Callable[[], bool]) -> None:
+        raise NotImplementedError("not an inline driver")
+
+    def run_until(self, condition: Callable[[], bool]) -> None:
+        raise NotImplementedError("not an inline driver")
+
+
+class Counts:
+    """How many groups a launch is to have, on the way from the device to the host."""
+
+    def __init__(self, driver: HipDriver) -> None:
+        self._driver = driver
+        self._memory = HipMemory(driver, 64, host=True)
+        self._event = driver.events.take()
+        self._bytes = ffi.buffer(ffi.cast("char *", self._memory.address), 12)
+
+    def fetch(self, stream: int, address: int) -> None:
+        driver = self._driver
+        driver.copy(stream, self._memory.handle, address, 12)
+        driver.must(driver.call.hipEventRecord(self._event, stream), "hipEventRecord")
+
+    def arrived(self) -> tuple[int, int, int] | None:
+        """The numbers, if they are there."""
+        result = self._driver.call.hipEventQuery(self._event)
+        if result == NOT_READY:
+            return None
+        self._driver.must(result, "hipEventQuery")
+        x, y, z = struct.unpack("<3I", self._bytes)
+        return x, y, z
+
+    def close(self) -> None:
+        self._memory.close()

@@ -1,0 +1,294 @@
+"""Commands, and the streams that run them.
+
+HIP has no command buffers: a recording is a list, and submitting hands it to a stream call by call,
+with an event behind it. A stream does one thing after the other and makes what it wrote visible, so
+barriers cost nothing here.
+
+A submission that waits for the host cannot be handed to HIP, which only waits for what it has been
+told of already; neither can one that waits for such a submission, nor one behind it on its stream.
+They are *held*, and issued by whoever makes the last of their waits come true.
+
+HIP cannot take the number of groups of a launch from device memory either. So the numbers are
+copied to the host in stream order, and what comes from there on is held until they have arrived.
+
+A sequence is captured once, as a HIP graph, and replayed with one call; unless it has such a launch
+in it, and then it is issued command by command.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from penstock.driver.hip.api import ffi
+from penstock.driver.protocol import Regions
+
+if TYPE_CHECKING:
+    from penstock.driver.hip.driver import HipDriver
+    from penstock.driver.hip.memory import HipMemory
+    from penstock.driver.hip.program import HipProgram
+    from penstock.driver.hip.timeline import HipTimeline
+
+_NON_BLOCKING = 0x1  # beside the default stream, not in step with it
+_RELAXED = 2  # capturing forbids nothing to others
+_COPY_DEFAULT = 4  # from and to wherever the addresses are
+
+#: A command: what issues it, and what with. If that answers False, it is to be issued later.
+Command = tuple[Callable[..., bool | None], tuple[Any, ...]]
+
+
+class _Commands:
+    """A list of commands."""
+
+    def __init__(self, driver: HipDriver) -> None:
+        self._driver = driver
+        self._launch = driver.launch
+        self.commands: list[Command] = []
+        self.counted = False  # whether the number of groups of a launch is yet to be found out
+
+    def begin(self) -> None:
+        self.commands = []
+        self.counted = False
+
+    def dispatch(
+        self,
+        program: HipProgram,
+        bindings: tuple[int, ...],
+        block: bytes,
+        groups: tuple[int, int, int],
+    ) -> None:
+        self.commands.append((self._launch, (program, bindings, block, groups)))
+
+    def dispatch_indirect(
+        self,
+        program: HipProgram,
+        bindings: tuple[int, ...],
+        block: bytes,
+        memory: HipMemory,
+        offset: int,
+    ) -> None:
+        self.commands.append((self._driver.look_at_counts, (memory.handle + offset,)))
+        self.commands.append((self._driver.launch_counted, (program, bindings, block)))
+        self.counted = True
+
+    def copy(self, source: HipMemory, target: HipMemory, regions: Regions) -> None:
+        rows = (regions + np.array([source.handle, target.handle, 0], np.uint64)).tolist()
+        pitched = _pitched(rows)
+        if pitched is not None:
+            self.commands.append((self._driver.copy_rows, pitched))
+            return
+        copy = self._driver.copy
+        self.commands += [(copy, (to, origin, size)) for origin, to, size in rows]
+
+    def fill(self, target: HipMemory, offset: int, nbytes: int, word: int) -> None:
+        signed = word - (1 << 32) if word >> 31 else word
+        command = (target.handle + offset, signed, nbytes // 4)
+        self.commands.append((self._driver.fill, command))
+
+    def barrier(self) -> None:
+        """Always so, on one stream."""
+
+
+class HipReplayable(_Commands):
+    """A graph, made of what a stream would have been told."""
+
+    def __init__(self, driver: HipDriver) -> None:
+        super().__init__(driver)
+        self.executable = 0
+        self._last = 0  # the stream it was replayed on last
+        self._event = 0
+
+    def end(self) -> None:
+        """Capture the commands. An executable graph of the same shape is kept and changed."""
+        if self.counted:
+            return
+        driver = self._driver
+        graph = driver.capture(self.commands)
+        try:
+            if self.executable:
+                ignored = ffi.new("handle *"), ffi.new("int *")
+                if driver.call.hipGraphExecUpdate(self.executable, graph, *ignored) == 0:
+                    return
+                driver.call.hipGraphExecDestroy(self.executable)
+                self.executable = 0
+            out = ffi.new("handle *")
+            result = driver.call.hipGraphInstantiate(out, graph, ffi.NULL, ffi.NULL, 0)
+            driver.hip.check(result, "hipGraphInstantiate")
+            self.executable = int(out[0])
+        finally:
+            driver.call.hipGraphDestroy(graph)
+
+    def replay(self, stream: int) -> None:
+        """Launch it on a stream; behind its last replay, if that was on another."""
+        if not self.commands:
+            return
+        driver = self._driver
+        if self._last and self._last != stream:
+            if not self._event:
+                self._event = driver.events.take()
+            driver.must(driver.call.hipEventRecord(self._event, self._last), "hipEventRecord")
+            result = driver.call.hipStreamWaitEvent(stream, self._event, 0)
+            driver.must(result, "hipStreamWaitEvent")
+        driver.must(driver.call.hipGraphLaunch(self.executable, stream), "hipGraphLaunch")
+        self._last = stream
+        driver.replayed_on.setdefault(stream, set()).add(self)
+
+    def forget_stream(self) -> None:
+        """The stream it was replayed on last is gone, and with it all that was to be done there."""
+        self._last = 0
+
+    def close(self) -> None:
+        driver = self._driver
+        if self._event:
+            driver.events.give_back(self._event)
+            self._event = 0
+        for replayed in driver.replayed_on.values():
+            replayed.discard(self)
+        if self.executable:
+            driver.call.hipGraphExecDestroy(self.executable)
+            self.executable = 0
+
+
+class HipRecording(_Commands):
+    """The commands of one submission, and how far they have been handed over.
+
+    When a call fails, the submission is made again later, and goes on where it stopped.
+    """
+
+    def __init__(self, driver: HipDriver) -> None:
+        super().__init__(driver)
+        self.issued = 0
+        self.waited = 0
+        self.event = 0
+
+    def begin(self) -> None:
+        super().begin()
+        self.issued = self.waited = 0
+
+    def execute(self, sequence: HipReplayable) -> None:
+        if sequence.counted:
+            self.commands += sequence.commands
+            self.counted = True
+        else:
+            self.commands.append((self._driver.replay, (sequence,)))
+
+    def publish(self) -> None:
+        """The event behind every submission does that."""
+
+    def acquire(self) -> None:
+        """Host memory is coherent, and work that waits for the host is issued after the wait."""
+
+    def mark(self, *, end: bool) -> int | None:
+        return None
+
+    def ticks(self) -> list[int]:
+        return []
+
+
+class Submission(NamedTuple):
+    """What was submitted and is held back."""
+
+    recording: HipRecording
+    waits: tuple[tuple[HipTimeline, int], ...]
+    timeline: HipTimeline
+    value: int
+
+
+class HipQueue:
+    """A HIP stream."""
+
+    def __init__(self, driver: HipDriver) -> None:
+        self.driver = driver
+        out = ffi.new("handle *")
+        result = driver.call.hipStreamCreateWithFlags(out, _NON_BLOCKING)
+        driver.hip.check(result, "hipStreamCreateWithFlags")
+        self.stream = int(out[0])
+        self.held: deque[Submission] = deque()
+
+    def recordings(self, count: int) -> list[HipRecording]:
+        self.driver.notify("recordings", 0)
+        return [HipRecording(self.driver) for _ in range(count)]
+
+    def submit(
+        self,
+        recording: HipRecording,
+        waits: Sequence[tuple[HipTimeline, int]],
+        timeline: HipTimeline,
+        value: int,
+    ) -> None:
+        driver = self.driver
+        with driver.issuing:
+            ready = not self.held and (not waits or _told_of(waits))
+            if not ready or not self._issue(recording, waits, timeline, value):
+                self.held.append(Submission(recording, tuple(waits), timeline, value))
+                driver.held.append(self)
+                if ready or recording.counted:
+                    driver.attend_to_held()
+
+    def issue_held(self) -> bool:
+        """Hand over the first of what is held, if that can be done now; whether it was."""
+        if not self.held or not _told_of(self.held[0].waits) or not self._issue(*self.held[0]):
+            return False
+        self.held.popleft()
+        return True
+
+    def _issue(
+        self,
+        recording: HipRecording,
+        waits: Sequence[tuple[HipTimeline, int]],
+        timeline: HipTimeline,
+        value: int,
+    ) -> bool:
+        """Hand over a submission, or the rest of it; False if some of it is to be held."""
+        driver, stream = self.driver, self.stream
+        driver.select()
+        if not recording.event:
+            recording.event = driver.events.take()
+        while recording.waited < len(waits):
+            other, reached = waits[recording.waited]
+            event = other.event_for(reached)
+            if event is not None:
+                driver.must(driver.call.hipStreamWaitEvent(stream, event, 0), "hipStreamWaitEvent")
+            recording.waited += 1
+        commands = recording.commands
+        while recording.issued < len(commands):
+            issue, arguments = commands[recording.issued]
+            if issue(stream, *arguments) is False:
+                return False
+            recording.issued += 1
+        event = recording.event
+        result = driver.call.hipEventRecord(event, stream)
+        if result:
+            driver.failed(result, "hipEventRecord")
+        recording.event = 0
+        timeline.will_raise(value, event)
+        return True
+
+    def close(self) -> None:
+        driver = self.driver
+        for replayable in driver.replayed_on.pop(self.stream, ()):
+            replayable.forget_stream()
+        driver.call.hipStreamDestroy(self.stream)
+
+
+def _told_of(waits: Sequence[tuple[HipTimeline, int]]) -> bool:
+    """Whether the host has reached these values, or HIP has been told of what will."""
+    return all(timeline.issued >= value for timeline, value in waits)
+
+
+def _pitched(rows: list[list[int]]) -> tuple[int, ...] | None:
+    """Rows of one length at even distances, as the arguments of a two-dimensional copy."""
+    if len(rows) < 2:
+        return None
+    (source, target, width), (next_source, next_target, _) = rows[:2]
+    source_pitch, target_pitch = next_source - source, next_target - target
+    even = all(
+        row == [source + number * source_pitch, target + number * target_pitch, width]
+        for number, row in enumerate(rows)
+    )
+    if not even or source_pitch < width or target_pitch < width:
+        return None
+    return (target, target_pitch, source, source_pitch, width, len(rows))
