@@ -6,7 +6,8 @@ from mutation.mutants import Mutant
 
 
 def _mutant(name: str, module: str, old: str, new: str) -> Mutant:
-    return Mutant(name, f"driver.hip.{module}", old, new, driver="hip")
+    place = "driver.holding" if module == "holding" else f"driver.hip.{module}"
+    return Mutant(name, place, old, new, driver="hip")
 
 
 HIP = [
@@ -33,32 +34,33 @@ HIP = [
     _mutant(
         "work that waits for the host is not held",
         "recording",
-        "ready = not self.held and (not waits or _told_of(waits))",
+        "ready = not self.held and (not waits or on_their_way(waits))",
         "ready = not self.held",
     ),
     _mutant(
         "work behind what is held is not held",
         "recording",
-        "ready = not self.held and (not waits or _told_of(waits))",
-        "ready = not waits or _told_of(waits)",
+        "ready = not self.held and (not waits or on_their_way(waits))",
+        "ready = not waits or on_their_way(waits)",
     ),
     _mutant(
         "work that waits for what is held is not held",
-        "recording",
+        "holding",
         "    return all(timeline.issued >= value for timeline, value in waits)\n",
         "    return all(timeline._events or timeline.issued >= v for timeline, v in waits)\n",
     ),
     _mutant(
         "a signal does not let go of what is held",
         "driver",
-        "        timeline.raise_to(value)\n        if self.held:\n            self.issue_held()\n",
+        "        timeline.raise_to(value)\n        if self.backlog.queues:\n"
+        "            self.issue_held()\n",
         "        timeline.raise_to(value)\n",
     ),
     _mutant(
         "what is held and fails is not tried again",
-        "recording",
-        "            return False\n        self.held.popleft()\n        return True\n",
-        "            return False\n        return True\n",
+        "holding",
+        "            return False\n        queue.held.popleft()\n",
+        "            return False\n",
     ),
     _mutant(
         "nobody attends to what is held",

@@ -9,8 +9,8 @@ _TO_HOST = "_Barrier(driver, (_GPU, _GPU_WRITE), (_HOST, _HOST_READ))"
 _FROM_HOST = "_Barrier(driver, (_HOST, _HOST_WRITE), (_GPU, _GPU_ACCESS))"
 
 
-def _mutant(name: str, module: str, old: str, new: str) -> Mutant:
-    return Mutant(name, f"driver.vulkan.{module}", old, new, driver="vulkan")
+def _mutant(name: str, module: str, old: str, new: str, also: tuple[Mutant, ...] = ()) -> Mutant:
+    return Mutant(name, f"driver.vulkan.{module}", old, new, also, driver="vulkan")
 
 
 def _barrier(name: str, old: str, source: str, target: str) -> Mutant:
@@ -308,6 +308,41 @@ VULKAN = [
         "scheduler",
         "            if backing.idle:\n",
         "            if True:\n",
+        driver="vulkan",
+    ),
+    # What waits for the host.
+    _mutant(
+        "work that waits for the host is not held",
+        "recording",
+        "            ready = not self.held and on_their_way(waits)\n",
+        "            ready = not self.held\n",
+        also=(
+            _mutant(
+                "",
+                "recording",
+                "        if not backlog.queues and (not waits or on_their_way(waits)):\n",
+                "        if not backlog.queues:\n",
+            ),
+        ),
+    ),
+    _mutant(
+        "work behind what is held is not held",
+        "recording",
+        "            ready = not self.held and on_their_way(waits)\n",
+        "            ready = on_their_way(waits)\n",
+    ),
+    _mutant(
+        "a signal does not let go of what is held",
+        "driver",
+        "        timeline.issued = value\n        if self.backlog.queues:\n"
+        "            self.backlog.hand_over()\n",
+        "        timeline.issued = value\n",
+    ),
+    Mutant(
+        "what is held goes twice",
+        "driver.holding",
+        "        queue.held.popleft()\n",
+        "",
         driver="vulkan",
     ),
     # Memory that is not coherent.

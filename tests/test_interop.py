@@ -197,6 +197,29 @@ def test_waiting_for_oneself_raises(threaded_device: ps.Device) -> None:
     assert (z.numpy() == 5).all()
 
 
+def test_waiting_for_what_shares_a_queue_with_work_that_waits(any_device: ps.Device) -> None:
+    x, y, z = (any_device.zeros(N, np.uint32) for _ in range(3))
+    with any_device.stream() as other:
+        held = x.view("rw")
+        in_thread(lambda: slow_copy(x, y, other, spin=0))
+        in_thread(other.flush)
+        slow_add(z, 3, spin=0)  # behind it on the device's only queue, if it has one
+        assert (z.numpy() == 3).all()
+        held[:] = 5
+        del held
+        assert (y.numpy() == 5).all()
+
+
+def test_views_that_are_gone_are_not_waited_for(any_device: ps.Device) -> None:
+    x, y, z = (any_device.zeros(N, np.uint32) for _ in range(3))
+    held = x.view("rw")
+    in_thread(lambda: slow_copy(x, y, spin=0))  # the stream waits for the view
+    del held
+    again = z.view("rw")  # a view like it, of this thread's
+    assert (y.numpy() == 0).all()
+    del again
+
+
 def test_a_view_may_be_dropped_by_another_thread(threaded_device: ps.Device) -> None:
     dev = threaded_device
     x, y = dev.zeros(N, np.uint32), dev.zeros(N, np.uint32)

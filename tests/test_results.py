@@ -17,7 +17,7 @@ from kernels import FIRST, SLOW, count, first, new_kernel, slow_add
 from test_kernel import EXTENSIONS, ONE, SCALARS, make
 
 import penstock as ps
-from tests.gate import held
+from tests.gate import held, held_until_waited
 
 N = 1024
 
@@ -195,15 +195,15 @@ def test_on_the_simulator_no_slot_is_used_twice_at_once(seed: int) -> None:
 
 def test_reading_one_waits_for_its_launch_only(any_device: ps.Device, x: ps.Array) -> None:
     y = any_device.zeros(N, np.uint32)
-    with any_device.stream() as other:
+    other = any_device.stream()
+    with held(other), held_until_waited(any_device.default_stream):
+        slow_add(y, 1, other, spin=0)
         early = first(x, 1)
-        any_device.default_stream.flush()
-        with held(other):
-            slow_add(y, 1, other, spin=0)
-            with ps.trace() as t:
-                assert early.result() == 6
-                assert early.result() == 6  # the second time it is there
-            assert t.waits <= 1
+        with ps.trace() as t:
+            assert early.result() == 6
+            assert early.result() == 6  # the second time it is there
+        assert t.waits == 1
+    other.close()
     assert y[0].item() == 1
 
 

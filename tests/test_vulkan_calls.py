@@ -116,6 +116,92 @@ def test_the_host_waits_for_every_value(spied: Spied) -> None:
         timeline.close()
 
 
+class Streams:
+    """Queues that share a `VkQueue`, each with a timeline, and one timeline of the host's."""
+
+    def __init__(self, spied: Spied) -> None:
+        self.driver = spied.driver
+        self.queues = [self.driver.queue(0) for _ in range(3)]
+        self.timelines = [self.driver.timeline() for _ in range(3)]
+        self.host = self.driver.timeline()
+        self.submitted: list[Any] = []  # by the driver: semaphore and value
+        self.fails = False
+
+        submit = spied.call.vkQueueSubmit
+
+        def heard(queue: Any, count: int, info: Any, fence: Any) -> Any:
+            if self.fails:
+                return api.load()[1].VK_ERROR_OUT_OF_DEVICE_MEMORY
+            times = api.load()[0].cast("VkTimelineSemaphoreSubmitInfo *", info.pNext)
+            self.submitted.append((info.pSignalSemaphores[0], times.pSignalSemaphoreValues[0]))
+            return submit(queue, count, info, fence)
+
+        spied.call.vkQueueSubmit = heard
+
+    def submit(self, stream: int, value: int, *waits: tuple[Any, int]) -> None:
+        (recording,) = self.queues[stream].recordings(1)
+        recording.begin()
+        self.queues[stream].submit(recording, waits, self.timelines[stream], value)
+
+    def reached(self, stream: int, value: int, timeout_ns: int = 10**10) -> bool:
+        return bool(self.driver.wait([(self.timelines[stream], value)], timeout_ns))
+
+    def close(self) -> None:
+        for timeline in (*self.timelines, self.host):
+            timeline.close()
+        for queue in self.queues:
+            queue.close()
+
+
+@pytest.fixture
+def streams(spied: Spied) -> Iterator[Streams]:
+    made = Streams(spied)
+    yield made
+    made.close()
+
+
+def test_what_waits_for_the_host_keeps_no_other_stream_waiting(streams: Streams) -> None:
+    first, second, third = streams.timelines
+    streams.submit(0, 1)
+    streams.submit(0, 2, (streams.host, 1))
+    streams.submit(0, 3)  # behind it
+    streams.submit(1, 1, (first, 3))  # waits for it
+    streams.submit(2, 1, (first, 1))  # has nothing to do with it
+    assert streams.reached(2, 1)
+    assert streams.reached(0, 1)
+    assert streams.submitted == [(first.semaphore, 1), (third.semaphore, 1)]
+    assert not streams.reached(0, 2, 10**6)
+    streams.driver.signal(streams.host, 1)
+    assert streams.submitted[2:] == [  # though nobody waits yet
+        (first.semaphore, 2),
+        (first.semaphore, 3),
+        (second.semaphore, 1),
+    ]
+    assert streams.reached(0, 3)
+    assert streams.reached(1, 1)
+    assert not streams.driver.backlog.queues
+
+
+def test_what_waits_for_a_value_that_is_reached_is_not_held(streams: Streams) -> None:
+    streams.driver.signal(streams.host, 2)
+    streams.submit(0, 1, (streams.host, 1))
+    streams.submit(0, 2, (streams.host, 2))
+    assert len(streams.submitted) == 2
+    assert streams.reached(0, 2)
+
+
+def test_what_was_held_and_does_not_fit_is_tried_again(streams: Streams) -> None:
+    streams.submit(0, 1, (streams.host, 1))
+    streams.fails = True
+    streams.driver.signal(streams.host, 1)
+    assert not streams.submitted
+    with pytest.raises(ps.OutOfMemory, match="cannot be issued"):
+        streams.reached(0, 1, 10**6)
+    streams.fails = False
+    assert streams.reached(0, 1)
+    assert streams.submitted == [(streams.timelines[0].semaphore, 1)]
+
+
 def test_a_submission_waits_and_signals_as_told(spied: Spied) -> None:
     driver = spied.driver
     heard: list[Any] = []
@@ -306,7 +392,8 @@ def open_gate(spied: Spied) -> Iterator[Callable[[], None]]:
     queue = driver.queue(0)
     (recording,) = queue.recordings(1)
     recording.begin()
-    queue.submit(recording, [(gate, 1)], passed, 1)
+    recording.end()
+    queue.issue(recording, [(gate, 1)], passed, 1)  # a submission would be held, and no other
 
     def open_it() -> None:
         if gate.value() == 0:

@@ -175,6 +175,7 @@ class Queue(Protocol):
         """Run the recording after `waits`; when it and all before it on this queue are complete,
         raise `timeline` to `value`.
 
+        No other queue's work is kept waiting by its waits, even if the two share what runs them.
         When it fails nothing has happened, and the same call may be made again.
         """
         ...

@@ -24,8 +24,9 @@ from penstock.driver.hip.recording import (
     HipReplayable,
 )
 from penstock.driver.hip.timeline import Events, HipTimeline, wait
+from penstock.driver.holding import Backlog
 from penstock.driver.protocol import DeviceInfo, Notify, Reference
-from penstock.errors import DeviceLost, Error, NoDevice, OutOfMemory
+from penstock.errors import DeviceLost, Error, NoDevice
 from penstock.spirv import Interface
 
 _QUEUES = 4  # that the hardware has at least; streams share them
@@ -112,12 +113,11 @@ class HipDriver:
         self.architecture = self.hip.architecture(index)
         self.queue_count = _QUEUES
         self._several = count > 1
+        self.backlog = Backlog()
         #: Held while HIP is told what to do: arguments are passed in memory that is shared.
-        self.issuing = threading.RLock()
+        self.issuing = self.backlog.lock
         self.events = Events(self)
-        self.held: list[HipQueue] = []  # for each submission held back, its queue
         self.lost: DeviceLost | None = None
-        self._stuck: str | None = None  # why something held could not be issued
         self.replayed_on: dict[int, set[HipReplayable]] = {}  # by stream
         self._programs: set[HipProgram] = set()
         self._capturing: int | None = None  # a stream to capture on
@@ -309,38 +309,19 @@ class HipDriver:
     def wait(self, points: Sequence[tuple[HipTimeline, int]], timeout_ns: int) -> bool:
         if wait(points, timeout_ns):
             return True
-        if self._stuck is not None:
-            with self.issuing:
-                held = {each.timeline for queue in self.held for each in queue.held}
-            if any(timeline in held for timeline, _ in points):
-                raise OutOfMemory(f"what was submitted cannot be issued: {self._stuck}")
+        self.backlog.refuse_if_stuck(points)
         return False
 
     def signal(self, timeline: HipTimeline, value: int) -> None:
         timeline.raise_to(value)
-        if self.held:
+        if self.backlog.queues:
             self.issue_held()
 
     def issue_held(self) -> None:
-        """Hand over whatever need not be held any more; one submission may let go of others.
-
-        Out of memory, it stays held, and whoever looks next tries again; whoever waits for it hears
-        of it.
-        """
+        """Hand over whatever need not be held any more."""
         if self.lost is not None:
             raise DeviceLost(str(self.lost))
-        with self.issuing:
-            self._stuck = None
-            progress = True
-            while progress:
-                progress = False
-                for queue in list(self.held):
-                    try:
-                        if queue.issue_held():
-                            self.held.remove(queue)
-                            progress = True
-                    except OutOfMemory as error:
-                        self._stuck = str(error)
+        self.backlog.hand_over()
 
     def attend_to_held(self) -> None:
         """Have somebody look at what is held, even if nobody wants its outcome. Under `issuing`."""
@@ -353,7 +334,7 @@ class HipDriver:
     def _attend(self) -> None:
         while True:
             with self.issuing:
-                if not self.held or self.lost is not None:
+                if not self.backlog.queues or self.lost is not None:
                     self._attendant = None
                     return
                 with contextlib.suppress(Error):  # whoever wants the outcome hears of it
@@ -361,8 +342,7 @@ class HipDriver:
             time.sleep(_GLANCE)
 
     def settle(self) -> None:
-        with self.issuing:
-            self.held.clear()
+        self.backlog.clear()
         self.call.hipDeviceSynchronize()  # a lost device answers so at once
 
     def close(self) -> None:

@@ -5,8 +5,8 @@ with an event behind it. A stream does one thing after the other and makes what 
 barriers cost nothing here.
 
 A submission that waits for the host cannot be handed to HIP, which only waits for what it has been
-told of already; neither can one that waits for such a submission, nor one behind it on its stream.
-They are *held*, and issued by whoever makes the last of their waits come true.
+told of already. It is held (`penstock.driver.holding`), and issued by whoever makes the last of its
+waits come true.
 
 HIP cannot take the number of groups of a launch from device memory either. So the numbers are
 copied to the host in stream order, and what comes from there on is held until they have arrived.
@@ -19,11 +19,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from penstock.driver.hip.api import ffi
+from penstock.driver.holding import Submission, on_their_way
 from penstock.driver.protocol import Regions
 
 if TYPE_CHECKING:
@@ -188,15 +189,6 @@ class HipRecording(_Commands):
         return []
 
 
-class Submission(NamedTuple):
-    """What was submitted and is held back."""
-
-    recording: HipRecording
-    waits: tuple[tuple[HipTimeline, int], ...]
-    timeline: HipTimeline
-    value: int
-
-
 class HipQueue:
     """A HIP stream."""
 
@@ -221,21 +213,13 @@ class HipQueue:
     ) -> None:
         driver = self.driver
         with driver.issuing:
-            ready = not self.held and (not waits or _told_of(waits))
-            if not ready or not self._issue(recording, waits, timeline, value):
-                self.held.append(Submission(recording, tuple(waits), timeline, value))
-                driver.held.append(self)
+            ready = not self.held and (not waits or on_their_way(waits))
+            if not ready or not self.issue(recording, waits, timeline, value):
+                driver.backlog.hold(self, Submission(recording, tuple(waits), timeline, value))
                 if ready or recording.counted:
                     driver.attend_to_held()
 
-    def issue_held(self) -> bool:
-        """Hand over the first of what is held, if that can be done now; whether it was."""
-        if not self.held or not _told_of(self.held[0].waits) or not self._issue(*self.held[0]):
-            return False
-        self.held.popleft()
-        return True
-
-    def _issue(
+    def issue(
         self,
         recording: HipRecording,
         waits: Sequence[tuple[HipTimeline, int]],
@@ -272,11 +256,6 @@ class HipQueue:
         for replayable in driver.replayed_on.pop(self.stream, ()):
             replayable.forget_stream()
         driver.call.hipStreamDestroy(self.stream)
-
-
-def _told_of(waits: Sequence[tuple[HipTimeline, int]]) -> bool:
-    """Whether the host has reached these values, or HIP has been told of what will."""
-    return all(timeline.issued >= value for timeline, value in waits)
 
 
 def _pitched(rows: list[list[int]]) -> tuple[int, ...] | None:

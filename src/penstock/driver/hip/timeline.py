@@ -70,7 +70,7 @@ class HipTimeline:
     def value(self) -> int:
         """The value reached so far."""
         driver = self._driver
-        if driver.held:
+        if driver.backlog.queues:
             driver.issue_held()
         if self._events:
             self._look()

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from penstock.driver.holding import Backlog
 from penstock.driver.protocol import DeviceInfo, Notify, Reference
 from penstock.driver.vulkan.api import C, Instance, check, instance, listing, load, text
 from penstock.driver.vulkan.clock import Clock
@@ -286,6 +287,7 @@ class VulkanDriver:
         self.push_descriptors = int(physical.push_descriptor.maxPushDescriptors)
         self._programs: set[VulkanProgram] = set()
         self._spare_waits: list[WaitInfo] = []
+        self.backlog = Backlog()
         self._replayable_pool: C | None = None
         period = float(physical.properties.properties.limits.timestampPeriod)
         self.has_clock = bool(physical.properties.properties.limits.timestampComputeAndGraphics)
@@ -402,6 +404,8 @@ class VulkanDriver:
         return VulkanTimeline(self)
 
     def wait(self, points: Sequence[tuple[VulkanTimeline, int]], timeout_ns: int) -> bool:
+        if self.backlog.queues:
+            self.backlog.hand_over()  # what there was no memory for, if there is by now
         # Structures are reused, and several threads may be waiting: each takes one for itself.
         waiting = self._spare_waits.pop() if self._spare_waits else WaitInfo()
         if timeout_ns and len(points) == 1 and waiting.comes_soon(*points[0]):
@@ -412,6 +416,7 @@ class VulkanDriver:
         if result == 0:
             return True
         check(result, "vkWaitSemaphores")
+        self.backlog.refuse_if_stuck(points)
         return False
 
     def signal(self, timeline: VulkanTimeline, value: int) -> None:
@@ -421,8 +426,12 @@ class VulkanDriver:
         info.semaphore = timeline.semaphore
         info.value = value
         check(self.call.vkSignalSemaphore(self.handle, info), "vkSignalSemaphore")
+        timeline.issued = value
+        if self.backlog.queues:
+            self.backlog.hand_over()
 
     def settle(self) -> None:
+        self.backlog.clear()
         self.call.vkDeviceWaitIdle(self.handle)  # a lost device answers so at once
 
     def close(self) -> None:

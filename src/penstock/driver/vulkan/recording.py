@@ -8,9 +8,11 @@ with nothing allocated between them.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from penstock.driver.holding import Submission, on_their_way
 from penstock.driver.protocol import Regions
 from penstock.driver.vulkan.api import C, check, load
 from penstock.driver.vulkan.clock import ROOM, Timestamps
@@ -326,6 +328,7 @@ class VulkanQueue:
         self._info.pSignalSemaphores = self._signal_semaphore
         self._room_for_waits(4)
         self._waited = 0  # how many waits the last submission had
+        self.held: deque[Submission] = deque()
 
     def recordings(self, count: int) -> list[VulkanRecording]:
         self.driver.notify("recordings", 0)
@@ -342,9 +345,26 @@ class VulkanQueue:
         timeline: VulkanTimeline,
         value: int,
     ) -> None:
-        ffi, _ = load()
-        call = self.driver.call
         recording.end()
+        backlog = self.driver.backlog
+        if not backlog.queues and (not waits or on_their_way(waits)):
+            self.issue(recording, waits, timeline, value)  # nobody else hands anything over
+            return
+        with backlog.lock:
+            ready = not self.held and on_their_way(waits)
+            if ready:
+                self.issue(recording, waits, timeline, value)
+        if not ready:
+            backlog.hold(self, Submission(recording, tuple(waits), timeline, value))
+
+    def issue(
+        self,
+        recording: VulkanRecording,
+        waits: Sequence[tuple[VulkanTimeline, int]],
+        timeline: VulkanTimeline,
+        value: int,
+    ) -> bool:
+        ffi, _ = load()
         info = self._info
         if waits or self._waited:
             if len(waits) > self._wait_room:
@@ -357,9 +377,11 @@ class VulkanQueue:
         info.pCommandBuffers = recording.out
         self._signal_semaphore[0] = timeline.semaphore
         self._signal_value[0] = value
-        result = call.vkQueueSubmit(self.handle, 1, info, ffi.NULL)
+        result = self.driver.call.vkQueueSubmit(self.handle, 1, info, ffi.NULL)
         if result:
             check(result, "vkQueueSubmit")
+        timeline.issued = value
+        return True
 
     def close(self) -> None:
         ffi, _ = load()

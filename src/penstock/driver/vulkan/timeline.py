@@ -20,7 +20,7 @@ _let_others_run = getattr(os, "sched_yield", partial(time.sleep, 0))
 class VulkanTimeline:
     """A `VkSemaphore` of timeline type that starts at 0. Owned by whoever made it."""
 
-    __slots__ = ("_driver", "_value", "device", "get", "semaphore")
+    __slots__ = ("_driver", "_value", "device", "get", "issued", "semaphore")
 
     def __init__(self, driver: VulkanDriver) -> None:
         ffi, lib = load()
@@ -35,6 +35,7 @@ class VulkanTimeline:
             driver.call.vkCreateSemaphore(driver.handle, info, ffi.NULL, out), "vkCreateSemaphore"
         )
         self.semaphore = out[0]
+        self.issued = 0
         self._driver = driver
         self.device = driver.handle
         self.get = driver.call.vkGetSemaphoreCounterValue
