@@ -28,6 +28,7 @@ class Case(NamedTuple):
 
 CASES = [
     Case(16, 8, 128, (1,), (0, 1, 17, 130), 131, "f16"),
+    Case(16, 8, 128, (1,), (191, 192, 383, 384, 599), 600, "f16"),
     Case(16, 8, 128, (5,), (0, 17), 64, "f32"),
     Case(4, 2, 64, (1,), (0, 1, 17, 300), 301, "f32", 3),
     Case(4, 2, 64, (2, 33), (0, 60), 93, "f16"),
@@ -63,10 +64,27 @@ def test_attention(dev: ps.Device, variant: str, case: Case) -> None:
         for position in case.positions:
             state.write(np.array([position, 0, 0, 0], np.uint32))
             y = dev.full((count + 1, there.shape[1]), 7, "float32")
-            layers.attention(there, cache, state, y, count=count)
             expected = reference.attention(q, keys, values, position)
-            compare(y.numpy()[:count], expected)
-            assert (y.numpy()[count:] == 7).all()
+            for reach in (None, layers.reach(there, cache, position + count, count=count)):
+                layers.attention(there, cache, state, y, count=count, reach=reach)
+                compare(y.numpy()[:count], expected)
+                assert (y.numpy()[count:] == 7).all()
+                y[:count].fill(0)
+
+
+def test_attention_reaches_as_far_as_it_must(dev: ps.Device) -> None:
+    case = Case(16, 8, 128, (1,), (0, 191, 192, 383, 384, 700, 1199), 1200, "f16")
+    layers = layers_of(dev, "cpu", None)
+    cache, _, _ = filled(dev, case)
+    q = dev.zeros((1, 16 * 128))
+    reaches = [layers.reach(q, cache, rows, count=1) for rows in range(1, case.context + 1)]
+    assert all(reach >= rows for rows, reach in enumerate(reaches, 1))
+    assert sorted(reaches) == reaches
+    assert len(set(reaches)) <= 4
+    assert reaches[-1] == case.context
+    assert layers.reach(q, cache, 1, count=2) == case.context
+    if layers.traits.windows:
+        assert reaches[0] < case.context
 
 
 def test_rows_not_yet_in_view_do_not_matter(layers: Layers) -> None:

@@ -246,6 +246,21 @@ def test_the_context_is_the_limit(load: Any, small: llm.Model) -> None:
         model.generate(IDS[:1] * 17)
 
 
+@pytest.mark.usefixtures("fast")
+def test_steps_look_farther_as_the_text_grows(load: Any, tmp_path: Path) -> None:
+    shape = {**SMALL, "layers": 1, "heads": 16, "kv_heads": 8, "head_size": 128, "context": 600,
+             "rope_dimensions": 128}  # fmt: skip
+    model = load(gguf(tmp_path, "qwen3", "F16", **shape), cache="f16")
+    with ps.trace() as t:
+        ids = model.generate(IDS, max_tokens=450, stop_ids=[]).ids
+    logits = model.logits([*IDS, *ids])[len(IDS) - 1 : -1]
+    taken = np.take_along_axis(logits, np.array(ids)[:, None], 1)[:, 0]
+    assert (taken >= logits.max(1) - 1e-3 * np.abs(logits).max(1)).all()
+    assert t.waits <= len(ids)
+    with model.network() as network:
+        assert len({key[3] for key in network._graphs if key[:2] == (1, False)}) in (1, 3)
+
+
 def test_it_can_be_left_before_its_end(small: llm.Model) -> None:
     whole = small.generate("abc", max_tokens=20, stop_ids=[])
     left = small.generate("abc", max_tokens=20, stop_ids=[], stream=True)

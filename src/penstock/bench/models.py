@@ -116,7 +116,7 @@ def run(model: Model, test: Test, mechanisms: Mechanisms = ALL, seed: int = 0) -
     prompt = [draw.randrange(vocabulary) for _ in range(test.n_prompt)]
     with model.network(mechanisms) as network:
         network.read(depth, "nothing")
-        network.prepare(max(1, test.n_prompt), "greedy")
+        network.prepare(max(1, test.n_prompt), test.n_gen, "greedy")
         ids: list[int] = []
         if not test.n_prompt:  # any token makes the first, which is not timed
             ids += network.tokens([draw.randrange(vocabulary)], 1, "greedy")

@@ -162,7 +162,7 @@ class Generation:
     def _run(self) -> Generator[str, None, None]:
         try:
             # Compiling is for the first time only, and would make the receipt of that one useless.
-            self._network.prepare(len(self.prompt_ids), self._end)
+            self._network.prepare(len(self.prompt_ids), self._most, self._end)
             with ps.trace(times=False) as trace:
                 meter = _Meter(trace)
                 try:

@@ -223,17 +223,32 @@ class Layers:
         )  # fmt: skip
 
     def attention(
-        self, q: ps.Array, cache: Cache, state: ps.Array, y: ps.Array, *, count: int
-    ) -> None:
-        """y[:count] = causal attention of the rotated queries over the cache, own rows included."""
+        self, q: ps.Array, cache: Cache, state: ps.Array, y: ps.Array, *, count: int,
+        reach: int | None = None,
+    ) -> None:  # fmt: skip
+        """y[:count] = causal attention of the rotated queries over the cache, own rows included.
+
+        `reach` is for the caller who knows that no more rows are in view; see there.
+        """
         shape = _Shape.of(q, cache)
         _check_rows("attention", count, q.shape[-1], q, y)
         if self._through_windows(shape, cache, count) and self._fits(q[:1]):
-            self._attend_windows(shape, q, cache, state, y)
+            self._attend_windows(shape, q, cache, state, y, reach or cache.context)
             return
         most = count if self.traits.shared else self._tokens_each(q)
         for first in range(0, count, most):
             self._attend(shape, q, cache, state, y, first, min(most, count - first))
+
+    def reach(self, q: ps.Array, cache: Cache, rows: int, *, count: int) -> int:
+        """How many rows attention may be told to reach, if so many are in view.
+
+        Where what it costs depends on it, twice as many as a smaller reach, so that few occur.
+        """
+        if not self._through_windows(_Shape.of(q, cache), cache, count):
+            return cache.context
+        each = _WINDOWS * cache.window
+        shares = 1 << (-(-rows // each) - 1).bit_length()
+        return min(shares * each, cache.context)
 
     def remember(self, tokens: ps.Array, history: ps.Array, state: ps.Array, *, count: int) -> None:
         """Put the tokens of a batch into the history, before the position moves on."""
@@ -280,7 +295,7 @@ class Layers:
         if cut.splits > 1:
             n = queries * shape.head_size
             join = self._kernel(*attention_join(traits, shape.head_size, cut.splits))
-            join(parts=parts, ends=ends, y=to, n=n, threads=n)
+            join(parts=parts, ends=ends, y=to, n=n, shares=cut.splits, threads=n)
 
     def _through_windows(self, shape: _Shape, cache: Cache, count: int) -> bool:
         """Whether the cache is read through uniform blocks: for one token, in whole words of 16."""
@@ -294,16 +309,17 @@ class Layers:
         )
 
     def _attend_windows(
-        self, shape: _Shape, q: ps.Array, cache: Cache, state: ps.Array, y: ps.Array
+        self, shape: _Shape, q: ps.Array, cache: Cache, state: ps.Array, y: ps.Array, reach: int
     ) -> None:
         """A launch for every so many windows; those behind the position have nothing to do."""
         traits = self.traits
         rows = cache.window
         shares = -(-cache.context // (_WINDOWS * rows))
+        used = -(-reach // (_WINDOWS * rows))
         cut = Cut.of(traits, shape, cache, 1, shares)
         parts, ends = self._parts(shape.heads, shares, shape.head_size)
         kernel = self._kernel(*attention_windows(traits, shape, cut, rows))
-        for share in range(shares):
+        for share in range(used):
             first = share * _WINDOWS * rows
             windows: dict[str, Any] = {}
             for number in range(_WINDOWS):
@@ -320,7 +336,7 @@ class Layers:
         small = ends.size if self._fits(ends) else None
         join = self._kernel(*attention_join(traits, shape.head_size, shares, small))
         n = shape.heads * shape.head_size
-        join(parts=parts, ends=ends, y=y, n=n, threads=n)
+        join(parts=parts, ends=ends, y=y, n=n, shares=used, threads=n)
 
     def _tokens_each(self, q: ps.Array) -> int:
         """How many queries fit a uniform block, and begin where the device can bind them."""

@@ -1,7 +1,8 @@
 """A model's layers on a device, and where a generation over them stands.
 
 Everything that is done more than once is recorded once: a batch of the prompt, and the step that
-makes one token of the one before. Nothing in them changes from one replay to the next. Kernels read
+makes one token of the one before; the latter again when the cache has outgrown what attention was
+recorded to look at. Nothing in them changes from one replay to the next. Kernels read
 the position from device memory, append to the cache where it says, and leave the chosen token where
 the next step looks for its own; the host replays, and reads token after token from a log.
 
@@ -29,6 +30,7 @@ from penstock.llm.weights import Weight
 End: TypeAlias = Literal["nothing", "greedy", "sampled"]
 _HISTORY = 1024  # tokens that a repetition penalty can look back at
 _GRAPHS = 24  # kept
+_SURE = 1024  # steps that may well come; what those behind them need is recorded when they do
 _EXACT = 4  # tokens up to which a batch may have any size
 _LOGITS = 1 << 24  # bytes of logits that are made at a time, where all are wanted
 
@@ -81,7 +83,7 @@ class Network:
             ring=self._log,
         )
         self._sampler = Sampler(device, config.vocabulary)
-        self._graphs: dict[tuple[int, bool, str], ps.Graph] = {}
+        self._graphs: dict[tuple[int, bool, str, int], ps.Graph] = {}
 
     def _make_activations(self) -> None:
         config = self.config
@@ -108,15 +110,18 @@ class Network:
         self._progress.restart()
         self._sampler.set(settings)
 
-    def prepare(self, count: int, end: End) -> None:
-        """Record, and compile, what reading so many tokens and the steps after them need."""
+    def prepare(self, count: int, steps: int, end: End) -> None:
+        """Record, and compile, what reading so many tokens and so many steps after them need."""
         if not self.mechanisms.records_once:
             return
-        *parts, last = self._parts(count)
-        for part in parts:
-            self._graph(part, True, "nothing")
-        self._graph(last, True, end)
-        self._graph(1, False, end)
+        rows, read = self.position, self.position + count
+        for part in self._parts(count):
+            rows += part
+            self._graph(part, True, end if rows == read else "nothing", rows)
+        rows, last = read + 1, min(read + min(steps, _SURE), self.context)
+        while rows <= last:
+            self._graph(1, False, end, rows)
+            rows = self._reach(1, rows) + 1
 
     def _parts(self, count: int) -> list[int]:
         """So many tokens as sizes of batches. Few sizes occur, since each is recorded."""
@@ -213,32 +218,38 @@ class Network:
             self.device.synchronize()
 
     def _do(self, count: int, prompt: bool, end: str) -> None:
+        rows = self.position + count
         if self.mechanisms.records_once:
-            self._graph(count, prompt, end).replay()
+            self._graph(count, prompt, end, rows).replay()
             return
         if not self.mechanisms.scratch:
             self._make_activations()
-        with self._record(count, prompt, end) as graph:
+        with self._record(count, prompt, end, self._reach(count, rows)) as graph:
             graph.replay()
 
     # Recording.
 
-    def _graph(self, count: int, prompt: bool, end: str) -> ps.Graph:
-        key = (count, prompt, end)
+    def _reach(self, count: int, rows: int) -> int:
+        """How far a batch must look that ends with so many rows in the cache, or a bit farther."""
+        return self._kernels.layers.reach(self._turned, self._caches[0], rows, count=count)
+
+    def _graph(self, count: int, prompt: bool, end: str, rows: int) -> ps.Graph:
+        reach = self._reach(count, rows)
+        key = (count, prompt, end, reach)
         graph = self._graphs.pop(key, None)
         if graph is None:
             if len(self._graphs) >= _GRAPHS:
                 self._graphs.pop(next(iter(self._graphs))).close()
-            graph = self._record(count, prompt, end)
+            graph = self._record(count, prompt, end, reach)
         self._graphs[key] = graph  # at the end, as the one used last
         return graph
 
-    def _record(self, count: int, prompt: bool, end: str) -> ps.Graph:
+    def _record(self, count: int, prompt: bool, end: str, reach: int) -> ps.Graph:
         progress, layers = self._progress, self._kernels.layers
         with self.device.record() as graph:
             if prompt:
                 layers.remember(progress.tokens, progress.history, progress.state, count=count)
-            self._layers(count)
+            self._layers(count, reach)
             self._cache.advance(count, axis=1)
             if end in ("greedy", "sampled"):
                 self._head(self._logits, count - 1, 1)
@@ -253,15 +264,15 @@ class Network:
                 layers.advance(progress.state, count=count)
         return graph
 
-    def _layers(self, count: int) -> None:
+    def _layers(self, count: int, reach: int) -> None:
         """The embedding, and all layers: the last is in x."""
         products, x = self._kernels.products, self._x
         products.embed(self._weights["token_embd.weight"], self._progress.tokens, x, count)
         for number in range(self.config.layers):
-            self._attention(number, count)
+            self._attention(number, count, reach)
             self._feed_forward(number, count)
 
-    def _attention(self, number: int, count: int) -> None:
+    def _attention(self, number: int, count: int, reach: int) -> None:
         products, layers, config = self._kernels.products, self._kernels.layers, self.config
         progress, cache = self._progress, self._caches[number]
         weight = _Block(self._weights, number)
@@ -273,7 +284,7 @@ class Network:
             count=count, layout=config.rope_layout, q_norm=weight.get("attn_q_norm"),
             k_norm=weight.get("attn_k_norm"), eps=config.norm_epsilon,
         )  # fmt: skip
-        layers.attention(self._turned, cache, progress.state, self._mixed, count=count)
+        layers.attention(self._turned, cache, progress.state, self._mixed, count=count, reach=reach)
         products.multiply(
             weight["attn_output"], self._mixed, self._x, count, bias=weight.bias("attn_output"),
             add=True,

@@ -1,4 +1,5 @@
-// Joins what the SPLITS shares of the rows gave for each query: the second half of attention.
+// Joins what the shares of the rows gave for each query: the second half of attention. The first
+// `shares` of SPLITS are looked at.
 //
 //   parts   float32 (queries, SPLITS, HEAD_SIZE): sums of values, weighted relative to the share's
 //           highest score; not written where the share had no rows
@@ -15,14 +16,14 @@ layout(local_size_x_id = 0) in;
 layout(binding = 0) readonly buffer Parts { float parts[]; };
 INPUT(1, Ends, ends, SMALL);
 layout(binding = 2) writeonly buffer Y { float y[]; };
-layout(push_constant) uniform Arguments { uint n; };
+layout(push_constant) uniform Arguments { uint n; uint shares; };
 
 void main() {
     uint i = gl_GlobalInvocationID.x;
     if (i >= n) return;
     uint query = i / uint(HEAD_SIZE), element = i % uint(HEAD_SIZE);
     float peak = -1e30, total = 0.0, sum = 0.0;
-    for (uint k = 0u; k < uint(SPLITS); ++k) {
+    for (uint k = 0u; k < shares; ++k) {
         uint place = query * uint(SPLITS) + k;
         float weights = ends[2u * place + 1u];
         if (weights > 0.0) {
