@@ -69,21 +69,21 @@ _SINGLE = [
     Mutant(
         "a write does not mind reads",
         "hazards",
-        "        if write and self.reads:\n            found +=",
-        "        if False:\n            found +=",
+        "            near = self.near(region, write)\n",
+        "            near = self.near(region, False)\n",
         also=(
             Mutant(
                 "of a command",
                 "hazards",
-                "[*history.writes, *history.reads] if write and history.reads else history.writes",
-                "history.writes",
+                "        elif write and history.reads:\n",
+                "        elif False:\n",
             ),
         ),
     ),
     Mutant(
         "reads of several lanes count as one",
         "hazards",
-        "if not ((write or a.lane is lane) and region.covers(a.region))",
+        "if not ((not lane or a.lane is lane) and region.covers(a.region))",
         "if not region.covers(a.region)",
     ),
     Mutant(

@@ -25,7 +25,9 @@ Crossing out is what keeps the ledger short. A write is ordered after everything
 so whoever waits for the write waits for those too: accesses within its bytes can go. A later read
 of the same bytes on the same lane stands for the earlier one, because lanes complete in order. And
 accesses side by side that nobody could wait for apart (same lane, value and epoch) become one, so
-that row after row of an array costs the same.
+that row after row of an array costs the same. Where all that is not enough, because hundreds of
+parts of one array are in flight, accesses are sorted by their first bytes, and only those near the
+bytes in question are looked at.
 
 Nothing here knows of drivers, and nothing here waits.
 """
@@ -33,10 +35,12 @@ Nothing here knows of drivers, and nothing here waits.
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 _PRUNE_AT = 32
+_SORT_AT = 64
 ACCESS = "%s of bytes %d:%d by %s on %s"
 _numbers = itertools.count()
 
@@ -131,45 +135,121 @@ class Access:
         return (verb, self.region.lo, self.region.hi, self.what, self.lane.name)
 
 
+class Sorted(list[Access]):
+    """Many accesses, in the order of their first bytes."""
+
+    __slots__ = ("_firsts", "_longest", "full")
+
+    def __init__(self, accesses: list[Access]) -> None:
+        super().__init__(sorted(accesses, key=lambda access: access.region.lo))
+        self._firsts = [access.region.lo for access in self]
+        self._longest = max(access.region.hi - access.region.lo for access in self)
+        self.full = 2 * len(self)  # when to look again which of them still matter
+
+    def near(self, region: Region) -> list[Access]:
+        """All that may share a byte with the region, and perhaps some more."""
+        first = bisect_right(self._firsts, region.lo - self._longest)
+        return self[first : bisect_left(self._firsts, region.hi)]
+
+    def before(self, region: Region) -> Access | None:
+        """The last that does not begin behind it."""
+        at = bisect_right(self._firsts, region.lo)
+        return self[at - 1] if at else None
+
+    def add(self, access: Access) -> None:
+        lo, hi, *_ = access.region
+        at = bisect_right(self._firsts, lo)
+        self._firsts.insert(at, lo)
+        self.insert(at, access)
+        self._longest = max(self._longest, hi - lo)
+
+    def extend_to(self, access: Access, hi: int) -> None:
+        access.region = Region(access.region.lo, hi)
+        self._longest = max(self._longest, hi - access.region.lo)
+
+    def cross_out(self, access: Access) -> None:
+        at = bisect_left(self._firsts, access.region.lo)
+        while self[at] is not access:
+            at += 1
+        del self[at], self._firsts[at]
+
+
 class History:
     """The accesses to one piece of memory that may still matter."""
 
-    __slots__ = ("quiet", "reads", "writes")
+    __slots__ = ("many", "quiet", "reads", "writes")
 
     def __init__(self) -> None:
         self.quiet = False  # whether the host has no business in what the device writes here
         self.reads: list[Access] = []
         self.writes: list[Access] = []
+        self.many = False  # whether one of the two is, or was, `Sorted`
+
+    def near(self, region: Region, write: bool) -> list[Access]:
+        """Accesses among which are all that conflict with reading or writing `region`."""
+        found = _near(self.writes, region)
+        return [*found, *_near(self.reads, region)] if write and self.reads else found
 
     def collect(self, region: Region, write: bool, found: list[Access]) -> None:
         """Add to `found` every access that conflicts with reading or writing `region`."""
-        if self.writes:
-            found += [access for access in self.writes if region.overlaps(access.region)]
-        if write and self.reads:
-            found += [access for access in self.reads if region.overlaps(access.region)]
+        if self.writes or (write and self.reads):
+            near = self.near(region, write)
+            found += [access for access in near if region.overlaps(access.region)]
 
     def note(self, region: Region, write: bool, lane: Lane, value: int, what: str) -> None:
         """Write down an access that is ordered after everything `collect` found for it."""
-        if write:
-            if self.reads:
-                self.reads = [a for a in self.reads if not region.covers(a.region)]
-            entries = self.writes
-        else:
-            entries = self.reads
+        if write and self.reads:
+            _cross_out(self.reads, region, None)
+        entries = self.writes if write else self.reads
         if len(entries) >= _PRUNE_AT:
-            entries[:] = [a for a in entries if a.value > a.lane.complete]
+            entries = self._prune(write)
         if entries:
-            entries[:] = [
-                a for a in entries if not ((write or a.lane is lane) and region.covers(a.region))
-            ]
-            if entries and _continues(entries[-1], region, lane, value, what):
-                entries[-1].region = Region(entries[-1].region.lo, region.hi)
-                return
-        entries.append(Access(region, write, lane, value, what))
+            _cross_out(entries, region, None if write else lane)
+        if isinstance(entries, Sorted):
+            before = entries.before(region)
+            if before is not None and _continues(before, region, lane, value, what):
+                entries.extend_to(before, region.hi)
+            else:
+                entries.add(Access(region, write, lane, value, what))
+        elif entries and _continues(entries[-1], region, lane, value, what):
+            entries[-1].region = Region(entries[-1].region.lo, region.hi)
+        else:
+            entries.append(Access(region, write, lane, value, what))
+
+    def _prune(self, write: bool) -> list[Access]:
+        """The reads or writes without those that are complete; sorted if many are left."""
+        entries = self.writes if write else self.reads
+        if isinstance(entries, Sorted) and len(entries) < entries.full:
+            return entries  # as many as were looked at must come before it is worth another look
+        left = [access for access in entries if access.value > access.lane.complete]
+        if len(left) >= _SORT_AT:
+            left = Sorted(left)
+            self.many = True
+        if write:
+            self.writes = left
+        else:
+            self.reads = left
+        return left
 
     def pending(self) -> dict[Lane, int]:
         """The values after which nothing uses this memory any more."""
         return needs_of_host([*self.reads, *self.writes])
+
+
+def _near(entries: list[Access], region: Region) -> list[Access]:
+    return entries.near(region) if isinstance(entries, Sorted) else entries
+
+
+def _cross_out(entries: list[Access], region: Region, lane: Lane | None) -> None:
+    """Forget the accesses within a region; with a lane, only its own."""
+    if isinstance(entries, Sorted):
+        for access in entries.near(region):
+            if (lane is None or access.lane is lane) and region.covers(access.region):
+                entries.cross_out(access)
+    else:
+        entries[:] = [
+            a for a in entries if not ((not lane or a.lane is lane) and region.covers(a.region))
+        ]
 
 
 def _continues(last: Access, region: Region, lane: Lane, value: int, what: str) -> bool:
@@ -202,7 +282,7 @@ def note_all(uses: Iterable[Use], lane: Lane, value: int, what: str) -> None:
     """Write down a command's accesses."""
     epoch = lane.epoch
     for history, region, write in uses:
-        if write and (history.reads or len(history.writes) != 1):
+        if history.many or (write and (history.reads or len(history.writes) != 1)):
             history.note(region, write, lane, value, what)
             continue
         for known in history.writes if write else history.reads:
@@ -222,7 +302,12 @@ def needs_of_lane(lane: Lane, uses: Iterable[Use]) -> tuple[bool, dict[Lane, int
     waits: dict[Lane, int] = {}
     for history, region, write in uses:
         # `History.collect`, written out: this is on the way of every launch.
-        entries = [*history.writes, *history.reads] if write and history.reads else history.writes
+        if history.many:
+            entries = history.near(region, write)
+        elif write and history.reads:
+            entries = [*history.writes, *history.reads]
+        else:
+            entries = history.writes
         for access in entries:
             if access.region is not region and not region.overlaps(access.region):
                 continue
