@@ -40,7 +40,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 _PRUNE_AT = 32
-_SORT_AT = 64
+_SORT_AT = 32
 ACCESS = "%s of bytes %d:%d by %s on %s"
 _numbers = itertools.count()
 

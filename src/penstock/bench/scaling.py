@@ -7,6 +7,7 @@ round.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -38,7 +39,9 @@ def curves(device: ps.Device, ending: ExitStack) -> Iterator[list[Piece]]:
     yield _curve("arrays made and dropped", ARRAYS, _made(own))
     for title, make in (("recorded and encoded", _encoded), ("replayed", _replayed)):
         yield _curve(f"graph length, {title}", NODES, make(own))
-    yield _curve("pending accesses to one buffer", ENTRIES, _entries(own))
+    for title, order in (("in order", _in_order), ("in any order", _in_any_order)):
+        title = f"pending accesses to one buffer, {title}"
+        yield _curve(title, ENTRIES, _entries(own, order))
 
 
 def _curve(title: str, sizes: tuple[int, ...], make: Callable[[int], Seconds]) -> list[Piece]:
@@ -133,7 +136,15 @@ def _replayed(own: Tracked) -> Callable[[int], Seconds]:
     return make
 
 
-def _entries(own: Tracked) -> Callable[[int], Seconds]:
+def _in_order(count: int) -> list[int]:
+    return list(range(count))
+
+
+def _in_any_order(count: int) -> list[int]:
+    return random.Random(count).sample(range(count), count)
+
+
+def _entries(own: Tracked, order: Callable[[int], list[int]]) -> Callable[[int], Seconds]:
     """Launches on parts of one array, none of which is done when the next is issued."""
     kernel = own.device.kernel(SHADERS / "saxpy.comp")
     row = 64
@@ -145,7 +156,7 @@ def _entries(own: Tracked) -> Callable[[int], Seconds]:
             kernel(x=x, y=part, a=A, n=row, threads=row)
 
     def make(count: int) -> Seconds:
-        parts = [wide[number] for number in range(count)]
+        parts = [wide[number] for number in order(count)]
 
         def run() -> float:
             wide.fill(0)
