@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 enum { INVALID = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 100, NO_BINARY = 209, BAD_HANDLE = 400,
-       NOT_FOUND = 500, NOT_READY = 600, LAUNCH_FAILURE = 719 };
+       NOT_FOUND = 500, NOT_READY = 600, ALREADY_REGISTERED = 712, LAUNCH_FAILURE = 719 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
@@ -375,6 +375,7 @@ const char *hipGetErrorName(int error) {
     case OUT_OF_MEMORY: return "hipErrorOutOfMemory";
     case NO_DEVICE: return "hipErrorNoDevice";
     case NO_BINARY: return "hipErrorNoBinaryForGpu";
+    case ALREADY_REGISTERED: return "hipErrorHostMemoryAlreadyRegistered";
     case LAUNCH_FAILURE: return "hipErrorLaunchFailure";
     default: return "hipErrorUnknown";
     }
@@ -455,6 +456,9 @@ int hipHostMalloc(uintptr_t *out, size_t size, unsigned flags) {
 }
 int hipHostRegister(uintptr_t pointer, size_t size, unsigned flags) {
     CALL("hipHostRegister");
+    for (struct memory *each = memories; each; each = each->next)
+        if (!each->freed && each->lo < pointer + size && pointer < each->hi)
+            DONE(ALREADY_REGISTERED);
     add_memory(pointer, size, REGISTERED);
     DONE(0);
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import mmap
 import threading
 import time
 from typing import Any
@@ -309,6 +310,31 @@ def test_no_launch_before_its_counts_have_arrived(hip: StandIn, hip_device: ps.D
     assert hip.counts["hipModuleLaunchKernel"] == 0
     call.hipEventQuery = query
     assert x[0].item() == 1
+
+
+def test_arrays_may_share_pages(hip: StandIn) -> None:
+    """HIP registers a page once, whoever asks."""
+    words = np.frombuffer(mmap.mmap(-1, 3 * mmap.PAGESIZE), np.uint32)
+    words[:] = 1
+    page = mmap.PAGESIZE // 4
+    with ps.Device(driver="hip") as one, ps.Device(driver="hip") as two:
+        hip.forget()
+        first = one.adopt(words[: page + 256])
+        second = one.adopt(words[page + 512 : 3 * page])  # begins in the last page of the first
+        third = two.adopt(words[page + 256 : page + 320])
+        for array in (first, second, third):
+            slow_add(array, 4, spin=0)
+        first.close()
+        one.synchronize()
+        slow_add(second, 1, spin=0)
+        slow_add(third, 2, spin=0)
+        assert (second.numpy() == 6).all()
+        assert (third.numpy() == 7).all()
+        second.close()
+        third.close()
+    assert hip.counts["hipHostRegister"] == hip.counts["hipHostUnregister"] == 2
+    assert (words[: page + 256] == 5).all()
+    assert not hip.messages
 
 
 def test_held_work_goes_on_though_nobody_looks(hip_device: ps.Device) -> None:

@@ -3,10 +3,14 @@
 All of it is what HIP calls coherent, so no flush is ever needed. The GPU's own memory is not
 mapped; on a GPU that shares the host's memory there is no such thing as the GPU's own, and
 everything is pinned host memory that both use in place.
+
+HIP registers a page of the caller's only once in a process, but two arrays may share one. So what
+is registered is written down and counted, for all devices together (`Pages`).
 """
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 from penstock.driver.hip.api import ffi
@@ -18,10 +22,63 @@ if TYPE_CHECKING:
 _PORTABLE, _MAPPED, _COHERENT = 0x1, 0x2, 0x40000000
 
 
+class Pages:
+    """The caller's pages that are registered with HIP; each run of them once, for several users."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._runs: dict[int, tuple[int, int]] = {}  # by its start: its end, and how many use it
+
+    def take(self, driver: HipDriver, lo: int, hi: int) -> list[int]:
+        """Have these addresses registered; the starts of all runs that they lie in, in order."""
+        taken: list[int] = []
+        with self._lock:
+            known = sorted((start, end) for start, (end, _) in self._runs.items())
+            known = [(start, end) for start, end in known if start < hi and lo < end]
+            at = lo
+            try:
+                for start, end in [*known, (hi, hi)]:
+                    if at < start:
+                        self._register(driver, at, start)
+                        taken.append(at)
+                    if start < hi:
+                        self._runs[start] = (end, self._runs[start][1] + 1)
+                        taken.append(start)
+                    at = end
+            except BaseException:
+                self._give_back(driver, taken)
+                raise
+        return taken
+
+    def give_back(self, driver: HipDriver, taken: list[int]) -> None:
+        with self._lock:
+            self._give_back(driver, taken)
+
+    def _register(self, driver: HipDriver, lo: int, hi: int) -> None:
+        result = driver.call.hipHostRegister(lo, hi - lo, _PORTABLE | _MAPPED)
+        if result:
+            _refuse(driver, lo, result)
+        self._runs[lo] = (hi, 1)
+
+    def _give_back(self, driver: HipDriver, taken: list[int]) -> None:
+        for start in taken:
+            end, users = self._runs[start]
+            if users > 1:
+                self._runs[start] = (end, users - 1)
+            else:
+                del self._runs[start]
+                driver.call.hipHostUnregister(start)
+
+
+_pages = Pages()  # of the process
+
+
 class HipMemory:
     """Lives until `close`; nothing may be using it then. Its handle is the device's address."""
 
-    __slots__ = ("_driver", "address", "cached", "coherent", "handle", "imported", "nbytes")
+    __slots__ = (
+        "_driver", "_runs", "address", "cached", "coherent", "handle", "imported", "nbytes",
+    )  # fmt: skip
 
     def __init__(
         self, driver: HipDriver, nbytes: int, *, host: bool = False, imported: int | None = None
@@ -33,10 +90,9 @@ class HipMemory:
         self.imported = imported is not None
         out = ffi.new("handle *")
         call, check = driver.call, driver.hip.check
+        self._runs: list[int] = []
         if imported is not None:
-            result = call.hipHostRegister(imported, nbytes, _PORTABLE | _MAPPED)
-            if result:
-                _refuse(driver, imported, result)
+            self._runs = _pages.take(driver, imported, imported + nbytes)
         elif host:
             flags = _PORTABLE | _MAPPED | _COHERENT
             check(call.hipHostMalloc(out, nbytes, flags), "hipHostMalloc")
@@ -46,18 +102,30 @@ class HipMemory:
             self.handle = int(out[0])
             return
         try:
-            result = call.hipHostGetDevicePointer(out, self.address, 0)
-            check(result, "hipHostGetDevicePointer")
+            first = self.address or 0
+            self.handle = self._seen_by_device(first)
+            for start in self._runs[1:]:
+                if self._seen_by_device(start) - start != self.handle - first:
+                    raise CannotAdopt(
+                        f"to the GPU the pages from {start:#x} on do not follow those before them, "
+                        "which another array uses; use an array from dev.host_empty, or dev.array "
+                        "to copy"
+                    )
         except BaseException:
             self.close()
             raise
-        self.handle = int(out[0])
+
+    def _seen_by_device(self, address: int) -> int:
+        driver, out = self._driver, ffi.new("handle *")
+        result = driver.call.hipHostGetDevicePointer(out, address, 0)
+        driver.hip.check(result, "hipHostGetDevicePointer")
+        return int(out[0])
 
     def close(self) -> None:
         """What the library says is not heard: the memory is gone, or the device is."""
         call = self._driver.call
         if self.imported:
-            call.hipHostUnregister(self.address)
+            _pages.give_back(self._driver, self._runs)
         elif self.address is not None:
             call.hipHostFree(self.address)
         else:
