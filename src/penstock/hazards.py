@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 _PRUNE_AT = 32
@@ -135,43 +135,49 @@ class Access:
         return (verb, self.region.lo, self.region.hi, self.what, self.lane.name)
 
 
-class Sorted(list[Access]):
-    """Many accesses, in the order of their first bytes."""
+class Sorted:
+    """Many accesses, in the order of their first bytes; but for a few that are long."""
 
-    __slots__ = ("_firsts", "_longest", "full")
+    __slots__ = ("_firsts", "_long", "_reach", "_short", "full")
 
     def __init__(self, accesses: list[Access]) -> None:
-        super().__init__(sorted(accesses, key=lambda access: access.region.lo))
-        self._firsts = [access.region.lo for access in self]
-        self._longest = max(access.region.hi - access.region.lo for access in self)
-        self.full = 2 * len(self)  # when to look again which of them still matter
+        lengths = sorted(access.region.hi - access.region.lo for access in accesses)
+        self._reach = 2 * lengths[len(lengths) // 2]  # what is longer is long
+        self._firsts: list[int] = []
+        self._short: list[Access] = []
+        self._long: list[Access] = []
+        for access in accesses:
+            self.add(access)
+        self.full = 2 * len(accesses)  # when to look again which of them still matter
+
+    def __len__(self) -> int:
+        return len(self._short) + len(self._long)
+
+    def __iter__(self) -> Iterator[Access]:
+        yield from self._short
+        yield from self._long
 
     def near(self, region: Region) -> list[Access]:
         """All that may share a byte with the region, and perhaps some more."""
-        first = bisect_right(self._firsts, region.lo - self._longest)
-        return self[first : bisect_left(self._firsts, region.hi)]
-
-    def before(self, region: Region) -> Access | None:
-        """The last that does not begin behind it."""
-        at = bisect_right(self._firsts, region.lo)
-        return self[at - 1] if at else None
+        first = bisect_right(self._firsts, region.lo - self._reach)
+        return [*self._short[first : bisect_left(self._firsts, region.hi)], *self._long]
 
     def add(self, access: Access) -> None:
         lo, hi, *_ = access.region
-        at = bisect_right(self._firsts, lo)
-        self._firsts.insert(at, lo)
-        self.insert(at, access)
-        self._longest = max(self._longest, hi - lo)
-
-    def extend_to(self, access: Access, hi: int) -> None:
-        access.region = Region(access.region.lo, hi)
-        self._longest = max(self._longest, hi - access.region.lo)
+        if hi - lo > self._reach:
+            self._long.append(access)
+        else:
+            at = bisect_right(self._firsts, lo)
+            self._firsts.insert(at, lo)
+            self._short.insert(at, access)
 
     def cross_out(self, access: Access) -> None:
-        at = bisect_left(self._firsts, access.region.lo)
-        while self[at] is not access:
-            at += 1
-        del self[at], self._firsts[at]
+        lo, hi, *_ = access.region
+        if hi - lo > self._reach:
+            self._long.remove(access)
+        else:
+            at = self._short.index(access, bisect_left(self._firsts, lo))
+            del self._short[at], self._firsts[at]
 
 
 class History:
@@ -181,8 +187,8 @@ class History:
 
     def __init__(self) -> None:
         self.quiet = False  # whether the host has no business in what the device writes here
-        self.reads: list[Access] = []
-        self.writes: list[Access] = []
+        self.reads: list[Access] | Sorted = []
+        self.writes: list[Access] | Sorted = []
         self.many = False  # whether one of the two is, or was, `Sorted`
 
     def near(self, region: Region, write: bool) -> list[Access]:
@@ -206,24 +212,21 @@ class History:
         if entries:
             _cross_out(entries, region, None if write else lane)
         if isinstance(entries, Sorted):
-            before = entries.before(region)
-            if before is not None and _continues(before, region, lane, value, what):
-                entries.extend_to(before, region.hi)
-            else:
-                entries.add(Access(region, write, lane, value, what))
+            entries.add(Access(region, write, lane, value, what))
         elif entries and _continues(entries[-1], region, lane, value, what):
             entries[-1].region = Region(entries[-1].region.lo, region.hi)
         else:
             entries.append(Access(region, write, lane, value, what))
 
-    def _prune(self, write: bool) -> list[Access]:
+    def _prune(self, write: bool) -> list[Access] | Sorted:
         """The reads or writes without those that are complete; sorted if many are left."""
         entries = self.writes if write else self.reads
         if isinstance(entries, Sorted) and len(entries) < entries.full:
             return entries  # as many as were looked at must come before it is worth another look
-        left = [access for access in entries if access.value > access.lane.complete]
-        if len(left) >= _SORT_AT:
-            left = Sorted(left)
+        pending = [access for access in entries if access.value > access.lane.complete]
+        left: list[Access] | Sorted = pending
+        if len(pending) >= _SORT_AT:
+            left = Sorted(pending)
             self.many = True
         if write:
             self.writes = left
@@ -236,11 +239,11 @@ class History:
         return needs_of_host([*self.reads, *self.writes])
 
 
-def _near(entries: list[Access], region: Region) -> list[Access]:
+def _near(entries: list[Access] | Sorted, region: Region) -> list[Access]:
     return entries.near(region) if isinstance(entries, Sorted) else entries
 
 
-def _cross_out(entries: list[Access], region: Region, lane: Lane | None) -> None:
+def _cross_out(entries: list[Access] | Sorted, region: Region, lane: Lane | None) -> None:
     """Forget the accesses within a region; with a lane, only its own."""
     if isinstance(entries, Sorted):
         for access in entries.near(region):
@@ -303,7 +306,7 @@ def needs_of_lane(lane: Lane, uses: Iterable[Use]) -> tuple[bool, dict[Lane, int
     for history, region, write in uses:
         # `History.collect`, written out: this is on the way of every launch.
         if history.many:
-            entries = history.near(region, write)
+            entries: Iterable[Access] = history.near(region, write)
         elif write and history.reads:
             entries = [*history.writes, *history.reads]
         else:
