@@ -190,6 +190,27 @@ def test_what_waits_for_a_value_that_is_reached_is_not_held(streams: Streams) ->
     assert streams.reached(0, 2)
 
 
+def test_a_signal_in_the_middle_of_handing_over_is_not_lost(streams: Streams) -> None:
+    """As a finaliser's may be, in the thread that is at it."""
+    other, driver = streams.driver.timeline(), streams.driver
+    streams.submit(0, 1, (other, 1))
+    streams.submit(1, 1, (streams.host, 1))
+    submit, queue = driver.call.vkQueueSubmit, streams.queues[1]
+
+    def signal_first(*arguments: Any) -> Any:
+        driver.call.vkQueueSubmit = submit
+        driver.signal(other, 1)  # what waits for this was looked at before
+        return api.load()[1].VK_ERROR_OUT_OF_DEVICE_MEMORY
+
+    driver.call.vkQueueSubmit = signal_first
+    driver.signal(streams.host, 1)
+    assert not queue.held
+    assert not driver.backlog.queues
+    assert streams.reached(0, 1)
+    assert streams.reached(1, 1)
+    other.close()
+
+
 def test_what_was_held_and_does_not_fit_is_tried_again(streams: Streams) -> None:
     streams.submit(0, 1, (streams.host, 1))
     streams.fails = True

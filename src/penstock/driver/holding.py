@@ -73,7 +73,8 @@ class Backlog:
                 self._again, self._at_it, self._stuck = False, True, None
                 try:
                     for queue in list(self.queues):
-                        self._again |= self._hand_over_first(queue)
+                        if self._hand_over_first(queue):
+                            self._again = True
                 finally:
                     self._at_it = False
 
