@@ -40,7 +40,7 @@ class HoldingQueue(Protocol):
         ...
 
 
-def on_their_way(waits: Waits) -> bool:
+def on_their_way(waits: Sequence[tuple[Timeline, int]]) -> bool:
     """Whether the host has reached these values, or a queue has been told to."""
     return all(timeline.issued >= value for timeline, value in waits)
 
