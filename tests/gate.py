@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -48,8 +49,10 @@ def _hold(stream: ps.Stream) -> Callable[[], None]:
         value = host.start()
         stream.wait_for_lanes({host.lane: value})
 
+    once = threading.Lock()  # threads that copy in the background wait, too
+
     def let_go() -> None:
-        if host.lane.complete < value:
+        if once.acquire(blocking=False):
             scheduler.host_copy_made(host, value)
 
     return let_go
