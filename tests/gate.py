@@ -29,9 +29,9 @@ def held_until_waited(stream: ps.Stream) -> Iterator[None]:
     scheduler: Any = stream.scheduler
     await_points = scheduler.await_points
 
-    def let_go_and_wait(*points: Any) -> bool:
+    def let_go_and_wait(*points: Any, **options: Any) -> bool:
         let_go()
-        return bool(await_points(*points))
+        return bool(await_points(*points, **options))
 
     scheduler.await_points = let_go_and_wait
     try:

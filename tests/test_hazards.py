@@ -102,6 +102,11 @@ class Owner:
     """Stands in for a stream: knows whether its lane has something recorded."""
 
     has_recorded = False
+    lane: Lane
+
+    @property
+    def recorded(self) -> int:
+        return self.lane.submitted + self.has_recorded
 
 
 Points = dict[int, int]  # by lane, the value up to which everything is complete
@@ -116,6 +121,8 @@ class Model:
             Lane(str(number), owner, is_host=number == HOST_LANE)
             for number, owner in enumerate(self.owners)
         ]
+        for owner, lane in zip(self.owners, self.lanes, strict=True):
+            owner.lane = lane
         self.numbers = {lane: number for number, lane in enumerate(self.lanes)}
         self.histories = [History(), History()]
         self.entries: list[Entry] = []

@@ -344,7 +344,7 @@ def test_a_finaliser_in_the_middle_of_a_command_is_refused(
         ):
             try:
                 use()
-            except ps.NotWhileRecording as error:
+            except ps.Reentered as error:
                 refused.append(error)
 
     def dispatch(self: Any, *given: Any) -> None:

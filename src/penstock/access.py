@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from penstock.errors import InvalidValue, NotWhileRecording, ViewHeld
 from penstock.hazards import Access, Lane, Region, needs_of_host
 from penstock.layout import Layout, row_offsets
 from penstock.memory import Backing
+from penstock.scheduler import Guest
 
 if TYPE_CHECKING:
     from penstock.array import Array
@@ -77,33 +79,73 @@ def host_copy(
     array: Array, backing: Backing, target: Host, source: Host, *, write: bool, path: str, why: str
 ) -> Callable[[], None]:
     """Copy at once if that is quick; else take a host lane. Call the outcome without the lock."""
-    scheduler, region = array.buffer.scheduler, array.region
-
-    def copy() -> None:
-        if not write:
-            invalidate(scheduler, backing, array.layout)
-        start = time.perf_counter() if tracing.active else 0.0
-        np.copyto(target, source)
-        if tracing.active:
-            emit_copy(array, path, why, start)
-        if write:
-            flush(scheduler, backing, array.layout)
-
-    if array.nbytes <= scheduler.sizes.under_lock:
+    copy = partial(copy_now, array, backing, target, source, write=write, path=path, why=why)
+    if array.nbytes <= array.buffer.scheduler.sizes.under_lock:
         copy()
         return _nothing
-    host = scheduler.take_host_lane()
-    value = host.start()
-    verb = "write" if write else "read"
-    backing.history.note(region, write, host.lane, value, f"a host {verb}")
+    return HostCopy(array, backing, copy, write=write)
 
-    def copy_and_tell() -> None:
+
+def copy_now(
+    array: Array, backing: Backing, target: Host, source: Host, *, write: bool, path: str, why: str
+) -> None:
+    """Copy between the array's bytes in `backing` and memory of the host's."""
+    scheduler = array.buffer.scheduler
+    if not write:
+        invalidate(scheduler, backing, array.layout)
+    start = time.perf_counter() if tracing.active else 0.0
+    np.copyto(target, source)
+    if tracing.active:
+        emit_copy(array, path, why, start)
+    if write:
+        flush(scheduler, backing, array.layout)
+
+
+class HostCopy:
+    """A large copy by the calling thread, on a host lane of its own; begun under the lock.
+
+    Call it without the lock. If it is dropped instead, because an exception came first, nothing is
+    copied, and whatever waits for it goes on.
+    """
+
+    __slots__ = ("_copy", "_host", "_scheduler", "_told", "_value")
+
+    def __init__(
+        self, array: Array, backing: Backing, copy: Callable[[], None], *, write: bool
+    ) -> None:
+        self._told = True
+        self._copy = copy
+        self._scheduler = array.buffer.scheduler
+        self._host = self._scheduler.take_host_lane()
+        self._value = self._host.lane.submitted + 1
+        self._told = False
+        self._host.start()
+        what = f"a host {'write' if write else 'read'}"
+        backing.history.note(array.region, write, self._host.lane, self._value, what)
+
+    def __call__(self) -> None:
         try:
-            copy()
+            self._copy()
         finally:
-            scheduler.host_copy_made(host, value)
+            self._scheduler.copies_made.append((self._host, self._value))
+            self._told = True
+            self._scheduler.tell_of_copies()
 
-    return copy_and_tell
+    def __del__(self) -> None:
+        if not self._told:
+            self._scheduler.copies_made.append((self._host, self._value))
+
+
+def touch(scheduler: Scheduler, access: Callable[[], None]) -> None:
+    """Have the host read or write device memory without the lock; it is not freed meanwhile."""
+    guest = Guest()
+    try:
+        scheduler.guests.add(guest)
+        scheduler.check_over()
+        access()
+    finally:
+        scheduler.guests.discard(guest)
+        scheduler.guest_left()
 
 
 def _nothing() -> None:

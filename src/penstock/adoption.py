@@ -20,7 +20,7 @@ from penstock.array import Array
 from penstock.buffer import Buffer
 from penstock.dtypes import Dtype, as_dtype
 from penstock.errors import ArgumentError, CannotAdopt, CannotRead, InvalidValue
-from penstock.hazards import Region
+from penstock.hazards import Lane, Region
 from penstock.layout import Layout
 from penstock.memory import Backing, adopted_backing
 from penstock.view import HostView
@@ -39,26 +39,40 @@ def adopt(device: Device, source: Host, name: str) -> Array:
     dtype = as_dtype(source.dtype)
     if not source.size:
         return device.empty(source.shape, dtype, name=name)
+    scheduler = device.scheduler
+    while True:
+        with scheduler.lock:
+            scheduler.check()
+            scheduler.drain()
+            adopted = _adopt(device, source, dtype, name)
+        if isinstance(adopted, Array):
+            return adopted
+        reason = "memory that was adopted before is adopted again in another shape"
+        scheduler.wait_for(adopted, None, reason)
+
+
+def _adopt(device: Device, source: Host, dtype: Dtype, name: str) -> Array | dict[Lane, int]:
+    """The array over the caller's memory, or what to wait for before it can be made."""
+    scheduler = device.scheduler
     span = _span(source)
     address = source.__array_interface__["data"][0]
-    scheduler = device.scheduler
-    with scheduler.lock:
-        scheduler.check()
-        scheduler.drain()
-        backing, offset = _backing(device, source, address, address + span)
-        buffer = Buffer(
-            scheduler,
-            backing,
-            backing.nbytes,
-            name or scheduler.new_name(),
-            pinned=True,
-            writable=bool(source.flags.writeable),
-        )
-        if tracing.active:
-            tracing.emit(
-                "adopt", "the caller's memory is used in place", buffer=buffer.name,
-                lo=offset, hi=offset + span, path="adopt",
-            )  # fmt: skip
+    found = _backing(device, source, address, address + span)
+    if isinstance(found, dict):
+        return found
+    backing, offset = found
+    buffer = Buffer(
+        scheduler,
+        backing,
+        backing.nbytes,
+        name or scheduler.new_name(),
+        pinned=True,
+        writable=bool(source.flags.writeable),
+    )
+    if tracing.active:
+        tracing.emit(
+            "adopt", "the caller's memory is used in place", buffer=buffer.name,
+            lo=offset, hi=offset + span, path="adopt",
+        )  # fmt: skip
     return Array(buffer, Layout(offset, source.shape, source.strides, dtype.itemsize), dtype)
 
 
@@ -73,7 +87,9 @@ def in_place(device: Device, source: Host, alignment: int) -> Array | None:
         for start, end, backing in scheduler.host_memory.overlapping(lo, hi):
             aligned = (backing.offset + lo - start) % alignment == 0
             if start <= lo and hi <= end and aligned:
-                return adopt(device, source, "")
+                adopted = _adopt(device, source, as_dtype(source.dtype), "")
+                assert isinstance(adopted, Array)  # it is part of what is adopted already
+                return adopted
     return None
 
 
@@ -162,8 +178,13 @@ def _span(source: Host) -> int:
     return span
 
 
-def _backing(device: Device, source: Host, lo: int, hi: int) -> tuple[Backing, int]:
-    """The backing that is this memory, known or new, and where in it the memory starts."""
+def _backing(
+    device: Device, source: Host, lo: int, hi: int
+) -> tuple[Backing, int] | dict[Lane, int]:
+    """The backing that is this memory, known or new, and where in it the memory starts.
+
+    Or, if it was adopted before in another shape, the points at which the device lets go of it.
+    """
     scheduler = device.scheduler
     for start, end, backing in scheduler.host_memory.overlapping(lo, hi):
         if start <= lo and hi <= end:
@@ -174,9 +195,8 @@ def _backing(device: Device, source: Host, lo: int, hi: int) -> tuple[Backing, i
                 "part of this memory is already adopted as an array that does not contain all of "
                 "it; adopt the enclosing array first, and slice that"
             )
-        reason = "memory that was adopted before is adopted again in another shape"
-        scheduler.wait_for(backing.history.pending(), None, reason)
-    scheduler.drain()
+        if pending := backing.history.pending():
+            return pending
     _check_alignment(scheduler, lo)
     page: Any = device.info.limits["import_alignment"]
     page = max(page, mmap.PAGESIZE)

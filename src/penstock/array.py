@@ -324,7 +324,7 @@ class Array(Closing):
             self.buffer.check()
             history = self.appended
             if history.counter is not None:
-                history.counter.fill(0, stream)
+                transfer.fill_locked(history.counter, 0, stream)
             history.reset()
 
     @property

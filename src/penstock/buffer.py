@@ -57,6 +57,7 @@ class Buffer:
         self.guarded = not writable  # whether a write by the device needs a closer look
         self.graphs = 0  # encoded graphs that know its backing's address
         self._old: list[Backing] = []
+        backing.owned = True
 
     @property
     def device(self) -> Device:
@@ -65,9 +66,13 @@ class Buffer:
     def close(self) -> None:
         """Give the bytes back once work in flight is done with them."""
         with self.scheduler.lock:
-            if not self.closed:
-                self.closed = True
-                self.scheduler.retire(self.backing)
+            self.give_back()
+
+    def give_back(self) -> None:
+        """`close`, under the device's lock."""
+        if not self.closed:
+            self.closed = True
+            self.scheduler.retire(self.backing)
 
     def __del__(self) -> None:
         # May run in any thread, in the middle of anything: only leave a message.
@@ -89,10 +94,11 @@ class Buffer:
     def rename(self, reason: str, fresh: Backing | None = None) -> None:
         """Switch to a fresh backing: the given one, or one of undefined content."""
         old = self.backing
-        self.backing = fresh or self.new_backing()
-        new_page = self.backing.history
-        if isinstance(new_page, AppendHistory) and isinstance(old.history, AppendHistory):
-            new_page.follow(old.history)
+        fresh = fresh or self.new_backing()
+        if isinstance(fresh.history, AppendHistory) and isinstance(old.history, AppendHistory):
+            fresh.history.follow(old.history)
+        old.owned, fresh.owned = False, True
+        self.backing = fresh
         self._old.append(old)
         self.scheduler.retire(old)
         if tracing.active:

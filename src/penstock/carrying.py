@@ -12,13 +12,22 @@ launch in flight uses it, and empties it when the launch is done.
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock import adoption, tracing, transfer
-from penstock.access import emit_copy, flush, host_array, invalidate, is_mapped, is_readable
+from penstock.access import (
+    emit_copy,
+    flush,
+    host_array,
+    invalidate,
+    is_mapped,
+    is_readable,
+    touch,
+)
 from penstock.arguments import Slot, same_bytes
 from penstock.array import Array
 from penstock.dtypes import as_dtype
@@ -74,12 +83,7 @@ def bring_in(
     if not is_mapped(array.buffer):
         array.write(host, stream)
         return array
-    backing = array.buffer.backing
-    start = time.perf_counter()
-    np.copyto(host_array(array, backing), host)
-    flush(device.scheduler, backing, array.layout)
-    if tracing.active:
-        emit_copy(array, "direct", "a NumPy argument", start)
+    touch(device.scheduler, partial(_fill, array, host))
     return array
 
 
@@ -102,7 +106,7 @@ def bring_back(carried: list[Carried], stream: Stream, value: int) -> None:
             if number in arriving:
                 np.copyto(each.host, arriving[number].result())
             else:
-                _empty(each)
+                touch(scheduler, partial(_empty, each))
     with scheduler.lock:
         for each in carried:
             if not each.in_place:
@@ -146,6 +150,15 @@ def _temporary(
 def _kept(nbytes: int) -> int:
     """How many temporaries of this size a slot keeps, and may have in flight."""
     return max(_FEW, min(_ROOM // max(1, nbytes), _MANY))
+
+
+def _fill(array: Array, host: Host) -> None:
+    backing = array.buffer.backing
+    start = time.perf_counter()
+    np.copyto(host_array(array, backing), host)
+    flush(array.buffer.scheduler, backing, array.layout)
+    if tracing.active:
+        emit_copy(array, "direct", "a NumPy argument", start)
 
 
 def _empty(each: Carried) -> None:

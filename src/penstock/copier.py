@@ -88,7 +88,8 @@ class Copier(HostLane):
         if scheduler is None:
             return
         try:
-            scheduler.await_points(after)
+            if not self._driver.inline:  # which calls `_step` once they are reached
+                scheduler.await_points(after, closing=True)
             start = time.perf_counter() if tracing.active else 0.0
             copy()
             if start and tracing.active:

@@ -11,12 +11,12 @@ host still reads every complete row without waiting for the one in flight.
 from __future__ import annotations
 
 from pathlib import Path
-from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock import transfer
 from penstock.access import recording
 from penstock.array import Array
 from penstock.errors import ArgumentError, InvalidValue, RoleViolation
@@ -50,9 +50,22 @@ class Growth(NamedTuple):
         array.buffer.check_write(region, "a graph")
         return (array.buffer.backing.history, region, True)
 
+    def settle(self, stream: Stream) -> None:
+        """Set the counter right, if an exception came in the middle of the last replay."""
+        history = self.array.appended
+        if history.uncertain:
+            transfer.fill_locked(history.counter, history.told, stream)
+            history.uncertain = False
+
+    def begun(self) -> None:
+        """A replay is about to be recorded: until it is, the counter may or may not move on."""
+        self.array.appended.uncertain = True
+
     def grown(self) -> None:
         """A replay is on its way."""
-        self.array.appended.told += self.rows
+        history = self.array.appended
+        history.told += self.rows
+        history.uncertain = False
 
 
 class Counting:
@@ -69,13 +82,9 @@ class Counting:
             history = array.appended
             if history.counter is None:
                 # Asked for while a graph is recorded, it is still made now, and once.
-                graph = scheduler.recordings.pop(get_ident(), None)
-                try:
-                    name = f"counter of {array.name}"
-                    history.counter = self._device.full(1, history.told, np.uint32, name=name)
-                finally:
-                    if graph is not None:
-                        scheduler.recordings[get_ident()] = graph
+                made = self._device.new_array(1, np.uint32, f"counter of {array.name}")
+                transfer.fill_locked(made, history.told, None)
+                history.counter = made
             counter: Array = history.counter
         return counter
 
@@ -96,7 +105,7 @@ class Counting:
                     f"advance({rows}) of array {array.name!r}: {array.length} are written, not "
                     f"{stop}; append them first"
                 )
-            counter.fill(stop, stream)
+            transfer.fill_locked(counter, stop, stream)
             history.told = stop
 
     def _make(self) -> Kernel:

@@ -204,19 +204,27 @@ class Device(Closing):
         With `at_work`, scratch may be memory that the device is still at work on. Not so for what
         the host is about to write: that would need other memory again.
         """
+        as_role(role)
+        with self.scheduler.lock:
+            self.scheduler.check()
+            return self.new_array(shape, dtype, name, role, at_work=at_work)
+
+    def new_array(
+        self, shape: Shape, dtype: npt.DTypeLike, name: str, role: Role = "generic", *,
+        at_work: bool = False,
+    ) -> Array:  # fmt: skip
+        """`_new`, under the device's lock."""
         dims, kind = as_shape(shape), as_dtype(dtype)
         nbytes = kind.itemsize * math.prod(dims)
         layout = Layout(0, dims, contiguous_strides(dims, kind.itemsize), kind.itemsize)
         scheduler = self.scheduler
-        with scheduler.lock:
-            scheduler.check()
-            scheduler.drain()
-            pool = scheduler.host_pool if as_role(role) == "output" else scheduler.pool
-            if at_work and role == "scratch":
-                backing = pool.allocate_scratch(nbytes)
-            else:
-                backing = pool.allocate(nbytes)
-            buffer = Buffer(scheduler, backing, nbytes, name or scheduler.new_name())
+        scheduler.drain()
+        pool = scheduler.host_pool if role == "output" else scheduler.pool
+        if at_work and role == "scratch":
+            backing = pool.allocate_scratch(nbytes)
+        else:
+            backing = pool.allocate(nbytes)
+        buffer = Buffer(scheduler, backing, nbytes, name or scheduler.new_name())
         return Array(buffer, layout, kind)
 
     def adopt(self, source: npt.NDArray[Any], *, name: str = "") -> Array:

@@ -55,7 +55,9 @@ class LaunchNode(NamedTuple):
     def encode(self, encoder: Encoder) -> None:
         kernel = self.kernel
         given = {name: encoder.value(value) for name, value in self.given.items()}
-        launch = kernel.prepare(given, encoder.value(self.threads), encoder.value(self.groups))
+        block = kernel.pack_scalars(given)  # of numbers: nothing that the caller could run code in
+        threads, groups = encoder.value(self.threads), encoder.value(self.groups)
+        launch = kernel.prepare(given, block, threads, groups)
         kernel.check_writes(launch.arrays, encoder.growing)
         uses: list[BufferUse] = [
             (buffer, array.region if slot.writes else buffer.read_region(array.region), slot.writes)
@@ -297,7 +299,7 @@ class Variant:
 
     def room(self, like: Array) -> Array:
         """An array of the same shape that stays as long as the variant does."""
-        made = self._scheduler.device.empty(like.shape, like.dtype, name="between")
+        made = self._scheduler.device.new_array(like.shape, like.dtype, "between")
         self._blocks.append(made.buffer)
         return made
 

@@ -25,6 +25,7 @@ __all__ = [
     "NotWhileRecording",
     "OutOfMemory",
     "ReadOnly",
+    "Reentered",
     "RoleViolation",
     "ShapeMismatch",
     "Timeout",
@@ -124,3 +125,7 @@ class ForkedDevice(Error, RuntimeError):
 
 class NotWhileRecording(Error, RuntimeError):
     """Something that cannot be recorded into a graph, or not in this way."""
+
+
+class Reentered(Error, RuntimeError):
+    """Use of a device by code that runs in the middle of another call: a handler or finaliser."""

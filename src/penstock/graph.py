@@ -111,19 +111,20 @@ class Graph(Closing):
     def recording(self) -> Iterator[Graph]:
         scheduler = self._scheduler
         self._thread = threading.get_ident()
-        with scheduler.lock:
-            scheduler.check()
-            if self._thread in scheduler.recordings:
-                raise NotWhileRecording(
-                    "this thread is recording another graph; record one at a time"
-                )
-            scheduler.recordings[self._thread] = self
         try:
+            with scheduler.lock:
+                scheduler.check()
+                if self._thread in scheduler.recordings:
+                    raise NotWhileRecording(
+                        "this thread is recording another graph; record one at a time"
+                    )
+                scheduler.recordings[self._thread] = self
             yield self
             self._check_appends()
             self._recorded = True
         finally:
-            del scheduler.recordings[self._thread]
+            if scheduler.recordings.get(self._thread) is self:
+                del scheduler.recordings[self._thread]
 
     def __getitem__(self, name: str) -> Scalar:
         """The parameter that is a number, to call a kernel with while recording."""
@@ -145,9 +146,10 @@ class Graph(Closing):
                 )
         given = {name: _frozen(value) for name, value in given.items()}
         threads, groups = _frozen(threads), _frozen(groups)
+        now = {name: self._now(value) for name, value in given.items()}
+        block = kernel.pack_scalars(now)
         with self._scheduler.lock:
-            now = {name: self._now(value) for name, value in given.items()}
-            launch = kernel.prepare(now, self._now(threads), self._now(groups))
+            launch = kernel.prepare(now, block, self._now(threads), self._now(groups))
             # Whether the graph lets them grow, it may say later.
             appended = {array.buffer for array in launch.arrays if array.role == "append"}
             kernel.check_writes(launch.arrays, appended)
@@ -209,9 +211,13 @@ class Graph(Closing):
         Never waits. Its result is that of the kernel that has one, or a tuple if several do.
         """
         scheduler = self._scheduler
+        scheduler.admit(stream)
+        changed = {name: _frozen(value) for name, value in changed.items()}
         with scheduler.lock:
             on = self._check(stream)
             variant = self._variant(self._values(changed))
+            for growth in self._growths.values():
+                growth.settle(on)
             for buffer, region, write in variant.touched:
                 if buffer.closed or buffer.sealed or buffer.backing.views:
                     buffer.check()
@@ -222,20 +228,22 @@ class Graph(Closing):
             if self._growths:
                 uses = [*uses, *(self._room_for(growth, on) for growth in self._growths.values())]
             results = variant.new_results()
-            with on.command(uses) as commands:
-                commands.execute(variant.commands)
+            commands = on.begin(uses, "a graph")
+            variant.replayed(on.lane, on.recorded)
+            for result in results:
+                result.launched(on.lane, on.recorded)
+            for growth in self._growths.values():
+                growth.begun()
+            commands.execute(variant.commands)
             if tracing.active:
                 counts = (len(self._nodes), variant.barriers)
                 why = ("%d commands with %d barriers between them", *counts)
                 tracing.emit("replay", why, at=on.here())
             if results:
                 on.expect_result()
-            value = on.note(uses, "a graph")
             for growth in self._growths.values():
                 growth.grown()
-            variant.replayed(on.lane, value)
-        for result in results:
-            result.launched(on.lane, value)
+            value = on.end()
         if len(results) == 1:
             return results[0]
         points = {on.lane: value}
@@ -399,7 +407,15 @@ def _key(name: str, value: Any) -> tuple[Any, ...]:
 
 
 def _frozen(value: Any) -> Any:
-    """The value as it is now, if it is one that the caller could change."""
+    """The value as it is now, if it is one that the caller could change, or that has to be asked.
+
+    May wait, for a result, and may run code of the caller's, so without the lock.
+    """
+    if isinstance(value, Array | Scalar | int | float | complex | np.generic | None):
+        return value
     if isinstance(value, np.ndarray):
         return value.copy()
-    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return tuple(map(_frozen, value))
+    data = as_array(value, None)
+    return value if data.dtype.kind == "O" else data[()]

@@ -35,7 +35,7 @@ Nothing here knows of drivers, and nothing here waits.
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -86,7 +86,8 @@ class Lane:
     """A line of work that completes in order. `owner` is whoever submits and signals it."""
 
     __slots__ = (
-        "complete", "epoch", "is_host", "name", "number", "owner", "place", "seen", "submitted",
+        "__weakref__", "appended", "complete", "epoch", "is_host", "name", "number", "owner",
+        "place", "seen", "submitted",
     )  # fmt: skip
 
     def __init__(self, name: str, owner: Any, *, is_host: bool = False, device: str = "") -> None:
@@ -101,11 +102,14 @@ class Lane:
         #: What this lane already waits for, by the other's number: later work here need not
         #: wait again. (By number, so that lanes do not keep each other alive.)
         self.seen: dict[int, int] = {}
+        #: What the command being recorded appends: bytes that count as written once it is recorded.
+        self.appended: list[tuple[Any, Region]] = []
 
     @property
     def recorded(self) -> int:
         """The value that everything recorded so far will have reached."""
-        return self.submitted + 1 if self.owner.has_recorded else self.submitted
+        recorded: int = self.owner.recorded
+        return recorded
 
 
 class Access:
@@ -138,13 +142,12 @@ class Access:
 class Sorted:
     """Many accesses, in the order of their first bytes; but for a few that are long."""
 
-    __slots__ = ("_firsts", "_long", "_reach", "_short", "full")
+    __slots__ = ("_long", "_reach", "_short", "full")
 
     def __init__(self, accesses: list[Access]) -> None:
         lengths = sorted(access.region.hi - access.region.lo for access in accesses)
         self._reach = 2 * lengths[len(lengths) // 2]  # what is longer is long
-        self._firsts: list[int] = []
-        self._short: list[Access] = []
+        self._short: list[tuple[int, int, Access]] = []  # by first byte, and then by age
         self._long: list[Access] = []
         for access in accesses:
             self.add(access)
@@ -154,30 +157,31 @@ class Sorted:
         return len(self._short) + len(self._long)
 
     def __iter__(self) -> Iterator[Access]:
-        yield from self._short
+        yield from (access for _, _, access in self._short)
         yield from self._long
 
     def near(self, region: Region) -> list[Access]:
         """All that may share a byte with the region, and perhaps some more."""
-        first = bisect_right(self._firsts, region.lo - self._reach)
-        return [*self._short[first : bisect_left(self._firsts, region.hi)], *self._long]
+        first = bisect_left(self._short, (region.lo - self._reach + 1,))
+        last = bisect_left(self._short, (region.hi,))
+        return [*(access for _, _, access in self._short[first:last]), *self._long]
 
     def add(self, access: Access) -> None:
         lo, hi, *_ = access.region
         if hi - lo > self._reach:
             self._long.append(access)
         else:
-            at = bisect_right(self._firsts, lo)
-            self._firsts.insert(at, lo)
-            self._short.insert(at, access)
+            insort(self._short, (lo, next(_numbers), access))
 
     def cross_out(self, access: Access) -> None:
         lo, hi, *_ = access.region
         if hi - lo > self._reach:
             self._long.remove(access)
         else:
-            at = self._short.index(access, bisect_left(self._firsts, lo))
-            del self._short[at], self._firsts[at]
+            at = bisect_left(self._short, (lo,))
+            while self._short[at][2] is not access:
+                at += 1
+            del self._short[at]
 
 
 class History:
@@ -203,20 +207,26 @@ class History:
             found += [access for access in near if region.overlaps(access.region)]
 
     def note(self, region: Region, write: bool, lane: Lane, value: int, what: str) -> None:
-        """Write down an access that is ordered after everything `collect` found for it."""
-        if write and self.reads:
-            _cross_out(self.reads, region, None)
+        """Write down an access that is ordered after everything `collect` found for it.
+
+        First it is there, and then what it makes superfluous goes: an exception in between must not
+        leave the ledger without both.
+        """
         entries = self.writes if write else self.reads
         if len(entries) >= _PRUNE_AT:
             entries = self._prune(write)
-        if entries:
-            _cross_out(entries, region, None if write else lane)
+        new = Access(region, write, lane, value, what)
         if isinstance(entries, Sorted):
-            entries.add(Access(region, write, lane, value, what))
+            entries.add(new)
         elif entries and _continues(entries[-1], region, lane, value, what):
-            entries[-1].region = Region(entries[-1].region.lo, region.hi)
+            new = entries[-1]
+            new.region = Region(new.region.lo, region.hi)
         else:
-            entries.append(Access(region, write, lane, value, what))
+            entries.append(new)
+        if len(entries) > 1:
+            _cross_out(entries, region, None if write else lane, new)
+        if write and self.reads:
+            _cross_out(self.reads, region, None, new)
 
     def _prune(self, write: bool) -> list[Access] | Sorted:
         """The reads or writes without those that are complete; sorted if many are left."""
@@ -243,15 +253,20 @@ def _near(entries: list[Access] | Sorted, region: Region) -> list[Access]:
     return entries.near(region) if isinstance(entries, Sorted) else entries
 
 
-def _cross_out(entries: list[Access] | Sorted, region: Region, lane: Lane | None) -> None:
-    """Forget the accesses within a region; with a lane, only its own."""
+def _cross_out(
+    entries: list[Access] | Sorted, region: Region, lane: Lane | None, new: Access
+) -> None:
+    """Forget the accesses within a region but for the new one; with a lane, only its own."""
     if isinstance(entries, Sorted):
         for access in entries.near(region):
-            if (lane is None or access.lane is lane) and region.covers(access.region):
+            own = lane is None or access.lane is lane
+            if own and access is not new and region.covers(access.region):
                 entries.cross_out(access)
     else:
         entries[:] = [
-            a for a in entries if not ((not lane or a.lane is lane) and region.covers(a.region))
+            a
+            for a in entries
+            if a is new or not ((not lane or a.lane is lane) and region.covers(a.region))
         ]
 
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 class HostLane:
     """A timeline that only the host raises. Every copy takes the next value, in order."""
 
-    has_recorded = False
-
     def __init__(self, driver: Driver, name: str) -> None:
         self._driver = driver
         self.timeline = driver.timeline()
@@ -26,16 +24,21 @@ class HostLane:
         self._signalled = 0
         self._aborted = False
 
+    @property
+    def recorded(self) -> int:
+        return self.lane.submitted
+
     def start(self) -> int:
         """The value of a copy that is about to be made; device work may wait for it from now."""
         self.lane.submitted += 1
         return self.lane.submitted
 
     def finish(self, value: int) -> None:
-        """The copy is made."""
+        """The copy is made. May be called again for the same value, if a call was interrupted."""
         with self._changed:
             self._signal(value)
-            self.lane.complete = value
+            self.lane.submitted = max(value, self.lane.submitted)
+            self.lane.complete = max(value, self.lane.complete)
             self._changed.notify_all()
 
     def wait(self, value: int, timeout: float) -> bool:
@@ -79,5 +82,5 @@ class HostLane:
 
     def _signal(self, value: int) -> None:
         if value > self._signalled:
-            self._signalled = value
             self._driver.signal(self.timeline, value)
+            self._signalled = value

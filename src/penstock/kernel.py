@@ -329,21 +329,23 @@ class Kernel(Closing):
         # Only now: making way for a view of one array may have moved another of the same buffer.
         return [array.bind() for array in arrays]
 
-    def prepare(self, given: Mapping[str, Any], threads: Any, groups: Any) -> Launch:
-        """Check a call and gather its arguments, without launching anything. Under the lock."""
-        # First what may run code of the caller's, then what must not change any more.
+    def pack_scalars(self, given: Mapping[str, Any]) -> bytes:
+        """The block of scalars. May run code of the caller's, so without the lock."""
         try:
-            block = self.pack(*(given[member.name] for member in self.interface.push))
+            return self.pack(*(given[member.name] for member in self.interface.push))
         except Exception:
             self._explain_scalars(given)
             raise
+
+    def prepare(self, given: Mapping[str, Any], block: bytes, threads: Any, groups: Any) -> Launch:
+        """Check a call and gather its arguments, without launching anything. Under the lock."""
         counts: Any = groups
         if isinstance(groups, Array):
             self._check_group_counts(groups, threads)
         else:
             counts = self._groups(threads, groups)
         if self.scheduler.closed or self.scheduler.lost is not None or self._closed:
-            self._explain_closed()
+            self._explain_closed(None)
         for slot in self.slots:
             array = given[slot.name]
             if type(array) is not Array or slot.wants not in array.accepted:
@@ -378,9 +380,15 @@ class Kernel(Closing):
         carried: list[Carried] | None,
     ) -> Result | None:  # fmt: skip
         """A launch whose number of groups is in device memory."""
-        with self.scheduler.lock:
-            launch = self.prepare(given, threads, groups)
-            on = stream_of(groups.buffer, stream)
+        scheduler = self.scheduler
+        block = self.pack_scalars(given)
+        on = scheduler.admit(stream)
+        room = on.rings.get(self)
+        if room is not None:
+            room.make_room(on.lane)
+        with scheduler.lock:
+            launch = self.prepare(given, block, threads, groups)
+            on = stream_of(groups.buffer, on)
             places = self.bind(launch.arrays, on)
             uses: list[Use] = [
                 bound.writing if slot.writes else bound.reading
@@ -389,7 +397,7 @@ class Kernel(Closing):
             counts = groups.buffer.backing_for(on, groups.region, self.what, write=False)
             uses.append((counts.history, groups.region, False))
             ring = self.ring(on) if self._block_size > self.interface.push_size else None
-            block, place = launch.block, (0, 0)
+            place = (0, 0)
             if ring is not None:
                 block, place = b"", (ring.handle, ring.put(launch.block, on.lane))
                 uses.append(ring.use)
@@ -399,18 +407,18 @@ class Kernel(Closing):
                 uses.append(slot_of.use)
             flat = self.bindings(launch.arrays, place, slot_of)
             lo = counts.offset + groups.region.lo
-            with on.command(uses) as commands:
-                commands.dispatch_indirect(self.program, flat, block, counts.memory, lo)
+            commands = on.begin(uses, self.what)
+            if ring is not None:
+                ring.taken(on.recorded)
+            if result is not None:
+                result.launched(on.lane, on.recorded)
+            commands.dispatch_indirect(self.program, flat, block, counts.memory, lo)
             if tracing.active:
                 why = ("%s in groups of %r", self.name, groups.name)
                 tracing.emit("launch", why, at=on.here())
             if result is not None:
                 on.expect_result()
-            value = on.note(uses, self.what)
-            if ring is not None:
-                ring.taken(value)
-            if result is not None:
-                result.launched(on.lane, value)
+            value = on.end()
         if carried:
             carrying.bring_back(carried, on, value)
         return result
@@ -449,14 +457,12 @@ class Kernel(Closing):
             parts.append(f"argument {', '.join(map(repr, missing))} is missing")
         raise ArgumentError(f"{self.name}: {'; '.join(parts)}. Its signature is {self.signature}")
 
-    def _explain_closed(self) -> NoReturn:
+    def _explain_closed(self, stream: Stream | None) -> NoReturn:
         self.scheduler.check()
-        raise Closed(f"{self.what} is closed")
+        raise Closed(f"{self.what if stream is None or self._closed else stream.name} is closed")
 
     def _explain_stream(self, stream: Any) -> NoReturn:
-        if getattr(stream, "scheduler", None) is not self.scheduler:
-            raise ArgumentError(f"stream={stream!r} is not a stream of {self.device}")
-        raise Closed(f"{stream.name} is closed")
+        raise ArgumentError(f"stream={stream!r} is not a stream of {self.device}")
 
     def check_array(self, slot: Slot, array: Any, given: Mapping[str, Any]) -> None:
         """Everything about an array that does not change; remembered by the array if it fits."""

@@ -6,7 +6,7 @@ time. So each kernel gets a function of its own, made from the template below as
 checks per array, one `pack` for all scalars. `benchmarks launch` shows what it buys.
 
 The function only checks and gathers. What conflicts with what is decided in `Stream.begin`, and
-what a failed check means is said by `Kernel`.
+what a failed check means is said by `Kernel`. Whatever may wait comes before the lock is taken.
 """
 
 from __future__ import annotations
@@ -42,13 +42,16 @@ def __call__(self, *, {parameters}stream=None, threads=None, groups=None, **unkn
             {indirect}
         counts = self._groups(threads, groups)
     {scalars}
+    if stream is None:
+        stream = device.default_stream
+    elif getattr(stream, "scheduler", None) is not scheduler:
+        self._explain_stream(stream)
+    if stream.deep:
+        stream.make_room()
+    {room}
     with scheduler.lock:
-        if scheduler.closed or scheduler.lost is not None or self._closed:
-            self._explain_closed()
-        if stream is None:
-            stream = device.default_stream
-        elif getattr(stream, "scheduler", None) is not scheduler or stream.closed:
-            self._explain_stream(stream)
+        if scheduler.closed or scheduler.lost is not None or self._closed or stream._closed:
+            self._explain_closed(stream)
         {arrays}
         {ring}
         {result}
@@ -56,16 +59,13 @@ def __call__(self, *, {parameters}stream=None, threads=None, groups=None, **unkn
             {nothing}
         uses = ({uses})
         flat = ({flat})
-        commands = stream.begin(uses)
-        try:
-            commands.dispatch(program, flat, block, counts)
-        except BaseException:
-            stream.abandon()
-            raise
+        commands = stream.begin(uses, what)
+        {taken}
+        commands.dispatch(program, flat, block, counts)
         if tracing.active:
             why = ("%s in %s groups", self.name, counts)
             tracing.emit("launch", why, at=stream.here())
-        {note}
+        {loud}value = stream.end()
     {end}
 """
 
@@ -102,6 +102,13 @@ _SCALARS = """
     except Exception:
         self._explain_scalars({given})
         raise
+"""
+
+# Before the lock is taken: a launch may have to wait for an earlier one.
+_ROOM = """
+    ring = stream.rings.get(self)
+    if ring is not None:
+        ring.make_room(stream.lane)
 """
 
 _RING = """
@@ -171,10 +178,14 @@ def make_launch(kernel: Kernel) -> Callable[..., Any]:
         + ("ring.use, " if in_ring else "")
         + ("result.slot.use, " if has_result else ""),
         flat=_flat(kernel),
-        note=("stream.expect_result(); " if has_result else "")
-        + "value = stream.note(uses, what)"
-        + ("; ring.taken(value)" if in_ring else "")
-        + ("; result.launched(stream.lane, value)" if has_result else ""),
+        room=_ROOM.strip() if in_ring else "pass",
+        # Before the launch is recorded: if an exception comes between, they count as used.
+        taken="; ".join(
+            ["ring.taken(stream.recorded)"] * in_ring
+            + ["result.launched(stream.lane, stream.recorded)"] * has_result
+        )
+        or "pass",
+        loud="stream.expect_result(); " if has_result else "",
         end=("if carried: bring_back(carried, stream, value)" if slots else "pass")
         + ("\n    return result" if has_result else ""),
     )

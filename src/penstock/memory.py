@@ -14,6 +14,7 @@ bytes after the device is closed (see `Device.close`).
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -73,25 +74,52 @@ class Shown(NamedTuple):
         return self.release is not None
 
 
+class Hold(weakref.ref[Any]):
+    """Stands for one NumPy array, and all made from it, that shows the bytes of a backing.
+
+    It refers weakly to the root of these arrays. So the end of the last of them is heard of even if
+    an exception comes in the middle of its finaliser, of which Python then tells no one.
+    """
+
+    __slots__ = ("backing", "shown", "written")
+
+    backing: Backing
+    shown: Shown | None  # what the device has to respect of it
+    written: Callable[[], None] | None  # makes what was written through it count
+
+
 class Backing:
-    """A piece of device memory with its ledger page."""
+    """A piece of device memory with its ledger page.
+
+    One that is dropped without having been retired, because an exception came between taking it
+    and handing it to its owner, goes back to its pool by itself.
+    """
 
     __slots__ = (
-        "chunk", "hands_on", "history", "holds", "memory", "nbytes", "offset", "owners", "pool",
-        "views",
+        "chunk", "counted", "hands_on", "history", "holds", "memory", "nbytes", "offset", "owners",
+        "owned", "pool", "released", "retired", "views",
     )  # fmt: skip
 
     def __init__(self, pool: Pool | None, chunk: Chunk, offset: int, nbytes: int) -> None:
-        self.pool = pool
+        self.pool: Pool | None = None
         self.chunk = chunk
         self.memory: Any = chunk.memory
         self.offset = offset
         self.nbytes = nbytes
-        self.history = History()
         self.owners = 1  # buffers over it; only adopted memory ever has more
+        self.owned = False  # whether a buffer will give it back
+        self.counted = False  # whether it is part of what the pool says is used
+        self.retired = False  # whether its owner gave it back to the pool
+        self.released = False  # whether another backing stands for its bytes in the free list
         self.hands_on = False  # whether a scratch array may have it next, while it is in use
-        self.holds = 0  # NumPy arrays, alive somewhere, that show these bytes
+        self.holds: set[Hold] = set()  # NumPy arrays, alive somewhere, that show these bytes
         self.views: list[Shown] = []  # what the device must respect of them
+        self.history = History()
+        self.pool = pool  # where it goes if it is dropped, from now on
+
+    def __del__(self) -> None:
+        if self.pool is not None and not self.retired and not self.owned:
+            self.pool.orphans.append(self)
 
     @property
     def mapped(self) -> bool:
@@ -124,6 +152,7 @@ class Pool:
         self._chunks: list[Chunk] = []
         self._free: dict[int, list[Backing]] = {}
         self._retired: deque[Backing] = deque()
+        self.orphans: deque[Backing] = deque()  # dropped without having been retired
         self._handed_on: dict[int, deque[Backing]] = {}  # retired too, by size, the oldest first
         self._next_chunk = _FIRST_CHUNK
         self.reserved = self.used = self.pending = self.peak = self.allocations = 0
@@ -144,6 +173,7 @@ class Pool:
                 raise
         backing.chunk.live += 1
         self.used += backing.nbytes
+        backing.counted = True
         return backing
 
     def allocate_scratch(self, nbytes: int) -> Backing:
@@ -168,6 +198,10 @@ class Pool:
 
     def retire(self, backing: Backing) -> None:
         """Take a backing back; it is reused once its last use is complete, or handed on."""
+        backing.retired = True
+        if not backing.counted:  # an exception came while it was taken
+            backing.chunk.live += 1
+            self.used += backing.nbytes
         self.used -= backing.nbytes
         self.pending += backing.nbytes
         if backing.hands_on:
@@ -178,6 +212,8 @@ class Pool:
     def reap(self) -> None:
         """Move what is no longer in use to the free lists."""
         self._catch_up()
+        while self.orphans:
+            self.retire(self.orphans.popleft())
         self._retired = self._still_in_use(self._retired)
         for size, handed_on in self._handed_on.items():
             self._handed_on[size] = self._still_in_use(handed_on)
@@ -188,6 +224,8 @@ class Pool:
         empty = [chunk for chunk in self._chunks if not chunk.live]
         for chunk in empty:
             self._chunks.remove(chunk)
+            for backing in (b for free in self._free.values() for b in free if b.chunk is chunk):
+                backing.retired = True  # it goes with its chunk
             self._free = {
                 size: [b for b in backings if b.chunk is not chunk]
                 for size, backings in self._free.items()
@@ -200,6 +238,7 @@ class Pool:
         for chunk in self._chunks:
             self._driver.free(chunk.memory)
         self._chunks.clear()
+        self.orphans = deque(maxlen=0)  # nothing is left that they could go back to
         self._free.clear()
 
     def _wipe(self, backing: Backing) -> None:
@@ -216,13 +255,10 @@ class Pool:
 
     def _still_in_use(self, retired: deque[Backing]) -> deque[Backing]:
         """Those of the retired that are; the others are free."""
-        still: deque[Backing] = deque()
         for backing in retired:
-            if backing.idle:
+            if backing.idle and not backing.released:
                 self._release(backing)
-            else:
-                still.append(backing)
-        return still
+        return deque(backing for backing in retired if not backing.released)
 
     def _take_handed_on(self, size: int) -> Backing | None:
         """The oldest that scratch arrays left, unless a host view still shows it."""
@@ -230,6 +266,7 @@ class Pool:
             handed_on = self._handed_on.get(fitting, ())
             for backing in handed_on:
                 if not backing.holds:
+                    backing.retired = backing.owned = False
                     self._handed_on[fitting].remove(backing)
                     return backing
         return None
@@ -239,6 +276,8 @@ class Pool:
         return next((free for fitting in _fitting(size) if (free := self._free.get(fitting))), None)
 
     def _release(self, backing: Backing) -> None:
+        # First of all: bytes that are lost to an exception are better than bytes given out twice.
+        backing.released = True
         self.pending -= backing.nbytes
         backing.chunk.live -= 1
         fresh = Backing(self, backing.chunk, backing.offset, backing.nbytes)
@@ -248,9 +287,9 @@ class Pool:
         chunk = self._chunk_with_room(size)
         if chunk is None:
             chunk = self._new_chunk(size, asked)
-        backing = Backing(self, chunk, chunk.cut, size)
+        offset = chunk.cut
         chunk.cut += size
-        return backing
+        return Backing(self, chunk, offset, size)
 
     def _chunk_with_room(self, size: int) -> Chunk | None:
         # Only the newest chunk is cut from: the rests of older ones are small by construction.

@@ -40,6 +40,12 @@ class Awaitable:
                 raise Timeout(f"{self._what} was not done within {timeout} s; it is still going on")
             self._points = {}
 
+    def points_left(self) -> dict[Lane, int]:
+        """What must still be reached, as far as is known. Under the device's lock."""
+        for lane in self._points:
+            lane.owner.poll()
+        return {lane: value for lane, value in self._points.items() if value > lane.complete}
+
     async def _settle(self) -> None:
         if not self.done:
             await asyncio.get_running_loop().run_in_executor(None, self.wait)
@@ -62,6 +68,7 @@ class Pending(Awaitable, Generic[T]):
         finish: Callable[[], T] | None = None,
         value: T = _UNSET,
     ) -> None:
+        """`finish` makes the value, without the device's lock; several threads may call it."""
         super().__init__(scheduler, points, what)
         self._finish = finish
         self._value = value
@@ -69,11 +76,10 @@ class Pending(Awaitable, Generic[T]):
     def result(self, timeout: float | None = None) -> T:
         """The value; waits for it at most `timeout` seconds."""
         self.wait(timeout)
-        if self._value is _UNSET:
-            with self._scheduler.lock:
-                if self._finish is not None:
-                    self._value = self._finish()
-                    self._finish = None
+        finish = self._finish
+        if finish is not None:
+            self._value = finish()
+            self._finish = None
         return self._value
 
     def __await__(self) -> Generator[Any, None, T]:

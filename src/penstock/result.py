@@ -38,7 +38,7 @@ class Result(Pending[Any], NDArrayOperatorsMixin):
         return self._slot
 
     def launched(self, lane: Lane, value: int) -> None:
-        """The launch that makes the result is recorded."""
+        """The launch about to be recorded makes the result."""
         self._points = {lane: value}
         if self._slot is not None:
             self._slot.taken(lane, value)

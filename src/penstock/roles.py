@@ -39,9 +39,10 @@ def as_role(role: str) -> Role:
 class AppendHistory(History):
     """A ledger page that also remembers which bytes were written since the last reset."""
 
-    __slots__ = ("counter", "pitch", "told", "written")
+    __slots__ = ("counter", "pitch", "told", "uncertain", "written")
     pitch: int
     told: int
+    uncertain: bool
 
     def __init__(self, so_far: History) -> None:
         super().__init__()
@@ -54,10 +55,13 @@ class AppendHistory(History):
         """Be of other memory with the same content."""
         self.written = list(earlier.written)
         self.pitch, self.told, self.counter = earlier.pitch, earlier.told, earlier.counter
+        self.uncertain = earlier.uncertain
 
     def note(self, region: Region, write: bool, lane: Lane, value: int, what: str) -> None:
-        if write:
+        if write and lane.is_host:
             self.mark(region)
+        elif write:
+            lane.appended.append((self, region))  # marked when the command is recorded
         super().note(region, write, lane, value, what)
 
     def mark(self, region: Region) -> None:
@@ -81,6 +85,7 @@ class AppendHistory(History):
         self.written = []
         self.pitch = 0  # of rows that were appended side by side
         self.told = 0  # rows that the device was told of
+        self.uncertain = False  # whether a replay that moves the counter on was interrupted
         for access in self.writes:
             # Another tuple: the ledger's short cut for the very same array would not `note` it.
             access.region = Region(*access.region)

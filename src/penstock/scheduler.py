@@ -5,8 +5,13 @@ everything the host waits for goes through `wait_for`, and everything that ends,
 dropped, views released, streams forgotten. Those ends may come in any thread in the middle of
 anything, so they only leave a message, and `drain` acts on it at the next safe moment.
 
-One lock guards it all. No thread waits for the device while it holds the lock, but for a stream
-that has run too far ahead; and no copier needs the lock to get its copy done.
+One lock guards it all. No thread waits for the device, a copy or a view while it holds the lock,
+and no copier needs the lock to get its copy done. A thread that holds it cannot take it again: code
+that runs in the middle of a call (a signal handler, a finaliser, a weak reference's callback) and
+uses the device gets `Reentered`, and the call in whose middle it ran goes on undisturbed.
+
+An exception may come after any step (`KeyboardInterrupt` from a signal handler). So what has to be
+undone is written down before it is done, in containers whose `add` and `discard` can be repeated.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -31,12 +36,13 @@ from penstock.errors import (
     Error,
     ForkedDevice,
     OutOfMemory,
+    Reentered,
     ViewHeld,
 )
 from penstock.hazards import Lane, Region
 from penstock.hostlane import HostLane
 from penstock.hostmemory import HostMemory
-from penstock.memory import Backing, MemoryStats, Pool, Shown
+from penstock.memory import Backing, Hold, MemoryStats, Pool, Shown
 from penstock.pending import Pending
 from penstock.pump import Pump
 from penstock.sizes import Sizes
@@ -48,11 +54,14 @@ if TYPE_CHECKING:
     from penstock.graph import Graph
 
 _UNKNOWN: Mapping[Lane, str] = {}
-_SLICE = 0.1  # seconds; waits wake this often, to hear of Ctrl-C and of a lost device
+_SLICE = 0.1  # seconds; waits wake this often, to hear of Ctrl-C and of a lost or closed device
+_MOMENT = 0.05  # seconds that a wait on the receipt may take longer, to learn the device's clock
+_TICK = 0.001
 _CLOSE_TIMEOUT = 30.0  # seconds that closing gives a kernel to end
+_LEAVE_TIMEOUT = 5.0  # seconds that it then gives other threads to notice
 
-#: A view that ended: its memory, what the device had to respect of it, and what it left to do.
-_Released = tuple[Backing, Shown | None, Callable[[], None] | None]
+#: What gives something back, the points that must be reached first, and the lane that it is of.
+_ToRelease = tuple[Callable[[], None], list[tuple[weakref.ref[Lane], int]], Lane | None]
 
 _alive: weakref.WeakSet[Scheduler] = weakref.WeakSet()
 
@@ -68,7 +77,9 @@ class Scheduler:
         self.transfers = transfers
         self.sizes = Sizes()
         self.name = driver.info.name
-        self.lock: Any = threading.RLock()
+        self._mutex: Any = threading.RLock()
+        #: Whether the calling thread holds the lock.
+        self.is_locked_here: Callable[[], bool] = self._mutex._is_owned  # type: ignore[attr-defined]
         self.lost: DeviceLost | None = None
         self.closed = False
         self.recordings: dict[int, Graph] = {}  # while graphs are recorded, by thread
@@ -78,26 +89,33 @@ class Scheduler:
         self.pool = Pool(driver, host=False, limit=limit, catch_up=self.catch_up, clear=clear)
         self.host_pool = Pool(driver, host=True, limit=limit, catch_up=self.catch_up, clear=clear)
         self.host_memory = HostMemory()
-        self.exports = 0  # host views alive
+        self.exports: set[Hold] = set()  # host views alive
+        self.guests: set[Guest] = set()  # threads that use the driver or its memory unlocked
         self.times = Timekeeper(driver)
         self.pump = Pump(self)
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
         self._streams_made = 0
         self._streams_open = 0
-        self._closing = False
+        self._closing = False  # as soon as the garbage collector lets us
+        self._over = False  # whether `close` has waited for what there was to wait for
+        self._resting = False  # and whether nothing runs any more
         self._arrays_named = 0
         self._host_lanes = [HostLane(driver, "host copy 0")]
-        self._idle_host_lanes = list(self._host_lanes)
+        self._idle_host_lanes = dict.fromkeys(self._host_lanes)  # the last one in goes first
+        #: Host copies that are made, or never will be, and that the device is yet to be told of.
+        self.copies_made: deque[tuple[HostLane, int]] = deque()
+        #: What interrupted calls left to be done under the lock; each can be called again.
+        self.left_over: deque[Callable[[], None]] = deque()
         self._leaving: set[Backing] = set()  # adopted, dropped, perhaps still in use
         self._dropped: deque[Backing] = deque()
         self._view_lanes: list[HostLane] = []  # of writable views, not of copies
-        self._idle_view_lanes: list[HostLane] = []
+        self._idle_view_lanes: dict[HostLane, None] = {}
         self._held: dict[Lane, int] = {}  # writable views alive, by the thread that holds them
-        self._released: deque[_Released] = deque()
+        self.views_ended: deque[Hold] = deque()
         self._forgotten: deque[Stream] = deque()
         self._dropped_programs: deque[Any] = deque()
         self._dropped_graphs: deque[list[Any]] = deque()
-        self._to_release: list[tuple[Callable[[], None], dict[Lane, int]]] = []
+        self._to_release: list[_ToRelease] = []
         self._torn_down = False
         self.done: Pending[None] = Pending(self, {}, "a transfer", value=None)
         _alive.add(self)
@@ -107,13 +125,24 @@ class Scheduler:
         """Have the device fill memory with zeros; whatever uses it next comes behind that."""
         stream = self.device.default_stream
         uses = ((backing.history, Region(0, backing.nbytes), True),)
-        with stream.command(uses) as commands:
-            commands.fill(backing.memory, backing.offset, backing.nbytes, 0)
-        stream.note(uses, "clear")
+        commands = stream.begin(uses, "clear")
+        commands.fill(backing.memory, backing.offset, backing.nbytes, 0)
+        stream.end()
         if tracing.active:
             tracing.emit("fill", "memory is cleared", nbytes=backing.nbytes, path="device")
 
     # State.
+
+    @property
+    def lock(self) -> Any:
+        """What to hold, with `with`, to look at or change anything; never twice in one thread."""
+        if self.is_locked_here():
+            raise Reentered(
+                f"{self.name} is used by code that runs in the middle of another of its calls: a "
+                "signal handler, a finaliser or a callback of a weak reference; let that leave a "
+                "note, and use the device once the call has returned"
+            )
+        return self._mutex
 
     def check(self) -> None:
         """Raise unless the device can be used."""
@@ -121,6 +150,16 @@ class Scheduler:
             raise Closed(f"{self.name} is closed")
         if self.lost is not None:
             raise DeviceLost(str(self.lost))
+
+    def check_over(self) -> None:
+        """For a guest that has just come: raise if it comes too late."""
+        if self._over:
+            raise Closed(f"{self.name} is closed")
+
+    def guest_left(self) -> None:
+        """Tear a closed device down if this thread was the last to use it."""
+        if self._over:
+            self._tear_down()
 
     def mark_lost(self, error: BaseException) -> None:
         """From now on everything pending, and everything new, raises `DeviceLost`."""
@@ -141,7 +180,15 @@ class Scheduler:
             raise Closed(f"{stream.name} is closed")
         return stream
 
+    def admit(self, stream: Stream | None) -> Stream:
+        """The stream to work on, once it has room for more. Takes the lock, and may wait."""
+        found = self.stream_or_default(stream)
+        if found.deep:
+            found.make_room()
+        return found
+
     def new_stream(self, name: str) -> Stream:
+        self.drain()  # streams that were closed make room for it
         made = Stream(self, self._streams_made, name or f"stream {self._streams_made}")
         self._streams_made += 1
         self._streams_open += 1
@@ -222,6 +269,7 @@ class Scheduler:
         with self.lock:
             self.check()
             try:
+                self._tell_of_copies()
                 for lane, value in points.items():
                     lane.owner.ensure_submitted(value)
                     lane.owner.poll()
@@ -258,17 +306,19 @@ class Scheduler:
         done = self.await_points(left, timeout)
         seconds = time.perf_counter() - start
         awaited = tuple((lane.place, value, works.get(lane, "")) for lane, value in left.items())
-        self._read_times()
+        with contextlib.suppress(Error):  # a receipt is not worth a failure
+            self._read_times()
         tracing.emit("wait", reason, start=start, seconds=seconds, awaited=awaited, **details)
         return done
 
     def tell_times(self, receipt: tracing.Trace, patience: float) -> None:
         """Tell a receipt when the device did what it did, once it is done.
 
-        With patience, waits so many seconds for what is in flight; without, for nothing.
+        With patience, waits that many seconds for what is in flight; without, for nothing.
         """
-        if self.closed or self.lost is not None:
+        if self.closed or self.lost is not None or self.is_locked_here():
             return
+        deadline = time.monotonic() + patience
         with contextlib.suppress(Error):  # a receipt is not worth a failure
             with self.lock:
                 streams = self._all_streams()
@@ -277,22 +327,46 @@ class Scheduler:
                     self.poll()
             if points and patience:
                 self.wait_for(points, patience, "the receipt is to have the device's times")
-            self._read_times(asked=patience > 0)
+            self._read_times(deadline if patience else 0.0)
 
-    def _read_times(self, *, asked: bool = False) -> None:
-        """Have times told as far as that needs no wait, or all that are known, if asked for."""
+    def _read_times(self, deadline: float = 0.0) -> None:
+        """Have times told as far as that takes no wait, or only one until the deadline."""
         with self.lock:
             resting = True
             for stream in self._all_streams():
                 stream.read_times()
                 resting = resting and stream.lane.complete == stream.lane.submitted
-            if resting or asked:
+        if not self.times.owed or not (resting or deadline):
+            return
+        # How the clocks compare is asked of the device, once, and takes it a moment.
+        if self._learn_time(deadline or time.monotonic() + _MOMENT):
+            with self.lock:
                 self.times.tell()
+
+    def _learn_time(self, deadline: float) -> bool:
+        """Find out how the device's clock and the host's compare; whether that is known."""
+        while True:
+            with self.lock:
+                self.check()
+                point = self.driver.learn_time()
+            if point is None:
+                return True
+            guest = Guest(())
+            try:
+                self.guests.add(guest)
+                if self._over or not self.driver.wait([point], _nanoseconds(deadline)):
+                    return False
+            finally:
+                self.guests.discard(guest)
+                self.guest_left()
 
     def _check_own_views(self, points: dict[Lane, int]) -> None:
         """Raise if the calling thread would wait for itself to let go of a writable view."""
         with self.lock:
-            self._drain_views()  # one that it has dropped is to be let go of, not waited for
+            self._check_own_views_locked(points)
+
+    def _check_own_views_locked(self, points: dict[Lane, int]) -> None:
+        self._drain_views()  # one that it has dropped is to be let go of, not waited for
         me = threading.get_ident()
         held = {
             lane.number: lane.submitted  # values before it are of views that are gone
@@ -325,19 +399,29 @@ class Scheduler:
                 self.mark_lost(error)
                 raise
 
-    def await_points(self, points: dict[Lane, int], timeout: float | None = None) -> bool:
-        """Block until points whose work is submitted are reached. Takes no lock."""
-        # Copies by this process are waited for without the driver: it would not know sooner.
-        copies: list[tuple[Any, int]] = []
-        timelines: list[tuple[Any, int]] = []
-        for lane, value in points.items():
-            if lane.is_host:
-                copies.append((lane.owner, value))
-            elif value > lane.complete:
-                timelines.append((lane.owner.timeline, value))
+    def await_points(
+        self, points: dict[Lane, int], timeout: float | None = None, *, closing: bool = False
+    ) -> bool:
+        """Block until points whose work is submitted are reached. Takes no lock.
+
+        Once the device is closed, raises `Closed`, but for what its closing itself waits for.
+        """
+        assert not self.is_locked_here(), "a wait under the device's lock"
         deadline = None if timeout is None else time.monotonic() + timeout
+        guest = Guest(points)
         try:
+            self.guests.add(guest)
+            # Copies by this process are waited for without the driver: it would not know sooner.
+            copies: list[tuple[Any, int]] = []
+            timelines: list[tuple[Any, int]] = []
+            for lane, value in points.items():
+                if lane.is_host:
+                    copies.append((lane.owner, value))
+                elif value > lane.complete:
+                    timelines.append((lane.owner.timeline, value))
             while copies or timelines:
+                if self._over and not closing:
+                    raise Closed(f"{self.name} was closed while this thread waited for it")
                 patience = _SLICE
                 if deadline is not None:
                     patience = min(patience, max(0.0, deadline - time.monotonic()))
@@ -349,11 +433,17 @@ class Scheduler:
                     break
                 if self.lost is not None:
                     raise DeviceLost(str(self.lost))
+                if self.copies_made or self.left_over or self.views_ended:
+                    self.tell_of_copies()  # an interrupted call did not get to it
                 if deadline is not None and time.monotonic() >= deadline:
                     return False
         except DeviceLost as error:
             self.mark_lost(error)
             raise
+        finally:
+            self.guests.discard(guest)
+            if self._over:
+                self._tear_down()
         for lane, value in points.items():
             if value > lane.complete:
                 lane.complete = value
@@ -364,19 +454,38 @@ class Scheduler:
     def take_host_lane(self) -> HostLane:
         """A host lane for one copy by the calling thread."""
         if self._idle_host_lanes:
-            return self._idle_host_lanes.pop()
+            return self._idle_host_lanes.popitem()[0]
         made = HostLane(self.driver, f"host copy {len(self._host_lanes)}")
         self._host_lanes.append(made)
         return made
 
     def host_copy_made(self, host: HostLane, value: int) -> None:
         """Tell of a host copy that is made, and take its lane back."""
-        try:
-            host.finish(value)
-        except DeviceLost as error:
-            self.mark_lost(error)
-            raise
-        self._idle_host_lanes.append(host)
+        self.copies_made.append((host, value))
+        self.tell_of_copies()
+
+    def tell_of_copies(self) -> None:
+        """Tell the device of host copies that are made, and views that ended. Takes the lock."""
+        with self.lock:
+            self._tell_of_copies()
+            self._drain_views()
+
+    def _tell_of_copies(self) -> None:
+        """Signal what host copies are made. Interrupted, it is all done again the next time."""
+        while self.left_over:
+            self.left_over[0]()
+            self.left_over.popleft()
+        while self.copies_made:
+            host, value = self.copies_made[0]
+            try:
+                host.finish(value)
+            except DeviceLost as error:
+                self.mark_lost(error)
+                self.copies_made.popleft()
+                raise
+            if host.lane.submitted == value:
+                self._idle_host_lanes[host] = None
+            self.copies_made.popleft()
 
     def submit_dry_streams(self) -> bool:
         """For the pump: submit where the device idles; whether anything is still recorded."""
@@ -409,25 +518,30 @@ class Scheduler:
         """From a finaliser: a buffer is gone."""
         self._dropped.append(backing)
 
-    def hold_for_host(self) -> tuple[Lane, int]:
-        """A writable view begins; the point at which device work may have its bytes again."""
-        host = self._idle_view_lanes.pop() if self._idle_view_lanes else self._new_view_lane()
-        self._held[host.lane] = threading.get_ident()
-        return host.lane, host.start()
+    def next_view_lane(self) -> tuple[Lane, int]:
+        """The point at which device work may have the bytes of the next writable view again."""
+        idle = self._idle_view_lanes
+        host = next(reversed(idle)) if idle else self._new_view_lane()
+        return host.lane, host.lane.submitted + 1
+
+    def hold_for_host(self, lane: Lane, value: int) -> None:
+        """A writable view begins, which ends at this point."""
+        self._idle_view_lanes.pop(lane.owner, None)
+        self._held[lane] = threading.get_ident()
+        lane.submitted = value
 
     def _new_view_lane(self) -> HostLane:
         made = HostLane(self.driver, f"writable view {len(self._view_lanes)}")
         self._view_lanes.append(made)
+        self._idle_view_lanes[made] = None
         return made
 
-    def view_released(
-        self, backing: Backing, shown: Shown | None, written: Callable[[], None] | None
-    ) -> None:
+    def view_ended(self, hold: Hold) -> None:
         """From a finaliser: nothing shows this memory any more."""
-        if shown is not None and written is None:
-            self._let_go_of(shown)  # at once: another thread's work may be waiting for it
-        self._released.append((backing, shown, written))
-        if self.closed:
+        self.views_ended.append(hold)
+        if hold.shown is not None and hold.written is None:
+            self._let_go_of(hold.shown)  # at once: another thread's work may be waiting for it
+        if self._over:
             self._tear_down()
 
     def retire_program(self, program: Any) -> None:
@@ -464,12 +578,18 @@ class Scheduler:
         stream.read_times()
         self._streams.discard(stream)
         self._streams_open -= 1
-        self._release_later(stream.release)
+        self._release_later(stream.release, stream.lane)
+        self._let_go()
 
-    def _release_later(self, release: Callable[[], None]) -> None:
-        """Give something back once everything recorded so far, on any stream, is done."""
-        points = {stream.lane: stream.lane.recorded for stream in self._all_streams()}
-        self._to_release.append((release, points))
+    def _release_later(self, release: Callable[[], None], lane: Lane | None = None) -> None:
+        """Give something back once everything recorded so far, on any stream, is done.
+
+        A lane's own things go when no thread waits for the lane any more, either.
+        """
+        # Weakly, or the streams could not be forgotten: one that is was done before it was closed.
+        lanes = [stream.lane for stream in self._all_streams()]
+        points = [(weakref.ref(at), at.recorded) for at in lanes if at.recorded > at.complete]
+        self._to_release.append((release, points, lane))
 
     def catch_up(self) -> None:
         """Learn what is done and what is gone, so that memory can be reused."""
@@ -478,6 +598,8 @@ class Scheduler:
 
     def drain(self) -> None:
         """Act on what finalisers left. Cheap when they left nothing."""
+        if self.copies_made or self.left_over:
+            self._tell_of_copies()
         self._drain_views()
         while self._dropped:
             self.retire(self._dropped.popleft())
@@ -486,108 +608,139 @@ class Scheduler:
         while self._dropped_graphs:
             self.retire_graph(self._dropped_graphs.popleft())
         for _ in range(len(self._forgotten) if self.lost is None else 0):
-            stream = self._forgotten.popleft()
-            if stream.is_done():
+            stream = self._forgotten[0]
+            done = stream.is_done()
+            self._forgotten.rotate(-1)
+            if done:
+                self._forgotten.remove(stream)
                 self.stream_closed(stream)
-            else:
-                self._forgotten.append(stream)
         if self._leaving or self._to_release:
             self._let_go()
 
     def _drain_views(self) -> None:
-        while self._released:
-            backing, shown, written = self._released.popleft()
-            backing.holds -= 1
-            self.exports -= 1
+        """Forget views that ended. Each is told of twice, and may be forgotten again and again."""
+        while self.views_ended:
+            hold = self.views_ended[0]
+            backing, shown = hold.backing, hold.shown
+            if hold.written is not None:
+                # Before the device may have the bytes, and not again after that.
+                if not self._torn_down:
+                    hold.written()
+                hold.written = None
             if shown is not None:
-                backing.views.remove(shown)
-            if written is not None:
-                if not self.closed:
-                    written()
-                if shown is not None:
-                    self._let_go_of(shown)
+                backing.views = [view for view in backing.views if view is not shown]
+                self._let_go_of(shown)
+            backing.holds.discard(hold)
+            self.exports.discard(hold)
+            self.views_ended.popleft()
 
     def _let_go_of(self, shown: Shown) -> None:
         """The host is done with the bytes of a writable view; device work may have them."""
-        if shown.release is not None and not self._torn_down:
-            lane, value = shown.release
-            del self._held[lane]
-            try:
-                lane.owner.finish(value)
-            except Error as error:  # in a finaliser nobody would hear of it
-                self.mark_lost(error)
-            self._idle_view_lanes.append(lane.owner)
+        if shown.release is None or self._torn_down:
+            return
+        lane, value = shown.release
+        if lane.submitted > value:
+            return  # it was let go of before, and the lane is another view's by now
+        try:
+            lane.owner.finish(value)
+        except Error as error:  # in a finaliser nobody would hear of it
+            self.mark_lost(error)
+        self._held.pop(lane, None)
+        self._idle_view_lanes[lane.owner] = None
 
     def _let_go(self) -> None:
         """Free adopted memory, programs and streams that work in flight no longer uses."""
         self.poll()
-        leaving, self._leaving = self._leaving, set()
-        for backing in leaving:
+        for backing in tuple(self._leaving):
             if backing.owners:
-                continue  # adopted again meanwhile
-            if backing.idle:
+                self._leaving.discard(backing)  # adopted again meanwhile
+            elif backing.idle:
+                self._leaving.discard(backing)
                 self.host_memory.remove(backing)
                 self.driver.free(backing.memory)
-            else:
-                self._leaving.add(backing)
-        waiting, self._to_release = self._to_release, []
-        for release, points in waiting:
-            if all(value <= lane.complete for lane, value in points.items()):
+        awaited = {lane for guest in tuple(self.guests) for lane in guest.points}
+        for waiting in tuple(self._to_release):
+            release, points, lane = waiting
+            if lane not in awaited and all(_reached(at(), value) for at, value in points):
+                self._to_release.remove(waiting)
                 release()
-            else:
-                self._to_release.append((release, points))
 
     def _all_streams(self) -> set[Stream]:
         return {*self._streams, *self._forgotten}
 
     def close(self, timeout: float = _CLOSE_TIMEOUT) -> None:
-        """Finish all work, then release everything that no NumPy array shows any more."""
-        if self._torn_down:  # or abandoned, and then not even the lock may be touched
+        """Finish all work, then release everything that no NumPy array shows any more.
+
+        Interrupted, it can be called again. Raises `ViewHeld`, and closes nothing, if work waits
+        for a writable view of the calling thread's: that would never end.
+        """
+        if self._over:  # or abandoned, and then not even the lock may be touched
             return
+        points: dict[Lane, int] | None = None
         with self.lock:
-            if self.closed:
-                return
             if len(self._all_streams()) < self._streams_open:
                 # The garbage collector is taking device and streams together, and has hidden the
                 # streams from us; as each of them is finalised, we are called again.
                 self._closing = True
                 return
-            finished = False
-            try:
+            with contextlib.suppress(DeviceLost, OutOfMemory):
                 if self.lost is None:
-                    finished = self.await_points(self.everything_recorded(), timeout)
-                    self.poll()
-                    self._read_times()
-            except (DeviceLost, OutOfMemory):
-                pass
-            self.closed = True
-            _alive.discard(self)
+                    self._tell_of_copies()
+                    points = self.everything_recorded()
+            if self._held and points:
+                self._check_own_views_locked(points)
+            self.closed = True  # from here on nothing new begins
+        finished = False
+        with contextlib.suppress(DeviceLost, OutOfMemory):
+            if points is not None:
+                finished = self.await_points(points, timeout, closing=True)
+                self._read_last_times()
+        self._resting = finished or self.lost is not None
+        self._over = True  # from here on no wait goes on
+        _alive.discard(self)
         self.pump.close()
-        if finished or self.lost is not None:
+        if self._resting:
             for stream in self._all_streams():
                 stream.stop_copier()
             for host in self._host_lanes:
                 host.abort()
+            self._dismiss_guests()
             self._tear_down()
+
+    def _read_last_times(self) -> None:
+        """Tell receipts what is known, before the device goes."""
+        with self.lock:
+            for stream in self._all_streams():
+                stream.poll()
+                stream.read_times()
+            if self.driver.knows_time:
+                self.times.tell()
+
+    def _dismiss_guests(self) -> None:
+        """Wait for other threads to notice that it is over; the last one to leave tears down."""
+        me = threading.get_ident()
+        until = time.monotonic() + _LEAVE_TIMEOUT
+        while any(guest.thread != me for guest in tuple(self.guests)) and time.monotonic() < until:
+            time.sleep(_TICK)
 
     def abandon(self) -> None:
         """Forget the device without touching it: this is a forked child, or a hung device."""
-        self.closed = True
+        self.closed = self._over = True
         self._torn_down = True
-        self.lock = _ForkedLock(self.name)
+        self.is_locked_here = partial(_refuse_forked, self.name)
         tracing.tellers.discard(self)
 
     def _tear_down(self) -> None:
-        """Release the driver's objects, unless an exported array still needs its memory."""
-        if self._torn_down or not self.lock.acquire(blocking=False):
+        """Release the driver's objects, unless an exported array or a thread still needs them."""
+        if self._torn_down or not self._resting or not self._mutex.acquire(blocking=False):
             return
         try:
             self._drain_views()
-            if self.exports:
+            if self.exports or self.guests or self._torn_down:
                 return
             self._torn_down = True
             self.driver.settle()
-            for release, _ in self._to_release:
+            for release, _, _ in self._to_release:
                 release()
             for stream in self._all_streams():
                 stream.release()
@@ -599,25 +752,37 @@ class Scheduler:
             self.host_pool.close()
             self.driver.close()
         finally:
-            self.lock.release()
+            self._mutex.release()
 
 
-class _ForkedLock:
-    """Stands in for the lock in a forked child, so that every use of the device says why not."""
+class Guest:
+    """A thread that uses the driver, or memory of the driver's, without the device's lock.
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    While it is among the scheduler's guests, the device is not torn down, and the lanes that it
+    waits for are not released. Whoever leaves last tears a closed device down.
+    """
 
-    def __enter__(self) -> NoReturn:
-        raise ForkedDevice(
-            f"{self._name} was opened before this process was forked, and cannot be used here; "
-            "open a Device in the child, or use the 'spawn' start method of multiprocessing"
-        )
+    __slots__ = ("points", "thread")
 
-    def __exit__(self, *_: object) -> None: ...
+    def __init__(self, points: Collection[Lane] = ()) -> None:
+        self.points = points
+        self.thread = threading.get_ident()
 
-    def acquire(self, blocking: bool = True) -> bool:
-        return False
+
+def _refuse_forked(name: str) -> NoReturn:
+    raise ForkedDevice(
+        f"{name} was opened before this process was forked, and cannot be used here; "
+        "open a Device in the child, or use the 'spawn' start method of multiprocessing"
+    )
+
+
+def _reached(lane: Lane | None, value: int) -> bool:
+    return lane is None or value <= lane.complete
+
+
+def _nanoseconds(deadline: float) -> int:
+    """How long it is until a deadline."""
+    return max(0, int((deadline - time.monotonic()) * 1e9))
 
 
 def _after_fork() -> None:
@@ -628,7 +793,8 @@ def _after_fork() -> None:
 
 def _at_exit() -> None:
     for scheduler in list(_alive):
-        scheduler.close()
+        with contextlib.suppress(Error):  # a view of this thread's is in the way
+            scheduler.close()
 
 
 os.register_at_fork(after_in_child=_after_fork)

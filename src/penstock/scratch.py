@@ -66,7 +66,7 @@ class Growing:
             raise
         self.buffer = Buffer(scheduler, backing, backing.nbytes, self._name, pinned=True)
         if old is not None:
-            old.close()
+            old.give_back()
 
     def _take(self, nbytes: int) -> Backing:
         try:
@@ -79,7 +79,7 @@ class Growing:
     def release(self) -> None:
         old, self.buffer = self.buffer, None
         if old is not None:
-            old.close()
+            old.give_back()
 
 
 class Scratch(Closing):
@@ -111,9 +111,12 @@ class Scratch(Closing):
         if wanted < 0:
             raise InvalidValue(f"cannot reserve {wanted} bytes")
         with self.stream.scheduler.lock:
-            self._check()
-            if wanted > self.capacity:
-                self._memory.grow(wanted, self.stream if keep else None)
+            self._reserve(wanted, keep)
+
+    def _reserve(self, nbytes: int, keep: bool) -> None:
+        self._check()
+        if nbytes > self.capacity:
+            self._memory.grow(nbytes, self.stream if keep else None)
 
     def array(
         self, shape: Shape, dtype: npt.DTypeLike = np.float32, *, keep: bool = False
@@ -125,7 +128,7 @@ class Scratch(Closing):
         dims, kind = as_shape(shape), as_dtype(dtype)
         layout = Layout(0, dims, contiguous_strides(dims, kind.itemsize), kind.itemsize)
         with self.stream.scheduler.lock:
-            self.reserve(max(1, kind.itemsize * math.prod(dims)), keep=keep)
+            self._reserve(max(1, kind.itemsize * math.prod(dims)), keep)
             assert self._memory.buffer is not None
             return Array(self._memory.buffer, layout, kind)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.spirv import Member
 
 _FIRST = 16  # slots
-_LARGEST = 4 << 20  # bytes in one argument ring; a launch that needs more waits for an earlier one
+_LARGEST = 4 << 20  # bytes in one argument ring, from which on a launch waits for an earlier one
 _ALIGN = 64  # a cache line; and the device's own alignment, if that is more
 
 
@@ -46,6 +46,15 @@ class ArgumentRing:
         self._at = 0
         self._grow()
 
+    def make_room(self, lane: Lane) -> None:
+        """Block until the next slot is free, unless the ring can grow. Takes the device's lock."""
+        value = self._values[self._at]
+        can_grow = 2 * len(self._values) * self._stride <= max(_LARGEST, 2 * _FIRST * self._stride)
+        if value > lane.complete and not can_grow:
+            with self._scheduler.lock:
+                lane.owner.poll()
+            self._scheduler.wait_for({lane: value}, None, f"every slot for {self._name} is in use")
+
     def put(self, block: bytes, lane: Lane) -> int:
         """Write the next block, for a launch on the stream's lane; where it is.
 
@@ -55,7 +64,7 @@ class ArgumentRing:
         if values[self._at] > lane.complete:
             lane.owner.poll()
             if values[self._at] > lane.complete:
-                self._make_room(lane)
+                self._grow()
         lo = self._offset + self._at * self._stride
         hi = lo + self.nbytes
         self._bytes[lo:hi] = block
@@ -63,16 +72,9 @@ class ArgumentRing:
         return lo
 
     def taken(self, value: int) -> None:
-        """The launch that reads the block is recorded, and will be done at this value."""
+        """The launch about to be recorded reads the block, and will be done at this value."""
         self._values[self._at] = value
         self._at = (self._at + 1) % len(self._values)
-
-    def _make_room(self, lane: Lane) -> None:
-        if 2 * len(self._values) * self._stride <= max(_LARGEST, 2 * _FIRST * self._stride):
-            self._grow()
-            return
-        points = {lane: self._values[self._at]}
-        self._scheduler.wait_for(points, None, f"every slot for {self._name} is in use")
 
     def _grow(self) -> None:
         count = max(_FIRST, 2 * len(self._values))
@@ -136,7 +138,7 @@ class ResultSlot:
         return self._value > lane.complete
 
     def taken(self, lane: Lane, value: int) -> None:
-        """The launch that writes the slot is recorded."""
+        """The launch about to be recorded writes the slot, and will be done at this value."""
         self._lane = lane
         self._value = value
 

@@ -6,6 +6,11 @@ or when it has grown long. To tell whether the device has run dry costs a foreig
 submission several, so the check is made at the first command after a pause and then at growing
 distances, up to `_LONGEST` commands; `Pump` catches what is left when the program goes on to
 do something else.
+
+An exception may come between any two steps: a signal handler's `KeyboardInterrupt`, for one. So the
+ledger is told of a command before the driver is, and submitting is a series of steps that can be
+taken again from the first: an access that the ledger knows and the device never makes costs a wait
+at worst, and a recording that was handed over is not handed over again.
 """
 
 from __future__ import annotations
@@ -15,12 +20,12 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from penstock import tracing
 from penstock.closing import Closing
 from penstock.copier import Copier
-from penstock.errors import ArgumentError, Closed, NotWhileRecording, OutOfMemory, Timeout
+from penstock.errors import ArgumentError, Closed, OutOfMemory, Timeout
 from penstock.event import Event
 from penstock.hazards import ACCESS, Lane, Region, Use, collect_all, needs_of_lane, note_all
 from penstock.memory import Backing
@@ -56,8 +61,9 @@ class Stream(Closing):
         #: the ledger of a ring's memory keeps the stream.
         self.rings: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._open: Recording | None = None
-        self._inside = self._handed_out = False  # whether a command is between `begin` and `note`
-        self._sealed = False
+        self._open_value = 0  # the lane's value once the open recording is complete
+        self._sealed = False  # whether the open recording is being submitted
+        self.deep = False  # whether the caller is to wait (`make_room`) before the next command
         self._loud = False  # whether the host may look at what the recording writes
         self.published = 0  # the value up to which everything is visible to the host
         self._count = 0
@@ -69,7 +75,7 @@ class Stream(Closing):
         self._begun_at: int | None = None
         self._marks: list[Mark] = []
         self._marked: dict[int, tuple[Recording, list[Mark]]] = {}
-        self._batches = 0
+        self._batches: set[object] = set()  # that are open
         self._closed = False
 
     # What users call.
@@ -78,7 +84,7 @@ class Stream(Closing):
         """An event that is done when everything called on this stream so far is done."""
         with self.scheduler.lock:
             self._check()
-            self.flush()
+            self.submit()
             return Event(self.scheduler, self.points(), self.name)
 
     def wait(self, event: Event) -> None:
@@ -92,14 +98,13 @@ class Stream(Closing):
                     f"the event is of {event._scheduler.device}, the stream of "
                     f"{self.scheduler.device}; wait for it on the host with event.wait()"
                 )
-            if not event.done:
-                self.wait_for_lanes(event._points)
+            self.wait_for_lanes(event.points_left())
 
     def flush(self) -> None:
         """Hand everything recorded so far to the device. Does not wait."""
         with self.scheduler.lock:
             self._check()
-            self._submit("flush")
+            self.submit()
 
     @contextlib.contextmanager
     def batch(self) -> Iterator[None]:
@@ -108,15 +113,16 @@ class Stream(Closing):
         The device gets it all at the end of the block, not piece by piece: worth it for a known
         burst of small launches. Waiting inside the block for its work submits it early.
         """
-        with self.scheduler.lock:
-            self._check()
-            self._batches += 1
-            self._next_check = _NEVER
+        this_one = object()
         try:
+            with self.scheduler.lock:
+                self._check()
+                self._batches.add(this_one)
+                self._next_check = _NEVER
             yield
         finally:
+            self._batches.discard(this_one)
             with self.scheduler.lock:
-                self._batches -= 1
                 if not self._batches:
                     self._next_check = self._check_at
                     # Out of memory: it stays recorded, and whoever needs it tries again.
@@ -166,54 +172,52 @@ class Stream(Closing):
 
     # What the launcher and the transfers call, under the device's lock.
 
-    def begin(self, uses: Iterable[Use]) -> Recording:
-        """A recording in which a command with these accesses comes next, and then `note`.
+    def begin(self, uses: Iterable[Use], what: str) -> Recording:
+        """A recording in which a command with these accesses comes next, and then `end`.
 
-        If the command fails, `abandon` comes instead; nothing else in between.
+        The ledger knows of the accesses from here on, at the value `recorded`.
         """
-        if self._inside:
-            self._refuse()
-        self._inside = True
-        try:
-            lane = self.lane
-            barrier, waits = needs_of_lane(lane, uses)
-            if waits:
-                self.wait_for_lanes(waits)
-            recording = self._open
-            if recording is None or self._sealed:
-                recording = self._start()
-            self._handed_out = True
-            if barrier:
-                recording.barrier()
-                if tracing.active:
-                    self._tell_barrier(uses)
-                lane.epoch += 1
-            if tracing.timing:
-                self._begun_at = recording.mark(end=False)
-        except BaseException:
-            self.abandon()
-            raise
+        lane = self.lane
+        barrier, waits = needs_of_lane(lane, uses)
+        if waits:
+            self.wait_for_lanes(waits)
+        recording = self._open
+        if recording is None or self._sealed:
+            recording = self._start()
+        if barrier:
+            recording.barrier()
+            if tracing.active:
+                self._tell_barrier(uses)
+            lane.epoch += 1
+        if tracing.timing:
+            self._begun_at = recording.mark(end=False)
+        if lane.appended:
+            lane.appended.clear()  # of a command that failed
+        note_all(uses, lane, self._open_value, what)
+        if not self._loud:
+            for history, _, write in uses:
+                if write and not history.quiet:
+                    self._loud = True
+                    break
         return recording
 
-    def abandon(self) -> None:
-        """The command failed, and is not in the recording."""
-        self._inside = self._handed_out = False
+    def end(self) -> int:
+        """The command is in the recording; the value its completion will have."""
+        value = self._open_value
+        if self.lane.appended:
+            self._mark_appended()
+        if tracing.timing:
+            self._take_time()
+        self._count += 1
+        if self._count >= self._next_check:
+            self._consider_submitting()
+        return value
 
-    @contextlib.contextmanager
-    def command(self, uses: Iterable[Use]) -> Iterator[Recording]:
-        """`begin`, and `abandon` if what follows fails. (Launches save themselves the detour.)"""
-        commands = self.begin(uses)
-        try:
-            yield commands
-        except BaseException:
-            self.abandon()
-            raise
-
-    def _refuse(self) -> NoReturn:
-        raise NotWhileRecording(
-            f"{self.name} is in the middle of another command: a finaliser that the garbage "
-            "collector ran there used it; let it leave its work to somebody else"
-        )
+    def _mark_appended(self) -> None:
+        """Rows of append-only arrays count as written now that the command is recorded."""
+        for history, region in self.lane.appended:
+            history.mark(region)
+        self.lane.appended.clear()
 
     def _tell_barrier(self, uses: Iterable[Use]) -> None:
         """Put on the receipt what a barrier is for."""
@@ -225,25 +229,7 @@ class Stream(Closing):
     def here(self) -> tracing.At:
         """Where the next command comes, for the receipt."""
         lane = self.lane
-        return (lane.place, lane.submitted + 1, self._count + 1)
-
-    def note(self, uses: Iterable[Use], what: str) -> int:
-        """Write down a command just recorded; the value its completion will have."""
-        lane = self.lane
-        value = lane.submitted + 1
-        note_all(uses, lane, value, what)
-        self._inside = self._handed_out = False
-        if not self._loud:
-            for history, _, write in uses:
-                if write and not history.quiet:
-                    self._loud = True
-                    break
-        if tracing.timing:
-            self._take_time()
-        self._count += 1
-        if self._count >= self._next_check:
-            self._consider_submitting()
-        return value
+        return (lane.place, self._open_value, self._count + 1)
 
     def _take_time(self) -> None:
         """For the receipt: when the device is done with the command just recorded."""
@@ -274,23 +260,26 @@ class Stream(Closing):
         `of` is what the copy is about, for the receipt: the name of a buffer, and bytes of it.
         """
         uses = ((source.history, source_region, False), (target.history, target_region, True))
-        with self.command(uses) as commands:
-            commands.copy(source.memory, target.memory, regions)
+        self.begin(uses, what).copy(source.memory, target.memory, regions)
         if tracing.active:
             tracing.emit(
                 "copy", what, nbytes=int(regions[:, 2].sum()), buffer=of[0], lo=of[1].lo,
                 hi=of[1].hi, path="device", at=self.here(),
             )  # fmt: skip
-        return self.note(uses, what)
+        return self.end()
+
+    def submit(self) -> None:
+        """`flush`, under the lock."""
+        self._submit("flush")
 
     def expect_result(self) -> None:
-        """The command about to be noted writes something for the host that no use of it tells."""
+        """The next command writes something for the host that none of its uses tells."""
         self._loud = True
 
     def publish(self) -> None:
         """Make everything so far visible to the host, once `published` is reached."""
-        self.begin(())
-        self.abandon()
+        if self._open is None or self._sealed:
+            self._start()
         self._loud = True
         self._submit("the host looks at what was not meant for it")
 
@@ -311,7 +300,7 @@ class Stream(Closing):
         if self._waits:
             points = {lane: value for lane, value in self._waits.items() if value > lane.complete}
         lane = self.lane
-        recorded = lane.submitted if self._open is None else lane.submitted + 1
+        recorded = self.recorded
         if recorded > lane.complete:
             points[lane] = recorded
         copies = self.copier.lane
@@ -335,6 +324,11 @@ class Stream(Closing):
             if tracing.active and reached > lane.complete:
                 tracing.emit("done", "the host has looked", at=(lane.place, reached, 0))
             lane.complete = reached
+
+    @property
+    def recorded(self) -> int:
+        """The value that everything recorded so far will have reached."""
+        return self.lane.submitted if self._open is None else self._open_value
 
     @property
     def has_recorded(self) -> bool:
@@ -385,6 +379,8 @@ class Stream(Closing):
             self._collect_spare()
         if not self._spare:
             self._spare += self.queue.recordings(_RECORDINGS)
+        self._open_value = self.lane.submitted + 1
+        self._count = 0
         recording = self._spare.pop()
         try:
             recording.begin()
@@ -398,21 +394,24 @@ class Stream(Closing):
             self._spare.append(recording)
             self.scheduler.note_failure(error)
             raise
-        self._open = recording
-        self._count = 0
         self._next_check = _NEVER if self._batches else self._check_at
+        self._open = recording
         if self._check_at > 1:
             self.scheduler.pump.wake()
         return recording
 
     def _submit(self, reason: str) -> None:
+        """Hand the open recording over. Interrupted or failed, it is all done again the next time.
+
+        Every step may be repeated: the queue takes a submission of the same value once only, and
+        the recording counts as open until everything about it is written down.
+        """
         recording = self._open
         if recording is None:
+            self._sealed = False
             return
-        if self._handed_out:
-            self._refuse()
         lane = self.lane
-        value = lane.submitted + 1
+        value = self._open_value
         if not self._sealed:
             if self._loud:
                 recording.publish()
@@ -443,15 +442,18 @@ class Stream(Closing):
         except BaseException as error:
             self.scheduler.note_failure(error)
             raise
-        self._sealed = False
-        self._open = None
-        if self._waits:
-            self._waits.clear()
-        lane.submitted = value
-        self._in_flight.append((recording, value))
+        in_flight = self._in_flight
+        if not in_flight or in_flight[-1][1] != value:
+            in_flight.append((recording, value))
         if self._marks:
             self._marked[value] = (recording, self._marks)
             self._marks = []
+        if self._waits:
+            self._waits.clear()
+        lane.submitted = value
+        self._open = None
+        self._sealed = False
+        self.deep = len(in_flight) >= _DEEPEST
         if tracing.active:
             count = self._count
             words = "%d command on %s: %s" if count == 1 else "%d commands on %s: %s"
@@ -477,19 +479,26 @@ class Stream(Closing):
             # its outcome gets the error, if it lasts.
             self._next_check = 1
 
+    def make_room(self) -> None:
+        """Block while too many submissions are in flight. Called without the lock."""
+        scheduler = self.scheduler
+        with scheduler.lock:
+            self._check()
+            self._collect_spare()
+            points = {self.lane: self._in_flight[0][1]} if self.deep else {}
+        scheduler.wait_for(points, None, f"{_DEEPEST} submissions are in flight")
+        self.deep = False
+
     def _collect_spare(self) -> None:
+        """Take recordings back that are complete."""
         self.poll()
         complete = self.lane.complete
         in_flight = self._in_flight
-        if len(in_flight) >= _DEEPEST and in_flight[0][1] > complete:
-            self.scheduler.wait_for(
-                {self.lane: in_flight[0][1]}, None, f"{_DEEPEST} submissions are in flight"
-            )
-            complete = self.lane.complete
         if self._marked:
             self.read_times()
         while in_flight and in_flight[0][1] <= complete:
             self._spare.append(in_flight.popleft()[0])
+        self.deep = len(in_flight) >= _DEEPEST
 
     def _check(self) -> None:
         self.scheduler.check()

@@ -5,8 +5,8 @@ remembers the traces it is for. The times are read when the command is done, whi
 trace has ended: nothing here waits for a trace's sake, unless the trace itself is told to wait.
 
 Reading gives ticks of the device's clock. To turn them into the host's seconds takes knowing how
-the two clocks differ, which a driver may have to find out by asking the device, behind all that is
-in flight there. So ticks are kept until that costs no wait.
+the two clocks differ, which a driver may have to find out by asking the device (`learn_time`),
+behind all that is in flight there. So ticks are kept until that is known.
 """
 
 from __future__ import annotations
@@ -39,8 +39,13 @@ class Timekeeper:
             if self._driver.knows_time:
                 self.tell()
 
+    @property
+    def owed(self) -> bool:
+        """Whether ticks are kept that no receipt has heard of."""
+        return bool(self._kept)
+
     def tell(self) -> None:
-        """Put what is known on the receipts. May wait for all that is in flight, the first time."""
+        """Put what is known on the receipts. Only once the driver knows the time."""
         kept, self._kept = self._kept, []
         with contextlib.suppress(Error):
             for ticks, marks in kept:

@@ -34,6 +34,7 @@ from penstock.access import (
     at_once,
     check_host_memory,
     check_not_recording,
+    copy_now,
     emit_copy,
     flush,
     host_array,
@@ -44,11 +45,14 @@ from penstock.access import (
     pending_conflicts,
     recording,
     stream_of,
+    touch,
     views_shown,
     wait_for_conflicts,
 )
 from penstock.errors import (
     ArgumentError,
+    Closed,
+    DeviceLost,
     DtypeMismatch,
     InvalidValue,
     ShapeMismatch,
@@ -64,6 +68,7 @@ from penstock.view import HostView
 
 if TYPE_CHECKING:
     from penstock.array import Array
+    from penstock.hostlane import HostLane
     from penstock.stream import Stream
 
 MODES = ("auto", "direct", "rename", "staged", "ordered", "unmapped")
@@ -127,43 +132,97 @@ def write(
             check_host_memory(scheduler, data, write=False, what="the source")
             np.copyto(target, data)
             return scheduler.done
-        what = f"write of {buffer.name}"
-        on = stream_of(buffer, stream)
+    scheduler.admit(stream)
+    with scheduler.lock:
+        finish = _begin_write(array, data, stream, borrow)
+    return finish()
+
+
+def _begin_write(
+    array: Array, data: Host, stream: Stream | None, borrow: bool
+) -> Callable[[], Pending[None]]:
+    """What of a write is done under the lock; what it answers does the rest, without it."""
+    buffer = array.buffer
+    scheduler = buffer.scheduler
+    what = f"write of {buffer.name}"
+    on = stream_of(buffer, stream)
+    buffer.check_write(array.region, "write()", by_host=True)
+    if not array.size:
+        return lambda: scheduler.done
+    check_host_memory(scheduler, data, write=False, what="the source")
+    if (graph := recording(scheduler)) is not None:
+        recorded = graph.write(array, data, stream, what)
+        return lambda: recorded
+    points = pending_conflicts(buffer, array.region, write=True)
+    shown = views_shown(buffer, array.region)
+    busy = bool(points) or shown or buffer.backing.history.quiet
+    case = Case(
+        mapped=is_mapped(buffer),
+        busy=busy,
+        whole=array.contiguous and array.nbytes == buffer.nbytes,
+        renamable=buffer.can_rename,
+        borrowed=borrow,
+        large=array.nbytes >= scheduler.sizes.ordered,
+    )
+    path, why = choose_write(scheduler.transfers, case)
+    if shown and path == "ordered":
+        path, why = "staged", f"{why}, but a view shows the bytes"
+    if path == "staged":
+        return _write_staged(array, data, on, why, what)
+    if path == "ordered":
+        pending = _write_ordered(array, data, on, points, why, what)
+        return lambda: pending
+    backing = buffer.backing
+    if path == "rename":
+        fresh = buffer.new_backing()
+        target = host_array(array, fresh)
+        fill_it = partial(copy_now, array, fresh, target, data, write=True, path=path, why=why)
+        if array.nbytes <= scheduler.sizes.under_lock:
+            fill_it()
+            buffer.rename(why, fresh)
+            buffer.wrote(array.region)
+            return lambda: scheduler.done
+        again = partial(write, array, data, stream, borrow)
+        return partial(_write_renamed, array, backing, fresh, fill_it, why, again)
+    target = host_array(array, backing)
+    buffer.wrote(array.region)
+    copy = host_copy(array, backing, target, data, write=True, path=path, why=why)
+
+    def finish() -> Pending[None]:
+        copy()
+        return scheduler.done
+
+    return finish
+
+
+def _write_renamed(
+    array: Array, old: Backing, fresh: Backing, fill_it: Callable[[], None], why: str,
+    again: Callable[[], Pending[None]],
+) -> Pending[None]:  # fmt: skip
+    """Fill fresh memory, then give it to the buffer; `again` if another thread came in between."""
+    buffer = array.buffer
+    scheduler = buffer.scheduler
+    touch(scheduler, fill_it)
+    with scheduler.lock:
+        scheduler.check()
+        buffer.check()
         buffer.check_write(array.region, "write()", by_host=True)
-        if not array.size:
+        if buffer.backing is old and buffer.can_rename:
+            buffer.rename(why, fresh)
+            buffer.wrote(array.region)
             return scheduler.done
-        check_host_memory(scheduler, data, write=False, what="the source")
-        if (graph := recording(scheduler)) is not None:
-            return graph.write(array, data, stream, what)
-        points = pending_conflicts(buffer, array.region, write=True)
-        shown = views_shown(buffer, array.region)
-        busy = bool(points) or shown or buffer.backing.history.quiet
-        case = Case(
-            mapped=is_mapped(buffer),
-            busy=busy,
-            whole=array.contiguous and array.nbytes == buffer.nbytes,
-            renamable=buffer.can_rename,
-            borrowed=borrow,
-            large=array.nbytes >= scheduler.sizes.ordered,
-        )
-        path, why = choose_write(scheduler.transfers, case)
-        if shown and path == "ordered":
-            path, why = "staged", f"{why}, but a view shows the bytes"
-        if path == "staged":
-            return _write_staged(array, data, on, why, what)
-        if path == "ordered":
-            return _write_ordered(array, data, on, points, why, what)
-        if path == "rename":
-            buffer.rename(why)
-        backing = buffer.backing
-        target = host_array(array, backing)
-        buffer.wrote(array.region)
-        finish = host_copy(array, backing, target, data, write=True, path=path, why=why)
-    finish()
-    return scheduler.done
+        scheduler.retire(fresh)
+    return again()
 
 
-def _write_staged(array: Array, data: Host, stream: Stream, why: str, what: str) -> Pending[None]:
+def _write_staged(
+    array: Array, data: Host, stream: Stream, why: str, what: str
+) -> Callable[[], Pending[None]]:
+    """Copy to staging blocks now, and from there on the device, in stream order.
+
+    More data than the blocks hold goes through them in turns. All of its device copies are recorded
+    at once, each behind the host's copy to its block, which is made without the lock.
+    """
     scheduler = array.buffer.scheduler
     sizes = scheduler.sizes
     parts = pieces(array, data, sizes.staging_block)
@@ -173,28 +232,137 @@ def _write_staged(array: Array, data: Host, stream: Stream, why: str, what: str)
     try:
         while len(blocks) < min(len(parts), sizes.staging_blocks):
             blocks.append(scheduler.host_pool.allocate(max(p.nbytes for p, _ in parts)))
+        staged = [Staged(*part, blocks[i % len(blocks)], why) for i, part in enumerate(parts)]
+        if len(parts) > len(blocks):
+            return Turns(stream, target, staged, len(blocks), what).start()
         value = 0
-        for number, (part, content) in enumerate(parts):
-            block = blocks[number % len(blocks)]
-            if number >= len(blocks):
-                points = block.history.pending()
-                scheduler.wait_for(points, None, "a large write fills the staging ring")
-            snapshot = packed_array(part, block)
-            start = time.perf_counter() if tracing.active else 0.0
-            np.copyto(snapshot, content)
-            flush(scheduler, block, packed_layout(part.layout))
-            if tracing.active:
-                emit_copy(part, "staged", f"snapshot: {why}", start)
-            rows = packed_rows(part.layout, target, block, to_device=True)
-            packed = Region(0, part.nbytes)
-            about = (array.name, part.region)
-            value = stream.copy(block, packed, target, part.region, rows, what, about)
+        for each in staged:
+            each.fill()
+            value = each.record(stream, target, what)
             if len(parts) > 1:
-                stream.flush()
+                stream.submit()
     finally:
         for block in blocks:
             scheduler.host_pool.retire(block)
-    return Pending(scheduler, {stream.lane: value}, what, value=None)
+    pending: Pending[None] = Pending(scheduler, {stream.lane: value}, what, value=None)
+    return lambda: pending
+
+
+class Staged(NamedTuple):
+    """A part of a write, its content, and the block that it goes through."""
+
+    part: Array
+    content: Host
+    block: Backing
+    why: str
+
+    def fill(self) -> None:
+        """Copy the content to the block, by the host."""
+        start = time.perf_counter() if tracing.active else 0.0
+        np.copyto(packed_array(self.part, self.block), self.content)
+        flush(self.part.buffer.scheduler, self.block, packed_layout(self.part.layout))
+        if tracing.active:
+            emit_copy(self.part, "staged", f"snapshot: {self.why}", start)
+
+    def record(self, stream: Stream, target: Backing, what: str) -> int:
+        """Have the device copy the block to its place; the value of that."""
+        part = self.part
+        rows = packed_rows(part.layout, target, self.block, to_device=True)
+        about = (part.name, part.region)
+        return stream.copy(self.block, self.packed, target, part.region, rows, what, about)
+
+    @property
+    def packed(self) -> Region:
+        return Region(0, self.part.nbytes)
+
+
+class Turns:
+    """A staged write of more parts than there are blocks, which they use in turns.
+
+    Part `i` waits on the device for a host lane's value, which the caller's thread signals once it
+    has filled the block; that thread waits for part `i - blocks` to have left the block. So every
+    part has its place in the stream before the lock is let go of. If the caller's thread is
+    interrupted, the stream's copier fills the rest, from a copy of it.
+    """
+
+    def __init__(
+        self, stream: Stream, target: Backing, staged: list[Staged], blocks: int, what: str
+    ) -> None:
+        self._stream = stream
+        self._scheduler = stream.scheduler
+        self._target = target
+        self._staged = staged
+        self._blocks = blocks
+        self._what = what
+        self._host = stream.scheduler.take_host_lane()
+        self._recorded: list[tuple[int, int]] = []  # by part, the values of host and device copy
+        self._filled = 0  # parts that are, or that the copier will see to
+
+    def __del__(self) -> None:
+        if self._filled < len(self._recorded):
+            self._scheduler.left_over.append(self._leave_to_copier)
+
+    def start(self) -> Callable[[], Pending[None]]:
+        """Record all parts. If that fails, those that are recorded still get their content."""
+        stream, host = self._stream, self._host
+        failure: BaseException | None = None
+        try:
+            for each in self._staged:
+                filled = host.lane.submitted + 1
+                each.block.history.note(each.packed, True, host.lane, filled, self._what)
+                host.start()
+                self._recorded.append((filled, stream.recorded + 1))
+                copied = each.record(stream, self._target, self._what)
+                self._recorded[-1] = (filled, copied)
+                stream.submit()
+        except BaseException as error:
+            failure = error
+        return partial(self._fill, failure)
+
+    def _fill(self, failure: BaseException | None) -> Pending[None]:
+        scheduler = self._scheduler
+        try:
+            while self._filled < len(self._recorded):
+                points = self._leaves_block(self._filled)
+                scheduler.wait_for(points, None, "a large write fills the staging ring")
+                touch(scheduler, self._staged[self._filled].fill)
+                self._host.finish(self._recorded[self._filled][0])
+                self._filled += 1
+        except (Closed, DeviceLost):
+            self._filled = len(self._recorded)
+            self._host.abort()
+            raise
+        finally:
+            if self._filled < len(self._recorded):
+                scheduler.left_over.append(self._leave_to_copier)
+                scheduler.tell_of_copies()
+        scheduler.host_copy_made(self._host, self._host.lane.submitted)
+        if failure is not None:
+            raise failure
+        points = {self._stream.lane: self._recorded[-1][1]}
+        return Pending(scheduler, points, self._what, value=None)
+
+    def _leaves_block(self, number: int) -> dict[Lane, int]:
+        """When the part that had the block before is copied."""
+        if number < self._blocks:
+            return {}
+        return {self._stream.lane: self._recorded[number - self._blocks][1]}
+
+    def _leave_to_copier(self) -> None:
+        while self._filled < len(self._recorded):
+            number = self._filled
+            each = self._staged[number]
+            part = each._replace(content=each.content.copy())
+            done = self._recorded[number][0]
+            self._stream.copier.add(
+                self._leaves_block(number), partial(_fill_and_tell, part, self._host, done)
+            )
+            self._filled += 1
+
+
+def _fill_and_tell(part: Staged, host: HostLane, value: int) -> None:
+    part.fill()
+    host.finish(value)
 
 
 def _write_ordered(
@@ -224,42 +392,59 @@ def fill(array: Array, value: Any, stream: Stream | None) -> Pending[None]:
     scheduler = buffer.scheduler
     element = one_element(array, value)
     what = f"fill of {buffer.name}"
+    scheduler.admit(stream)
     with scheduler.lock:
-        on = stream_of(buffer, stream)
-        buffer.check_write(array.region, "fill()", by_host=True)
-        if not array.size:
-            return scheduler.done
         if (graph := recording(scheduler)) is not None:
+            stream_of(buffer, stream)
+            buffer.check_write(array.region, "fill()", by_host=True)
+            if not array.size:
+                return scheduler.done
             word = fill_word(array, element)
             if word is None:
                 return graph.write(array, np.broadcast_to(element, array.shape), stream, what)
             return graph.fill(array, word, value, stream, what)
-        busy = (
-            buffer.backing.history.quiet
-            or pending_conflicts(buffer, array.region, True)
-            or views_shown(buffer, array.region)
-        )
-        if is_mapped(buffer) and not busy and array.nbytes <= scheduler.sizes.under_lock:
-            start = time.perf_counter() if tracing.active else 0.0
-            host_array(array, buffer.backing)[...] = element
-            flush(scheduler, buffer.backing, array.layout)
-            buffer.wrote(array.region)
-            if tracing.active:
-                _emit_fill(array, "direct", start=start, seconds=tracing.since(start))
-            return scheduler.done
-        word = fill_word(array, element)
-        if word is None:
-            return _write_staged(
-                array, np.broadcast_to(element, array.shape), on, "fill pattern", what
-            )
-        backing = buffer.backing_for(on, array.region, what, write=True, overwrite=True)
-        uses = ((backing.history, array.region, True),)
-        offset = backing.offset + array.region.lo
-        with on.command(uses) as commands:
-            commands.fill(backing.memory, offset, array.nbytes, word)
+        finish = _begin_fill(array, element, stream, what)
+    return finish()
+
+
+def fill_locked(array: Array, value: Any, stream: Stream | None) -> None:
+    """`fill` a small array, under the lock, now and not in a graph that is being recorded."""
+    _begin_fill(array, one_element(array, value), stream, f"fill of {array.name}")()
+
+
+def _begin_fill(
+    array: Array, element: Host, stream: Stream | None, what: str
+) -> Callable[[], Pending[None]]:
+    buffer = array.buffer
+    scheduler = buffer.scheduler
+    on = stream_of(buffer, stream)
+    buffer.check_write(array.region, "fill()", by_host=True)
+    if not array.size:
+        return lambda: scheduler.done
+    busy = (
+        buffer.backing.history.quiet
+        or pending_conflicts(buffer, array.region, True)
+        or views_shown(buffer, array.region)
+    )
+    if is_mapped(buffer) and not busy and array.nbytes <= scheduler.sizes.under_lock:
+        start = time.perf_counter() if tracing.active else 0.0
+        host_array(array, buffer.backing)[...] = element
+        flush(scheduler, buffer.backing, array.layout)
+        buffer.wrote(array.region)
         if tracing.active:
-            _emit_fill(array, "device", at=on.here())
-        return Pending(scheduler, {on.lane: on.note(uses, what)}, what, value=None)
+            _emit_fill(array, "direct", start=start, seconds=tracing.since(start))
+        return lambda: scheduler.done
+    word = fill_word(array, element)
+    if word is None:
+        return _write_staged(array, np.broadcast_to(element, array.shape), on, "fill pattern", what)
+    backing = buffer.backing_for(on, array.region, what, write=True, overwrite=True)
+    uses = ((backing.history, array.region, True),)
+    offset = backing.offset + array.region.lo
+    on.begin(uses, what).fill(backing.memory, offset, array.nbytes, word)
+    if tracing.active:
+        _emit_fill(array, "device", at=on.here())
+    pending: Pending[None] = Pending(scheduler, {on.lane: on.end()}, what, value=None)
+    return lambda: pending
 
 
 def copy(array: Array, source: Array, stream: Stream | None) -> Pending[None]:
@@ -277,6 +462,7 @@ def copy(array: Array, source: Array, stream: Stream | None) -> Pending[None]:
     buffer = array.buffer
     scheduler = buffer.scheduler
     what = f"copy of {source.name} to {array.name}"
+    scheduler.admit(stream)
     with scheduler.lock:
         on = stream_of(buffer, stream)
         source.buffer.check()
@@ -324,23 +510,36 @@ def read(array: Array, stream: Stream | None, out: Host | None) -> Pending[Host]
     what = f"read of {buffer.name}"
     if out is not None:
         check_out(array, out)
+    scheduler.admit(stream)
     with scheduler.lock:
-        if scheduler.recordings:
-            check_not_recording(scheduler, f"a {what}")
-        on = stream_of(buffer, stream)
-        if not array.size:
-            empty = np.empty(array.shape, array.dtype) if out is None else out
-            return Pending(scheduler, {}, what, value=empty)
-        if out is not None:
-            check_host_memory(scheduler, out, write=True, what="out=")
-        views_shown(buffer, array.region)  # raises for a writable one: its holder may be writing
-        busy = pending_conflicts(buffer, array.region, write=False)
-        if busy or not is_readable(buffer) or buffer.backing.history.quiet:
-            return _read_staged(array, on, out, what, "busy" if busy else "memory is not readable")
-        result = _result(array) if out is None else out
-        finish = _read_direct(array, result, "nothing pending writes the bytes")
+        arriving = _begin_read(array, stream, out, what)
+        if isinstance(arriving, Pending):
+            return arriving
+        result, finish = arriving
     finish()
     return Pending(scheduler, {}, what, value=result)
+
+
+def _begin_read(
+    array: Array, stream: Stream | None, out: Host | None, what: str
+) -> Pending[Host] | tuple[Host, Callable[[], None]]:
+    """A read on its way; or the result, and what is to be done, without the lock, to fill it."""
+    buffer = array.buffer
+    scheduler = buffer.scheduler
+    if scheduler.recordings:
+        check_not_recording(scheduler, f"a {what}")
+    on = stream_of(buffer, stream)
+    if not array.size:
+        empty = np.empty(array.shape, array.dtype) if out is None else out
+        return Pending(scheduler, {}, what, value=empty)
+    if out is not None:
+        check_host_memory(scheduler, out, write=True, what="out=")
+    views_shown(buffer, array.region)  # raises for a writable one: its holder may be writing
+    busy = pending_conflicts(buffer, array.region, write=False)
+    if busy or not is_readable(buffer) or buffer.backing.history.quiet:
+        return _read_staged(array, on, out, what, "busy" if busy else "memory is not readable")
+    result = _result(array) if out is None else out
+    return result, _read_direct(array, result, "nothing pending writes the bytes")
 
 
 def _read_direct(array: Array, result: Host, why: str) -> Callable[[], None]:
@@ -368,13 +567,17 @@ def _read_staged(
         invalidate(scheduler, block, packed_layout(array.layout))
         return shown.array(array.shape, array.dtype)
 
+    def finish_locked() -> Host:
+        with scheduler.lock:
+            return finish()
+
     if out is None:
-        return Pending(scheduler, {stream.lane: value}, what, finish)
+        return Pending(scheduler, {stream.lane: value}, what, finish_locked)
 
     def copy_out() -> None:
         np.copyto(out, finish())
 
-    stream.flush()
+    stream.submit()
     if tracing.active:
         emit_copy(array, "staged", "to the caller's array")
     copier = stream.copier
@@ -396,17 +599,18 @@ def read_now(array: Array) -> Host:
     if quick is not None:
         return quick
     with scheduler.lock:
+        scheduler.check()
         buffer.check()
         # Another thread may have written meanwhile; a read in stream order settles that.
         again = array.size and pending_conflicts(buffer, array.region, write=False)
         if not array.size or again or not is_readable(buffer):
-            arriving = read(array, None, None)
+            arriving = _begin_read(array, None, None, f"read of {buffer.name}")
         else:
-            arriving = None
             result = _result(array)
-            finish = _read_direct(array, result, "the work that writes the bytes is done")
-    if arriving is not None:
+            arriving = result, _read_direct(array, result, "the work that writes the bytes is done")
+    if isinstance(arriving, Pending):
         return arriving.result()
+    result, finish = arriving
     finish()
     return result
 
@@ -431,6 +635,7 @@ def view(array: Array, mode: str) -> Host:
     while True:
         wait_for_conflicts(array, write=write, what=f"the host views ({mode})")
         with scheduler.lock:
+            scheduler.check()
             buffer.check()
             if not is_mapped(buffer):
                 raise Unsupported(

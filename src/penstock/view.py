@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.hazards import Region
-from penstock.memory import Backing, Shown
+from penstock.memory import Backing, Hold, Shown
 
 if TYPE_CHECKING:
     from penstock.scheduler import Scheduler
@@ -29,8 +29,7 @@ class HostView:
     """
 
     __slots__ = (
-        "__array_interface__", "__weakref__", "_backing", "_owner", "_scheduler", "_shown",
-        "_written",
+        "__array_interface__", "__weakref__", "_hold", "_owner", "_scheduler",
     )  # fmt: skip
 
     def __init__(
@@ -43,26 +42,29 @@ class HostView:
         respected: bool = False,
         written: Callable[[], None] | None = None,
         owner: Any = None,
-        at_end: Callable[[], None] | None = None,
     ) -> None:
         self._owner = owner  # kept alive with the view
-        self._written = written  # to be called when what was written through it is to count
         self._scheduler = scheduler
-        self._shown: Shown | None = None
-        if respected:
-            release = scheduler.hold_for_host() if write else None
-            self._shown = Shown(region, threading.get_ident(), release)
         self.__array_interface__ = {
             "version": 3,
             "shape": (region.hi - region.lo,),
             "typestr": "|u1",
             "data": (backing.memory.address + backing.offset + region.lo, not write),
         }
-        self._backing = backing
-        backing.holds += 1
-        scheduler.exports += 1
-        if self._shown is not None:
-            backing.views.append(self._shown)
+        hold = Hold(self, scheduler.views_ended.append)
+        hold.backing = backing
+        hold.written = written  # to be called when what was written through it is to count
+        hold.shown = None
+        # From here on the end of the view undoes all of it, however far it has come.
+        self._hold = hold
+        scheduler.exports.add(hold)
+        backing.holds.add(hold)
+        if respected:
+            release = scheduler.next_view_lane() if write else None
+            hold.shown = shown = Shown(region, threading.get_ident(), release)
+            if release is not None:
+                scheduler.hold_for_host(*release)
+            backing.views.append(shown)
 
     def array(
         self,
@@ -75,7 +77,7 @@ class HostView:
         return np.ndarray(shape, dtype, buffer=raw, strides=strides)
 
     def __del__(self) -> None:
-        # Slots are unset if __init__ failed.
-        backing = getattr(self, "_backing", None)
-        if backing is not None:
-            self._scheduler.view_released(backing, self._shown, self._written)
+        # The slot is unset if __init__ failed.
+        hold = getattr(self, "_hold", None)
+        if hold is not None:
+            self._scheduler.view_ended(hold)

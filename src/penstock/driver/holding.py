@@ -57,8 +57,11 @@ class Backlog:
 
     def hold(self, queue: HoldingQueue, submission: Submission) -> None:
         with self.lock:
-            queue.held.append(submission)
-            self.queues.append(queue)
+            point = (submission.timeline, submission.value)
+            if all((each.timeline, each.value) != point for each in queue.held):
+                queue.held.append(submission)  # else a call that was interrupted has done it
+            while self.queues.count(queue) < len(queue.held):
+                self.queues.append(queue)
         self.hand_over()  # for a signal that has just come and did not see this
 
     def hand_over(self) -> None:
@@ -70,8 +73,8 @@ class Backlog:
         with self.lock:
             self._again = True
             while self._again and not self._at_it:  # or a finaliser signals in the middle of this
-                self._again, self._at_it, self._stuck = False, True, None
                 try:
+                    self._again, self._at_it, self._stuck = False, True, None
                     for queue in list(self.queues):
                         if self._hand_over_first(queue):
                             self._again = True
@@ -95,6 +98,8 @@ class Backlog:
             self.queues.clear()
 
     def _hand_over_first(self, queue: HoldingQueue) -> bool:
+        if self.queues.count(queue) > len(queue.held):
+            self.queues.remove(queue)  # left there when a call was interrupted
         if not queue.held or not on_their_way(queue.held[0].waits):
             return False
         try:

@@ -176,7 +176,8 @@ class Queue(Protocol):
         raise `timeline` to `value`.
 
         No other queue's work is kept waiting by its waits, even if the two share what runs them.
-        When it fails nothing has happened, and the same call may be made again.
+        When it fails nothing has happened, and the same call may be made again. So it may when it
+        was interrupted by an exception of a signal handler's: a value is submitted once only.
         """
         ...
 
@@ -244,11 +245,18 @@ class Driver(Protocol):
 
     @property
     def knows_time(self) -> bool:
-        """Whether `seconds` has the answer, and need not wait for the device."""
+        """Whether `seconds` has the answer."""
+        ...
+
+    def learn_time(self) -> tuple[Any, int] | None:
+        """Begin, or go on, to compare the device's clock with the host's, without waiting.
+
+        The point to wait for before the next call; None once the time is known.
+        """
         ...
 
     def seconds(self, ticks: Sequence[int]) -> Sequence[float]:
-        """Ticks of the device's clock, in seconds of `time.perf_counter`."""
+        """Ticks of the device's clock, in seconds of `time.perf_counter`, once it is known."""
         ...
 
     def wait(self, points: Sequence[tuple[Any, int]], timeout_ns: int) -> bool:
@@ -256,7 +264,7 @@ class Driver(Protocol):
         ...
 
     def signal(self, timeline: Any, value: int) -> None:
-        """Raise a timeline from the host."""
+        """Raise a timeline from the host. An interrupted call may be made again."""
         ...
 
     def attend(self, actor: Callable[[], bool]) -> None:

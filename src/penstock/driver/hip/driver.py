@@ -303,6 +303,9 @@ class HipDriver:
     def knows_time(self) -> bool:
         return True
 
+    def learn_time(self) -> None:
+        """There is no clock to be learned."""
+
     def seconds(self, ticks: Sequence[int]) -> list[float]:
         raise AssertionError("there is no clock, and so no ticks were given out")
 

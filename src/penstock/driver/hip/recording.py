@@ -213,7 +213,9 @@ class HipQueue:
     ) -> None:
         driver = self.driver
         with driver.issuing:
-            ready = not self.held and (not waits or on_their_way(waits))
+            ready = timeline.issued >= value or (
+                not self.held and (not waits or on_their_way(waits))
+            )
             if not ready or not self.issue(recording, waits, timeline, value):
                 driver.backlog.hold(self, Submission(recording, tuple(waits), timeline, value))
                 if ready or recording.counted:
@@ -227,6 +229,8 @@ class HipQueue:
         value: int,
     ) -> bool:
         """Hand over a submission, or the rest of it; False if some of it is to be held."""
+        if timeline.issued >= value:
+            return True  # by a call that was interrupted
         driver, stream = self.driver, self.stream
         driver.select()
         if not recording.event:

@@ -63,7 +63,7 @@ class HipTimeline:
         self._driver = driver
         self._query = driver.call.hipEventQuery
         self._events: deque[tuple[int, int]] = deque()  # value and event, of what is on its way
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finaliser that runs in between may signal
         self.issued = 0  # the value that HIP has been told of
         self._reached = 0
 

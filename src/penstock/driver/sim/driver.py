@@ -195,6 +195,7 @@ class SimStreamQueue:
     def __init__(self, driver: SimDriver, queue: SimQueue) -> None:
         self._driver = driver
         self._queue = queue
+        self._submitted: tuple[SimTimeline, int] | None = None  # the last
 
     def recordings(self, count: int) -> list[SimRecording]:
         self._driver.called("recordings")
@@ -208,11 +209,14 @@ class SimStreamQueue:
         timeline: SimTimeline,
         value: int,
     ) -> None:
+        if self._submitted == (timeline, value):
+            return  # by a call that was interrupted
         self._driver.called("submit")
         machine = self._driver.machine
         known = machine.host_knows()
         commands = list(recording.commands)
         machine.submit(Submission(self._queue, commands, list(waits), timeline, value, known))
+        self._submitted = (timeline, value)
 
     def close(self) -> None: ...
 
@@ -338,6 +342,9 @@ class SimDriver:
     def knows_time(self) -> bool:
         return True
 
+    def learn_time(self) -> None:
+        """There is no clock to be learned."""
+
     def seconds(self, ticks: Sequence[int]) -> list[float]:
         raise AssertionError("the simulator has no clock, and so gave out no ticks")
 
@@ -360,6 +367,8 @@ class SimDriver:
         return all(timeline.reached >= value for timeline, value in points)
 
     def signal(self, timeline: SimTimeline, value: int) -> None:
+        if timeline.reached >= value:
+            return  # by a call that was interrupted
         self.called("signal")
         self.machine.signal(timeline, value)
 

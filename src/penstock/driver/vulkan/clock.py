@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from itertools import starmap
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock.driver.vulkan.api import C, check, load
+from penstock.driver.vulkan.api import C, load
+from penstock.driver.vulkan.handles import create
 from penstock.driver.vulkan.memory import VulkanMemory
 from penstock.driver.vulkan.timeline import VulkanTimeline
 
@@ -38,12 +40,10 @@ class Timestamps:
         info.sType = lib.VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO
         info.queryType = lib.VK_QUERY_TYPE_TIMESTAMP
         info.queryCount = ROOM
-        out = ffi.new("VkQueryPool *")
-        check(
-            driver.call.vkCreateQueryPool(driver.handle, info, ffi.NULL, out), "vkCreateQueryPool"
-        )
-        self._pool: C = out[0]
+        self._handle = create(driver, "QueryPool", info)
+        self._pool: C = self._handle.made
         self.count = 0
+        self._copied: list[None] = []  # whether the recording has the copy of the times in it
         self._memory = VulkanMemory(driver, 8 * ROOM, host=True)
         assert self._memory.address is not None
         pointer = ffi.cast("void *", self._memory.address)
@@ -52,6 +52,7 @@ class Timestamps:
     def begin(self, command: C) -> None:
         """Forget the timestamps of the last time; recorded before any of this time."""
         self.count = 0
+        self._copied.clear()
         self._driver.call.vkCmdResetQueryPool(command, self._pool, 0, ROOM)
 
     def mark(self, command: C, *, end: bool) -> int:
@@ -63,58 +64,104 @@ class Timestamps:
 
     def end(self, command: C) -> None:
         """Copy what was taken; recorded after all of it, and before a barrier for the host."""
-        self._driver.call.vkCmdCopyQueryPoolResults(
-            command, self._pool, 0, self.count, self._memory.buffer, 0, 8,
-            _RESULTS_64 | _RESULTS_WAIT,
-        )  # fmt: skip
+        if self._copied:
+            return  # by a call that was interrupted
+        where = (self._memory.buffer, 0, 8, _RESULTS_64 | _RESULTS_WAIT)
+        arguments = (command, self._pool, 0, self.count, *where)
+        # One step to Python; see `penstock.driver.vulkan.recording`.
+        self._copied.extend(starmap(self._driver.call.vkCmdCopyQueryPoolResults, (arguments,)))
 
     def ticks(self) -> list[int]:
         """All times of a recording that is done, as the device counts."""
         return [int(tick) for tick in self._ticks[: self.count]]
 
     def close(self) -> None:
-        ffi, _ = load()
-        self._driver.call.vkDestroyQueryPool(self._driver.handle, self._pool, ffi.NULL)
+        self._handle.close()
         self._memory.close()
 
 
 class Clock:
     """Turns the device's ticks into seconds of `time.perf_counter`.
 
-    How the clocks differ is found out with a submission that does nothing but take the time, made
-    when the first ticks are turned into seconds: it comes after all that is in flight.
+    How the clocks differ is found out with submissions that do nothing but take the time, begun
+    when the first ticks are to be turned into seconds. They come after all that is in flight, so
+    `learn` does not wait for them: it says what to wait for.
     """
 
     def __init__(self, driver: VulkanDriver, period: float) -> None:
         self._driver = driver
         self._period = period * 1e-9  # seconds of a tick
         self._offset: float | None = None
+        self._asking: _Asking | None = None
 
     @property
     def known(self) -> bool:
         """Whether it is known how the clocks differ."""
         return self._offset is not None
 
+    def learn(self) -> tuple[VulkanTimeline, int] | None:
+        """Go on finding out; the point to wait for, None once it is known."""
+        if self._offset is not None:
+            return None
+        if self._asking is None:
+            self._asking = _Asking(self._driver)
+        asking = self._asking
+        point = asking.next_round()
+        if point is None:
+            self._offset = asking.difference(self._period)
+            self.close()
+        return point
+
     def seconds(self, ticks: Sequence[int]) -> list[float]:
-        if self._offset is None:
-            self._offset = self._compare()
+        assert self._offset is not None
         return [tick * self._period + self._offset for tick in ticks]
 
-    def _compare(self) -> float:
-        """What to add to the device's seconds."""
-        queue = self._driver.unlisted_queue(0)
-        timeline = VulkanTimeline(self._driver)
-        recording = queue.unlisted_recording()
-        found = []
-        for value in range(1, _ROUNDS + 1):
-            recording.begin()
-            recording.mark(end=False)
-            before = time.perf_counter()
-            queue.submit(recording, [], timeline, value)
-            self._driver.wait([(timeline, value)], 10**10)
-            after = time.perf_counter()
-            (tick,) = recording.ticks()
-            found.append((after - before, (before + after) / 2 - tick * self._period))
-        queue.close()
-        timeline.close()
-        return min(found)[1]
+    def close(self) -> None:
+        """Give back what finding out took. Nothing of it may be in flight."""
+        asking, self._asking = self._asking, None
+        if asking is not None:
+            asking.close()
+
+
+class _Asking:
+    """Some rounds of asking the device for the time, one after the other."""
+
+    def __init__(self, driver: VulkanDriver) -> None:
+        self._queue = driver.unlisted_queue(0)
+        self._timeline = VulkanTimeline(driver)
+        self._recording = self._queue.unlisted_recording()
+        self._asked = 0  # rounds that were begun
+        self._heard: list[tuple[float, float, int]] = []  # before, after, and the tick between
+        self._before = 0.0
+
+    def next_round(self) -> tuple[VulkanTimeline, int] | None:
+        """Hear the answer of the last round, if it is there, and begin the next; None at the end.
+
+        A recording is used again only once the device is done with it.
+        """
+        if self._asked > len(self._heard):
+            self._ask()  # no second time, unless it was interrupted
+            if self._timeline.value() < self._asked:
+                return self._timeline, self._asked
+            (tick,) = self._recording.ticks()
+            self._heard.append((self._before, time.perf_counter(), tick))
+        if len(self._heard) == _ROUNDS:
+            return None
+        self._recording.begin()
+        self._recording.mark(end=False)
+        self._before = time.perf_counter()
+        self._asked = len(self._heard) + 1
+        self._ask()
+        return self._timeline, self._asked
+
+    def _ask(self) -> None:
+        self._queue.submit(self._recording, [], self._timeline, self._asked)
+
+    def difference(self, period: float) -> float:
+        """What to add to the device's seconds, by the quickest round."""
+        before, after, tick = min(self._heard, key=lambda heard: heard[1] - heard[0])
+        return (before + after) / 2 - tick * period
+
+    def close(self) -> None:
+        self._queue.close()
+        self._timeline.close()

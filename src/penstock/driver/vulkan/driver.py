@@ -11,6 +11,7 @@ from penstock.driver.holding import Backlog
 from penstock.driver.protocol import DeviceInfo, Notify, Reference
 from penstock.driver.vulkan.api import C, Instance, check, instance, listing, load, text
 from penstock.driver.vulkan.clock import Clock
+from penstock.driver.vulkan.handles import Handle
 from penstock.driver.vulkan.memory import MemoryTypes, VulkanMemory
 from penstock.driver.vulkan.program import VulkanProgram
 from penstock.driver.vulkan.recording import VulkanQueue, VulkanReplayable, new_command_pool
@@ -101,6 +102,7 @@ _DEVICE_FUNCTIONS = [
     "vkDestroyCommandPool",
     "vkAllocateCommandBuffers",
     "vkFreeCommandBuffers",
+    "vkResetCommandBuffer",
     "vkCreateQueryPool",
     "vkDestroyQueryPool",
     "vkCmdCopyQueryPoolResults",
@@ -288,7 +290,8 @@ class VulkanDriver:
         self._programs: set[VulkanProgram] = set()
         self._spare_waits: list[WaitInfo] = []
         self.backlog = Backlog()
-        self._replayable_pool: C | None = None
+        self.handles: dict[Handle, None] = {}  # everything made from it, the oldest first
+        self._replayable_pool: Handle | None = None
         period = float(physical.properties.properties.limits.timestampPeriod)
         self.has_clock = bool(physical.properties.properties.limits.timestampComputeAndGraphics)
         self.clock = Clock(self, period)
@@ -386,6 +389,9 @@ class VulkanDriver:
     def knows_time(self) -> bool:
         return self.clock.known
 
+    def learn_time(self) -> tuple[VulkanTimeline, int] | None:
+        return self.clock.learn()
+
     def seconds(self, ticks: Sequence[int]) -> list[float]:
         return self.clock.seconds(ticks)
 
@@ -397,7 +403,7 @@ class VulkanDriver:
         """Where replayable command buffers come from, made when the first is wanted."""
         if self._replayable_pool is None:
             self._replayable_pool = new_command_pool(self)
-        return self._replayable_pool
+        return self._replayable_pool.made
 
     def timeline(self) -> VulkanTimeline:
         self.notify("timeline", 0)
@@ -420,13 +426,7 @@ class VulkanDriver:
         return False
 
     def signal(self, timeline: VulkanTimeline, value: int) -> None:
-        ffi, lib = load()
-        info = ffi.new("VkSemaphoreSignalInfo *")
-        info.sType = lib.VK_STRUCTURE_TYPE_SEMAPHORE_SIGNAL_INFO
-        info.semaphore = timeline.semaphore
-        info.value = value
-        check(self.call.vkSignalSemaphore(self.handle, info), "vkSignalSemaphore")
-        timeline.issued = value
+        timeline.signal(value)
         if self.backlog.queues:
             self.backlog.hand_over()
 
@@ -436,10 +436,11 @@ class VulkanDriver:
 
     def close(self) -> None:
         ffi, _ = load()
+        self.clock.close()
         for program in list(self._programs):
             self.forget(program)
-        if self._replayable_pool is not None:
-            self.call.vkDestroyCommandPool(self.handle, self._replayable_pool, ffi.NULL)
+        for handle in reversed(list(self.handles)):
+            handle.close()
         self.call.vkDestroyDevice(self.handle, ffi.NULL)
 
     def attend(self, actor: Callable[[], bool]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.driver.vulkan.api import C, check, load
+from penstock.driver.vulkan.handles import Handle, create
 from penstock.errors import CannotAdopt
 
 if TYPE_CHECKING:
@@ -19,7 +20,9 @@ class VulkanMemory:
     """Lives until `close`; nothing may be using it then."""
 
     __slots__ = (
+        "_buffer",
         "_driver",
+        "_memory",
         "address",
         "buffer",
         "cached",
@@ -43,9 +46,10 @@ class VulkanMemory:
         self.nbytes = nbytes
         self.address = imported
         self.imported = imported is not None
-        self.buffer = _buffer(driver, nbytes, self.imported)
+        self._buffer = _buffer(driver, nbytes, self.imported)
+        self._memory: Handle | None = None
+        self.buffer = self._buffer.made
         self.handle = int(ffi.cast("uintptr_t", self.buffer))
-        self.device_memory = ffi.NULL
         try:
             needs = ffi.new("VkMemoryRequirements *")
             driver.call.vkGetBufferMemoryRequirements(driver.handle, self.buffer, needs)
@@ -65,20 +69,16 @@ class VulkanMemory:
             flags = driver.memory_types.flags[index]
             self.cached = bool(flags & _CACHED)
             self.coherent = bool(flags & _COHERENT)
-            out = ffi.new("VkDeviceMemory *")
+            self._memory = create(driver, "DeviceMemory", info)
+            self.device_memory = memory = self._memory.made
             check(
-                driver.call.vkAllocateMemory(driver.handle, info, ffi.NULL, out),
-                "vkAllocateMemory",
-            )
-            self.device_memory = out[0]
-            check(
-                driver.call.vkBindBufferMemory(driver.handle, self.buffer, out[0], 0),
+                driver.call.vkBindBufferMemory(driver.handle, self.buffer, memory, 0),
                 "vkBindBufferMemory",
             )
             if imported is None and flags & _VISIBLE:
                 pointer = ffi.new("void **")
                 check(
-                    driver.call.vkMapMemory(driver.handle, out[0], 0, needs.size, 0, pointer),
+                    driver.call.vkMapMemory(driver.handle, memory, 0, needs.size, 0, pointer),
                     "vkMapMemory",
                 )
                 self.address = int(ffi.cast("uintptr_t", pointer[0]))
@@ -99,9 +99,9 @@ class VulkanMemory:
         return part
 
     def close(self) -> None:
-        ffi, _ = load()
-        self._driver.call.vkDestroyBuffer(self._driver.handle, self.buffer, ffi.NULL)
-        self._driver.call.vkFreeMemory(self._driver.handle, self.device_memory, ffi.NULL)
+        self._buffer.close()
+        if self._memory is not None:
+            self._memory.close()
 
 
 class MemoryTypes:
@@ -144,7 +144,7 @@ class MemoryTypes:
         return max((i for i in range(len(self.flags)) if allowed >> i & 1), key=rank)
 
 
-def _buffer(driver: VulkanDriver, nbytes: int, imported: bool) -> C:
+def _buffer(driver: VulkanDriver, nbytes: int, imported: bool) -> Handle:
     ffi, lib = load()
     info = ffi.new("VkBufferCreateInfo *")
     info.sType = lib.VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO
@@ -161,9 +161,7 @@ def _buffer(driver: VulkanDriver, nbytes: int, imported: bool) -> C:
         external.sType = lib.VK_STRUCTURE_TYPE_EXTERNAL_MEMORY_BUFFER_CREATE_INFO
         external.handleTypes = _HOST_ALLOCATION
         info.pNext = external
-    out = ffi.new("VkBuffer *")
-    check(driver.call.vkCreateBuffer(driver.handle, info, ffi.NULL, out), "vkCreateBuffer")
-    return out[0]
+    return create(driver, "Buffer", info)
 
 
 def _import_type(driver: VulkanDriver, address: int, allowed: int) -> int:

@@ -4,6 +4,10 @@ Primary ones are recorded for one submission. Secondary ones are recorded once a
 
 Structures that a command needs are built once and reused; a command is a handful of foreign calls
 with nothing allocated between them.
+
+An exception may come right after any foreign call, from a signal handler. So what is remembered of
+a command buffer is forgotten before the call that changes it; and where it must be known whether a
+call was made, its result goes into a list by `list.extend(map(call, …))`, one step to Python.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from penstock.driver.holding import Submission, on_their_way
 from penstock.driver.protocol import Regions
 from penstock.driver.vulkan.api import C, check, load
 from penstock.driver.vulkan.clock import ROOM, Timestamps
+from penstock.driver.vulkan.handles import Handle, create
 
 if TYPE_CHECKING:
     from penstock.driver.vulkan.driver import VulkanDriver
@@ -100,12 +105,12 @@ class _Commands:
     def _bind(self, program: VulkanProgram, bindings: tuple[int, ...], block: bytes) -> None:
         command = self.command
         if program is not self._program:
+            self._program = self._bindings = self._pushed = None
             self._vk_bind(command, 1, program.pipeline)
             self._program = program
-            self._bindings = self._pushed = None
         # A recording keeps what was set last, and a foreign call costs more than a comparison.
         if bindings != self._bindings:
-            self._bindings = bindings
+            self._bindings = None
             if program.template:
                 program.pack_into(program.infos, 0, *bindings)
                 self._vk_describe(
@@ -113,9 +118,11 @@ class _Commands:
                 )
             elif program.slots:
                 self._bind_set(program, bindings)
+            self._bindings = bindings
         if block and block != self._pushed:
-            self._pushed = block
+            self._pushed = None
             self._vk_push(command, program.layout, _COMPUTE_FLAG, 0, len(block), block)
+            self._pushed = block
 
     def copy(self, source: VulkanMemory, target: VulkanMemory, regions: Regions) -> None:
         ffi, _ = load()
@@ -194,6 +201,8 @@ class VulkanRecording(_Commands):
         self._times: Timestamps | None = None
         self._timed = False  # whether it takes the time, this time
         self._begun = self._ended = False
+        self._unfinished = False  # whether the driver was told to begin, and not yet to end
+        self._end_results: list[int] = []  # of `vkEndCommandBuffer`, if it was called
         self._held: tuple[Any, ...] | None = None  # the first launch
         self._published = False
         self._content: tuple[Any, ...] | None = None  # what is in the buffer if it is a lone launch
@@ -201,6 +210,7 @@ class VulkanRecording(_Commands):
     def begin(self) -> None:
         self._begun = self._ended = self._published = self._timed = False
         self._held = None
+        self._end_results.clear()
 
     def dispatch(
         self,
@@ -238,8 +248,8 @@ class VulkanRecording(_Commands):
 
     def execute(self, replayable: VulkanReplayable) -> None:
         self._really_begin()
-        self._driver.call.vkCmdExecuteCommands(self.command, 1, replayable.out)
         self._program = None  # what was bound before is not bound any more
+        self._driver.call.vkCmdExecuteCommands(self.command, 1, replayable.out)
 
     def barrier(self) -> None:
         if not self._begun:
@@ -287,16 +297,24 @@ class VulkanRecording(_Commands):
         self._ended = True
 
     def _end(self) -> None:
-        if self._timed and self._times is not None:
-            self._times.end(self.command)
-            self._to_host.record(self.command)
-        result = self._driver.call.vkEndCommandBuffer(self.command)
-        if result:
-            check(result, "vkEndCommandBuffer")
+        results = self._end_results
+        if not results:
+            if self._timed and self._times is not None:
+                self._times.end(self.command)
+                self._to_host.record(self.command)
+            results.extend(map(self._driver.call.vkEndCommandBuffer, (self.command,)))
+        if results[0]:
+            check(results.pop(), "vkEndCommandBuffer")
+        self._unfinished = False
 
     def _really_begin(self) -> None:
         if not self._begun:
             self._content = None
+            if self._unfinished:
+                check(
+                    self._driver.call.vkResetCommandBuffer(self.command, 0), "vkResetCommandBuffer"
+                )
+            self._unfinished = True
             super().begin()
             if self._held is not None:
                 super().dispatch(*self._held)
@@ -312,7 +330,8 @@ class VulkanQueue:
         ffi, lib = load()
         self.driver = driver
         self.handle = handle
-        self.pool = new_command_pool(driver)
+        self._pool = new_command_pool(driver)
+        self.pool = self._pool.made
         self.timestamps: list[Timestamps] = []  # of its recordings
         self._signal_semaphore = ffi.new("VkSemaphore *")
         self._signal_value = ffi.new("uint64_t *")
@@ -329,6 +348,9 @@ class VulkanQueue:
         self._room_for_waits(4)
         self._waited = 0  # how many waits the last submission had
         self.held: deque[Submission] = deque()
+        self._submitting: tuple[VulkanTimeline, int] | None = None  # what was submitted last
+        self._results: list[int] = []  # of `vkQueueSubmit` for it, if that was called
+        self._arguments = ((handle,), (1,), (self._info,), (ffi.NULL,))
 
     def recordings(self, count: int) -> list[VulkanRecording]:
         self.driver.notify("recordings", 0)
@@ -345,13 +367,14 @@ class VulkanQueue:
         timeline: VulkanTimeline,
         value: int,
     ) -> None:
-        recording.end()
         backlog = self.driver.backlog
+        if timeline.issued < value:
+            recording.end()
         if not backlog.queues and (not waits or on_their_way(waits)):
-            self.issue(recording, waits, timeline, value)  # nobody else hands anything over
+            self.issue(recording, waits, timeline, value)  # no other thread hands anything over
             return
         with backlog.lock:
-            ready = not self.held and on_their_way(waits)
+            ready = timeline.issued >= value or (not self.held and on_their_way(waits))
             if ready:
                 self.issue(recording, waits, timeline, value)
         if not ready:
@@ -364,7 +387,27 @@ class VulkanQueue:
         timeline: VulkanTimeline,
         value: int,
     ) -> bool:
-        ffi, _ = load()
+        if timeline.issued >= value:
+            return True  # by a call that was interrupted
+        if self._submitting != (timeline, value):
+            self._results.clear()
+            self._submitting = (timeline, value)
+        if not self._results:
+            self._fill_in(recording, waits, timeline, value)
+            self._results.extend(map(self.driver.call.vkQueueSubmit, *self._arguments))
+        if self._results[0]:
+            check(self._results.pop(), "vkQueueSubmit")
+        timeline.issued = value
+        return True
+
+    def _fill_in(
+        self,
+        recording: VulkanRecording,
+        waits: Sequence[tuple[VulkanTimeline, int]],
+        timeline: VulkanTimeline,
+        value: int,
+    ) -> None:
+        """Say what to submit."""
         info = self._info
         if waits or self._waited:
             if len(waits) > self._wait_room:
@@ -377,17 +420,11 @@ class VulkanQueue:
         info.pCommandBuffers = recording.out
         self._signal_semaphore[0] = timeline.semaphore
         self._signal_value[0] = value
-        result = self.driver.call.vkQueueSubmit(self.handle, 1, info, ffi.NULL)
-        if result:
-            check(result, "vkQueueSubmit")
-        timeline.issued = value
-        return True
 
     def close(self) -> None:
-        ffi, _ = load()
         for times in self.timestamps:
             times.close()
-        self.driver.call.vkDestroyCommandPool(self.driver.handle, self.pool, ffi.NULL)
+        self._pool.close()
 
     def _room_for_waits(self, count: int) -> None:
         ffi, _ = load()
@@ -400,17 +437,13 @@ class VulkanQueue:
         self._times.pWaitSemaphoreValues = self._wait_values
 
 
-def new_command_pool(driver: VulkanDriver) -> C:
+def new_command_pool(driver: VulkanDriver) -> Handle:
     ffi, lib = load()
     info = ffi.new("VkCommandPoolCreateInfo *")
     info.sType = lib.VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO
     info.flags = lib.VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT
     info.queueFamilyIndex = driver.family
-    out = ffi.new("VkCommandPool *")
-    check(
-        driver.call.vkCreateCommandPool(driver.handle, info, ffi.NULL, out), "vkCreateCommandPool"
-    )
-    return out[0]
+    return create(driver, "CommandPool", info)
 
 
 class _Barrier:

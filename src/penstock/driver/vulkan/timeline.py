@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.driver.vulkan.api import C, check, load
+from penstock.driver.vulkan.handles import create
 
 if TYPE_CHECKING:
     from penstock.driver.vulkan.driver import VulkanDriver
@@ -20,7 +21,10 @@ _let_others_run = getattr(os, "sched_yield", partial(time.sleep, 0))
 class VulkanTimeline:
     """A `VkSemaphore` of timeline type that starts at 0. Owned by whoever made it."""
 
-    __slots__ = ("_driver", "_value", "device", "get", "issued", "semaphore")
+    __slots__ = (
+        "_driver", "_handle", "_results", "_signalling", "_value", "device", "get", "issued",
+        "semaphore",
+    )  # fmt: skip
 
     def __init__(self, driver: VulkanDriver) -> None:
         ffi, lib = load()
@@ -30,16 +34,15 @@ class VulkanTimeline:
         info = ffi.new("VkSemaphoreCreateInfo *")
         info.sType = lib.VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO
         info.pNext = kind
-        out = ffi.new("VkSemaphore *")
-        check(
-            driver.call.vkCreateSemaphore(driver.handle, info, ffi.NULL, out), "vkCreateSemaphore"
-        )
-        self.semaphore = out[0]
+        self._handle = create(driver, "Semaphore", info)
+        self.semaphore = self._handle.made
         self.issued = 0
         self._driver = driver
         self.device = driver.handle
         self.get = driver.call.vkGetSemaphoreCounterValue
         self._value = ffi.new("uint64_t *")
+        self._signalling = 0  # the value that the host raised it to last
+        self._results: list[int] = []  # of `vkSignalSemaphore` for it, if that was called
 
     def value(self) -> int:
         """The value reached so far."""
@@ -48,9 +51,25 @@ class VulkanTimeline:
             check(result, "vkGetSemaphoreCounterValue")
         return int(self._value[0])
 
+    def signal(self, value: int) -> None:
+        """Raise it, from the host. An interrupted call may be made again."""
+        ffi, lib = load()
+        if self._signalling != value:
+            self._results.clear()
+            self._signalling = value
+        if not self._results:
+            info = ffi.new("VkSemaphoreSignalInfo *")
+            info.sType = lib.VK_STRUCTURE_TYPE_SEMAPHORE_SIGNAL_INFO
+            info.semaphore = self.semaphore
+            info.value = value
+            # One step to Python; see `penstock.driver.vulkan.recording`.
+            self._results.extend(map(self._driver.call.vkSignalSemaphore, (self.device,), (info,)))
+        if self._results[0]:
+            check(self._results.pop(), "vkSignalSemaphore")
+        self.issued = value
+
     def close(self) -> None:
-        ffi, _ = load()
-        self._driver.call.vkDestroySemaphore(self._driver.handle, self.semaphore, ffi.NULL)
+        self._handle.close()
 
 
 class WaitInfo:

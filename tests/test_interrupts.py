@@ -1,0 +1,312 @@
+"""Rule 8 when something happens in the middle: Ctrl-C, signal handlers, finalisers.
+
+A program is a list of steps, each of which changes a value in a known way. Whatever comes in the
+middle of step k, the value is that of before or after step k, the device can be used as before, and
+on the simulator there is no race.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from tests.conftest import HAS_VALIDATION, _installed, _silence, simulated
+from tests.interrupts import at_point, chosen, interrupt, points
+from tests.kernels import COUNT, FIRST, SLOW_ADD, block_sum, block_sum_of, first, kernel, slow_add
+
+N = 64
+Step = Callable[[int], int]  # does something to a device; from the value before to that after
+
+
+class Bench:
+    """An array whose elements all have one value, and what steps need besides."""
+
+    def __init__(self, dev: ps.Device) -> None:
+        self.dev = dev
+        self.x = dev.zeros(N, np.uint32)
+        self.other = dev.full(N, 50, np.uint32)
+        self.host = np.zeros(N, np.uint32)
+        self.stream = dev.stream()
+        self.mapped = dev.scheduler.transfers != "unmapped"
+        self.on_mapped: tuple[Step, ...] = (self.view, self.look)
+        with dev.record(x=self.x) as self.graph:
+            slow_add(self.x, 1, spin=0)
+        kernel(dev, FIRST, "first"), kernel(dev, COUNT, "count")
+
+    # Steps.
+
+    def launch(self, value: int) -> int:
+        slow_add(self.x, 1, spin=0)
+        return value + 1
+
+    def launch_elsewhere(self, value: int) -> int:
+        slow_add(self.x, 1, self.stream, spin=0)
+        return value + 1
+
+    def result(self, value: int) -> int:
+        assert int(first(self.x, 3)) == value + 3
+        return value
+
+    def result_dropped(self, value: int) -> int:
+        first(self.x, 4)
+        return value
+
+    def large_arguments(self, value: int) -> int:
+        block = np.arange(100, dtype=np.uint32)
+        block_sum(self.other, 0, block)
+        assert self.other[0].item() == block_sum_of(block)
+        return value
+
+    def numpy_argument(self, value: int) -> int:
+        # The caller's array, like the device's, is that of before or after.
+        mine = np.full(N, 5, np.uint32)
+        try:
+            kernel(self.dev, SLOW_ADD, "slow_add")(x=mine, n=N, spin=0, add=2, threads=N)
+        finally:
+            assert set(mine.tolist()) in ({5}, {7})
+        assert (mine == 7).all()
+        return value
+
+    def write(self, value: int) -> int:
+        self.x.write(np.full(N, value + 10, np.uint32))
+        return value + 10
+
+    def write_part(self, value: int) -> int:
+        self.x[: N // 2].write(np.full(N // 2, value, np.uint32))
+        return value
+
+    def borrow(self, value: int) -> int:
+        self.host[:] = value + 20
+        self.x.write(self.host, borrow=True).wait()
+        return value + 20
+
+    def fill(self, value: int) -> int:
+        self.x.fill(value + 7)
+        return value + 7
+
+    def copy(self, value: int) -> int:
+        self.other.fill(value + 30)
+        self.x.copy_from(self.other)
+        return value + 30
+
+    def read(self, value: int) -> int:
+        assert set(self.x.read().result().tolist()) == {value}
+        return value
+
+    def numpy(self, value: int) -> int:
+        assert set(self.x.numpy().tolist()) == {value}
+        return value
+
+    def view(self, value: int) -> int:
+        shown = self.x.view("rw")
+        assert set(shown.tolist()) == {value}
+        shown[:] = value + 2
+        return value + 2
+
+    def look(self, value: int) -> int:
+        assert set(self.x.view("r").tolist()) == {value}
+        return value
+
+    def replay(self, value: int) -> int:
+        self.graph.replay()
+        return value + 1
+
+    def event(self, value: int) -> int:
+        event = self.stream.record()
+        self.dev.default_stream.wait(event)
+        event.wait()
+        return value
+
+    def batch(self, value: int) -> int:
+        with self.dev.default_stream.batch():
+            slow_add(self.x, 1, spin=0)
+        return value + 1
+
+    def new_array(self, value: int) -> int:
+        assert set(self.dev.array(np.full(N, 9, np.uint32)).numpy().tolist()) == {9}
+        return value
+
+    def reduction(self, value: int) -> int:
+        assert int(self.x.sum()) == N * value
+        return value
+
+    def synchronize(self, value: int) -> int:
+        self.dev.synchronize()
+        return value
+
+    def trace(self, value: int) -> int:
+        with ps.trace():
+            slow_add(self.x, 1, spin=0)
+            self.x.numpy()
+        return value + 1
+
+
+PROGRAMS: dict[str, tuple[str, ...]] = {
+    "launches": ("launch", "launch", "launch", "numpy"),
+    "streams": ("launch", "launch_elsewhere", "event", "launch"),
+    "results": ("launch", "result", "result_dropped", "launch", "result"),
+    "arguments": ("large_arguments", "launch", "large_arguments"),
+    "NumPy arguments": ("numpy_argument", "launch", "numpy_argument"),
+    "writes": ("launch", "write", "launch", "write_part", "launch", "borrow", "launch", "fill"),
+    "copies": ("launch", "copy", "launch", "copy"),
+    "reads": ("launch", "read", "launch", "numpy", "launch", "look", "launch", "view", "launch"),
+    "graphs": ("replay", "launch", "replay", "replay"),
+    "batches": ("batch", "launch", "batch", "synchronize"),
+    "memory": ("new_array", "launch", "new_array"),
+    "reductions": ("launch", "reduction", "launch"),
+    "traces": ("launch", "trace", "launch"),
+}
+
+
+class Run:
+    """A program on a device; knows how far it came."""
+
+    def __init__(self, dev: ps.Device, program: tuple[str, ...]) -> None:
+        self.bench = bench = Bench(dev)
+        steps: list[Step] = [getattr(bench, name) for name in program]
+        self._steps = [each for each in steps if bench.mapped or each not in bench.on_mapped]
+        self.value = 0  # after the last step that returned
+        self._step: Step | None = None
+        self.done = False
+
+    def __call__(self) -> None:
+        for step in self._steps:
+            self._step = step
+            self.value = step(self.value)
+        self._step = None
+        self.done = True
+
+    def check(self) -> None:
+        """The value is that of before or after the step in which it ended, and all can go on."""
+        bench = self.bench
+        possible = {self.value}
+        if self._step is not None:
+            possible.add(_effect(self._step, self.value))
+        slow_add(bench.x, 100, spin=0)
+        bench.dev.synchronize(timeout=60)
+        found = set(bench.x.numpy().tolist())
+        assert len(found) == 1, f"half of it: {found}"
+        assert found <= {value + 100 for value in possible}, f"{found}, not one of {possible} + 100"
+        # Everything still works, in both streams, and no view is held.
+        value = found.pop()
+        for step in (
+            bench.launch, bench.launch_elsewhere, bench.event, bench.write, bench.view,
+            bench.result, bench.replay, bench.numpy_argument, bench.read, bench.large_arguments,
+        ):  # fmt: skip
+            if bench.mapped or step not in bench.on_mapped:
+                value = step(value)
+        assert set(bench.x.numpy().tolist()) == {value}
+
+
+def _effect(step: Step, value: int) -> int:
+    """What the value is after a step, without doing it."""
+    changes = {
+        "launch": 1, "launch_elsewhere": 1, "write": 10, "borrow": 20, "fill": 7, "copy": 30,
+        "view": 2, "replay": 1, "batch": 1, "trace": 1,
+    }  # fmt: skip
+    return value + changes.get(step.__name__, 0)
+
+
+@contextlib.contextmanager
+def opened(driver: str, seed: int = 0, **options: Any) -> Iterator[ps.Device]:
+    if driver == "simulator":
+        with simulated(seed, **options) as dev:
+            yield dev
+    else:
+        with _silence(), ps.Device(_installed(driver), validate=HAS_VALIDATION, **options) as dev:
+            yield dev
+
+
+DRIVERS = ("simulator", "llvmpipe", "SwiftShader")
+
+
+RUNS = 50  # on one device
+UNMAPPED = ("writes", "reads", "NumPy arguments")
+NAMES = [*PROGRAMS, *(f"{name}, unmapped" for name in UNMAPPED)]
+
+
+def try_points(driver: str, name: str, strike: Callable[[Run, int], str]) -> int:
+    """Run a program once for each of its points, and check it; how many were tried."""
+    name, _, transfers = name.partition(", ")
+    program = PROGRAMS[name]
+    count = tried = 0
+    numbers: Iterator[int] = iter(())
+    while not count or (some := list(itertools.islice(numbers, RUNS))):
+        with opened(driver, tried, transfers=transfers or "auto") as dev:
+            Run(dev, program)()  # everything is compiled, and memory is there
+            if not count:
+                count = points(Run(dev, program))
+                assert count > 50
+                numbers = chosen(count)
+                continue
+            for number in some:
+                run = Run(dev, program)
+                place = ""
+                try:
+                    place = strike(run, number)
+                    run.check()
+                except BaseException as error:
+                    error.add_note(f"at point {number} of {count}: {place}")
+                    raise
+                tried += 1
+    return tried
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_an_interrupt_in_the_middle_does_all_or_nothing(
+    driver: str, name: str, record_property: Callable[[str, object], None]
+) -> None:
+    tried = try_points(driver, name, lambda run, number: at_point(number, interrupt, run)[1])
+    record_property("points", tried)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_what_runs_in_the_middle_works_or_is_refused(
+    driver: str, name: str, record_property: Callable[[str, object], None]
+) -> None:
+    """As a signal handler, a finaliser, or the callback of a weak reference does."""
+    outcomes: list[str] = []
+
+    def strike(run: Run, number: int) -> str:
+        bench = run.bench
+        mine = bench.dev.zeros(N, np.uint32)
+        before = len(outcomes)
+        made = 0
+
+        def use() -> None:
+            nonlocal made
+            for each in uses:
+                try:
+                    each()
+                except ps.Reentered:
+                    outcomes.append("refused")
+                    continue
+                outcomes.append("worked")
+                made += each in uses[:2]
+
+        uses: list[Callable[[], object]] = [
+            lambda: slow_add(mine, 1, spin=0),
+            lambda: slow_add(mine, 1, bench.stream, spin=0),
+            lambda: bench.dev.default_stream.flush(),
+            lambda: bench.dev.zeros(8).numpy(),
+            lambda: bench.dev.memory,
+        ]
+        if bench.mapped:
+            uses.append(lambda: mine.view("rw"))
+        _, place = at_point(number, use, run)
+        assert len(outcomes) == before + (len(uses) if place else 0)
+        assert run.done
+        assert set(mine.numpy().tolist()) == {made}
+        return place
+
+    tried = try_points(driver, name, strike)
+    assert {"worked", "refused"} <= set(outcomes) or tried < 20
+    record_property("points", tried)
