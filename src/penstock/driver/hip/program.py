@@ -29,8 +29,8 @@ class HipProgram:
     """A function of a module, and the memory its arguments are passed in."""
 
     __slots__ = (
-        "_driver", "_keep", "_module", "_pointers", "block", "bound", "function", "interface",
-        "pack_into", "parameters", "passed", "size", "what",
+        "_code", "_driver", "_keep", "_module", "_pointers", "block", "bound", "function",
+        "interface", "pack_into", "parameters", "passed", "size", "what",
     )  # fmt: skip
 
     def __init__(self, driver: HipDriver, code: bytes, interface: Interface) -> None:
@@ -38,6 +38,7 @@ class HipProgram:
         self.interface = interface
         self.size = interface.local_size
         self.what = f"the kernel {interface.entry}"
+        self._code = code  # AMD's runtime may read the image for as long as the module is loaded
         self._module = self._load(code)
         try:
             self.function = self._find(interface.entry)
