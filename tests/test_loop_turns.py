@@ -17,6 +17,8 @@ import pytest
 
 import penstock as ps
 from penstock import elementwise, reductions
+from penstock.conformance.generator import _LARGE
+from penstock.conformance.kernels import SLOW, Kernels
 from penstock.llm import kernels
 from penstock.llm.layers import Cache, Layers
 from penstock.llm.products import Products
@@ -121,6 +123,14 @@ def test_every_reduction_fits_a_shape() -> None:
     each = reductions._MOST_EACH
     blocks = -(-each // reductions._BLOCK)
     assert each + 2 * blocks + 1 <= LIMIT
+
+
+@on_lavapipe
+def test_the_conformance_suite(dev: ps.Device) -> None:
+    """Its largest array, summed by one invocation that spins before."""
+    total = Kernels(dev)["total"]
+    x = dev.ones(_LARGE, np.uint32)
+    assert total(x=x, n=_LARGE, spin=SLOW, a=1, threads=64).result() == _LARGE + 1
 
 
 @on_lavapipe
