@@ -440,6 +440,12 @@ def test_names_that_are_taken_once_normalised(name: str, dev: ps.Device) -> None
     assert y.item() == 7
 
 
+@pytest.mark.parametrize("name", ["a\0b", 3, None])
+def test_names_that_are_none(name: Any, dev: ps.Device) -> None:
+    with pytest.raises(ps.ArgumentError, match="name= is text without NUL"):
+        dev.kernel(SAXPY, name=name)
+
+
 def test_push_constants_in_any_order(dev: ps.Device) -> None:
     """SPIR-V does not ask for members in the order of their offsets."""
     code = compile_glsl(

@@ -118,6 +118,9 @@ class Kernel(Closing):
         for given, what in ((defines, "defines"), (constants, "constants")):
             if not isinstance(given, Mapping):
                 raise ArgumentError(f"{what}= is a dict of names and values, not {given!r}")
+        called: Any = name
+        if not isinstance(called, str) or "\0" in called:
+            raise ArgumentError(f"name= is text without NUL, not {called!r}")
         self.device = device
         self.scheduler = device.scheduler
         self.interface: Interface
