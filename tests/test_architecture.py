@@ -26,6 +26,7 @@ LONG = {
     "array": "NumPy's names, each a few lines",
     "bench.runtime": "the jobs of one benchmark, each beside its floor",
     "conformance.oracle": "the contract as a program: split, it could not be read as one",
+    "glsl": "the way of a text to SPIR-V: what a compiler may see, the compilers, the cache",
     "kernel": "how a kernel is made, and every way in which a call can be wrong",
     "llm.layers": "the kernels of a decoder layer in both variants, and their defines",
     "scheduler": "one owner of the state that everything shares",

@@ -147,6 +147,81 @@ class TestIncludes:
     def test_without_a_directory(self) -> None:
         assert "pass include_dir" in str(failure(f'#include "a.h"\n{SIMPLE}'))
 
+    def test_files_in_the_directory_only(self, tmp_path: Path) -> None:
+        """Neither `..` nor a path nor a link leads out of it; what it says is not told."""
+        inside = tmp_path / "inside"
+        (inside / "below").mkdir(parents=True)
+        secret = tmp_path / "secret.h"
+        secret.write_text("#define SIZE 7 // secret\n")
+        (inside / "link.h").symlink_to(secret)
+        (inside / "loop.h").symlink_to("loop.h")
+        (inside / "way").symlink_to(tmp_path)
+        (inside / "own.h").write_text("#define SIZE 8\n")
+        (inside / "good.h").symlink_to("own.h")
+        (inside / "below" / "up.h").write_text('#include "../own.h"\n')
+        (inside / "below" / "out.h").write_text('#include "../../secret.h"\n')
+        names = ("../secret.h", str(secret), "link.h", "way/secret.h", "below/out.h", "loop.h")
+        for name in (*names, "a" * 5000, "nul\0.h", "below"):
+            error = failure(f'#include "{name}"\n{SOURCE}', inside)
+            assert "is not in" in str(error)
+            assert "// secret" not in str(error)
+        assert "outside of" in str(failure(f'#include "../secret.h"\n{SOURCE}', inside))
+        for name in ("good.h", "below/up.h", "below/../own.h"):
+            source = f'#include "{name}"\n{SOURCE}'
+            code = compile_glsl(source, defines={"SCALE": 1}, include_dir=inside)
+            assert reflect(code).local_size == (8, 1, 1)
+
+
+#: Ways to write an include that a filter may not see, and a compiler may.
+HIDDEN = {
+    "continued": '#inc\\\nlude "{}"',
+    "continued often": '\\\n#\\\n\\\ninclude "{}"',
+    "continued, CR LF": '#inc\\\r\nlude "{}"',
+    "continued, CR": '#inc\\\rlude "{}"',
+    "comment within": '#/* */include "{}"',
+    "comment of two lines within": '#/*\n*/include "{}"',
+    "continued comment before": '/\\\n* *\\\n/ #include "{}"',
+    "continued line comment": '/\\\n/ \n#include "{}"',
+    "before the version": '#include "{}"\n#version 450',
+    "quote that opens": '#if 0\n" /*\n#endif\n#include "{}"\n//*/',
+    "quotes around": '#if 0\n"/*" /* "\n#endif */\n#endif\n#include "{}"',
+    "extension": '#extension GL_GOOGLE_include_directive : require\n#inc\\\nlude "{}"',
+    "by a macro": '#define FILE "{}"\n#include FILE',
+    "vertical tab": '#\x0binclude "{}"',
+    "form feed": '\x0c#include "{}"',
+    "in a call of a macro": '#define A(x) x\nA(\n#include "{}"\n)',
+    "angles": "#inc\\\nlude <{}>",
+    "next": '#include_next "{}"',
+    "line": '#line 1 "{}"\n#inc\\\nlude "{}"',
+}
+
+
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize("way", HIDDEN)
+def test_text_reads_no_file(way: str, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.h"
+    text = HIDDEN[way].replace("{}", str(secret))
+    # What would come back as a value, and what would come back in the text of the error.
+    for content in ("const uint leaked = 12345;\n", "#error 12345\n"):
+        secret.write_text(content)
+        for folder in (None, tmp_path / "cache"):
+            error = failure(f"{text}\n{SIMPLE}", folder)
+            assert "12345" not in str(error)
+
+
+@needs_compiler
+def test_continued_lines_and_comments_mean_what_they_did() -> None:
+    source = """// a comment that goes on \\
+#error not seen
+#define SUM(a, b) \\
+    (a + /* not */ \\
+     b)  // "quoted
+layout(local_size_x = SUM(3, 4)) in;
+void main() {}
+"""
+    assert reflect(compile_glsl(source)).local_size == (7, 1, 1)
+    assert failure(source.replace("{}", "{ nope; }")).errors[0][0] == 7
+
 
 @needs_compiler
 @pytest.mark.parametrize(

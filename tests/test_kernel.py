@@ -325,12 +325,24 @@ def test_constants_that_do_not_fit(
 
 
 BUFFERS = "".join(f"layout(binding = {i}) buffer B{i} {{ uint b{i}[]; }};\n" for i in range(80))
+UNIFORM = "".join(f"layout(binding = {i}) uniform B{i} {{ uint b{i}; }};\n" for i in range(28))
 
 
 @pytest.mark.parametrize(
     ("code", "kind", "words"),
     [
         (BUFFERS + "void main() { b0[0] = b79[0]; }", ps.Unsupported, r"80.*(bindings|buffers)"),
+        (UNIFORM + "void main() {}", ps.Unsupported, "28 uniform blocks"),
+        (
+            "layout(binding = 0) uniform U { vec4 u[1 << 24]; };\nvoid main() {}",
+            ps.Unsupported,
+            "'U' takes 268,435,456 bytes or more|'u' takes 268,435,456 bytes or more",
+        ),
+        (
+            "layout(binding = 0) buffer Result { uint r[1 << 30]; };\nvoid main() { r[0] = 1; }",
+            ps.Unsupported,
+            "takes 4,294,967,296 bytes or more",
+        ),
         (
             "shared uint s[1 << 20];\nlayout(binding = 0) buffer Y { uint y[]; };\n"
             "void main() { s[y[0]] = 1; y[0] = s[y[1]]; }",
@@ -367,13 +379,89 @@ BUFFERS = "".join(f"layout(binding = {i}) buffer B{i} {{ uint b{i}[]; }};\n" for
         ),
     ],
     ids=[
-        "bindings", "shared memory", "descriptor set", "image", "capability",
+        "bindings", "uniform blocks", "large uniform block", "large result", "shared memory",
+        "descriptor set", "image", "capability",
         "reserved name", "one name twice",
     ],
 )  # fmt: skip
 def test_kernels_the_device_cannot_run(code: str, kind: Any, words: str, dev: ps.Device) -> None:
     with pytest.raises(kind, match=words):
         dev.kernel("#version 450\n" + code.replace("void main", ONE + "void main"))
+
+
+def test_shared_memory_by_a_constant(dev: ps.Device) -> None:
+    code = """#version 450
+layout(local_size_x = 1) in;
+layout(constant_id = 0) const uint COUNT = 4;
+shared uint s[COUNT];
+layout(binding = 0) buffer Y { uint y[]; };
+void main() { s[y[0]] = 1; y[0] = s[y[1]]; }
+"""
+    dev.kernel(code)
+    with pytest.raises(ps.Unsupported, match="67108864 bytes of shared memory"):
+        dev.kernel(code, constants={"COUNT": 1 << 24})
+
+
+def test_names_that_python_normalises(dev: ps.Device) -> None:
+    """A call of Python's has its keywords in NFKC, whatever the source of the kernel has."""
+    code = bytearray(
+        compile_glsl(
+            "\nlayout(local_size_x = 1) in;\nlayout(binding = 0) buffer Y { uint qqq[]; };\n"
+            "layout(push_constant) uniform P { uint www; };\nvoid main() { qqq[0] = www; }"
+        )
+    )
+    code = code.replace(b"qqq", "ﬁ".encode()).replace(b"www\0", "ª\0\0".encode())
+    k = dev.kernel(bytes(code))
+    y = dev.zeros(1, np.uint32)
+    k(ﬁ=y, ª=3, groups=1)
+    assert y.item() == 3
+    k(fi=y, a=4, groups=1)
+    assert y.item() == 4
+    with pytest.raises(ps.ArgumentError, match=r"no argument 'ﬁ'.*'fi' is missing"):
+        k(**dict.fromkeys(["ﬁ"], y), a=4, groups=1)
+
+
+@pytest.mark.parametrize("name", ["ｓelf", "ｓtream", "fi", "ｉf", "ｗhat"])  # noqa: RUF001
+def test_names_that_are_taken_once_normalised(name: str, dev: ps.Device) -> None:
+    stands_in = "q" * len(name.encode())
+    code = compile_glsl(
+        f"\nlayout(local_size_x = 1) in;\nlayout(binding = 0) buffer Y {{ uint {stands_in}[]; }};\n"
+        f"layout(push_constant) uniform P {{ uint www; }};\n"
+        f"void main() {{ {stands_in}[0] = www; }}"
+    )
+    code = code.replace(stands_in.encode(), name.encode()).replace(b"www\0", "ﬁ\0".encode())
+    y = dev.zeros(1, np.uint32)
+    if name in ("ｓtream", "fi"):  # noqa: RUF001
+        with pytest.raises(ps.InvalidSpirv, match="another name"):
+            dev.kernel(code)
+        return
+    k = dev.kernel(code)
+    k(**{k.slots[0].name: y}, fi=7, groups=1)
+    assert y.item() == 7
+
+
+@pytest.mark.parametrize("name", ["a\0b", 3, None])
+def test_names_that_are_none(name: Any, dev: ps.Device) -> None:
+    with pytest.raises(ps.ArgumentError, match="name= is text without NUL"):
+        dev.kernel(SAXPY, name=name)
+
+
+def test_push_constants_in_any_order(dev: ps.Device) -> None:
+    """SPIR-V does not ask for members in the order of their offsets."""
+    code = compile_glsl(
+        "\nlayout(local_size_x = 1) in;\nlayout(binding = 0) buffer Y { uint y[]; };\n"
+        "layout(push_constant) uniform P { uint a; uint b; };\n"
+        "void main() { y[0] = a; y[1] = b; }"
+    )
+    words = np.frombuffer(code, np.uint32).copy()
+    at = [i for i in range(len(words) - 4) if words[i] == (5 << 16 | 72) and words[i + 3] == 35]
+    pushed = [i for i in at if words[i + 1] == words[at[-1] + 1]]
+    if len(pushed) != 2:
+        pushed = [i for i in at if [words[j + 1] for j in at].count(words[i + 1]) == 2]
+    words[pushed[0] + 4], words[pushed[1] + 4] = 4, 0
+    y = dev.zeros(2, np.uint32)
+    dev.kernel(words.tobytes())(y=y, a=1, b=2, groups=1)
+    assert y.tolist() == [1, 2]
 
 
 # What a kernel is called with.

@@ -249,11 +249,84 @@ SHARED = b"".join(
         (assemble(entries=(op(15, 5, 1, "main"),)), "no local size"),
         (assemble(entries=(op(15, 5, 1, "main"), op(16, 1, 17, 0, 1, 1))), "positive"),
         (assemble(entries=(op(15, 5, 1, 0x41414141),)), "no end"),
+        (assemble(op(5, 50, "name", 0)), "does not end with its instruction"),
+        (assemble(op(10, 0x41414141)), "does not end with its instruction"),
+        (assemble(*decorations(), *types(), bound=0x400000), "ids up to 4,194,304"),
+        (assemble(*decorations(), *types()[:-1], op(59, POINTER, 4, 2)), "another storage"),
+        (assemble(*decorations(), *types(), op(23, 50, UINT, 1 << 20)), "vector .* 1,048,576"),
+        (assemble(op(21, UINT, 33, 0)), "a number of 33 bits"),
+        (
+            assemble(*types(), op(23, 50, UINT, 3), op(44, 50, 51, ZERO, ZERO)),
+            "constant 51 has 2 parts, not 3",
+        ),
+        (
+            assemble(
+                *decorations(), *types(), op(43, UINT, 50, 1),
+                functions=function(1, op(65, ELEMENT, P, 3, 50, ZERO)),
+            ),
+            "structure 2 has no member 1",
+        ),
+        (
+            assemble(*decorations(), *types(), functions=function(1, op(65, ELEMENT, P, 3, ZERO))),
+            "pointer 40 is of another type",
+        ),
+        (
+            assemble(*decorations(), *types(), functions=function(1, op(59, POINTER, 50, 7))),
+            "variable 50 is of another storage",
+        ),
+        (
+            assemble(
+                op(71, 50, 11, 28), *decorations(), *types(), op(32, 51, 1, UINT),
+                op(59, 51, 50, 1),
+            ),
+            "built-in 28",
+        ),
     ],
-)
+)  # fmt: skip
 def test_malformed_modules_are_refused(code: bytes, message: str) -> None:
     with pytest.raises(InvalidSpirv, match=message):
         reflect(code)
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [(0xFFFFFFFF, "'first' is at binding 4,294,967,295; number them up to 4,095"), (4096, "4,096")],
+)
+def test_binding_numbers_are_bounded(number: int, message: str) -> None:
+    """Drivers make room for all bindings up to the highest."""
+    with pytest.raises(Unsupported, match=message):
+        reflect(assemble(*decorations(), op(71, 3, 33, number), *types()))
+
+
+def test_built_ins_of_other_shaders_are_unsupported() -> None:
+    with pytest.raises(Unsupported, match="built-in 0 is not one of compute"):
+        reflect(assemble(op(71, 50, 11, 0), *decorations(), *types()))
+
+
+def test_names_are_as_python_has_them_in_a_call() -> None:
+    code = VALID.replace(op(5, 3, "first"), op(5, 3, "ﬁrst")).replace(
+        op(5, 4, "second"), op(5, 4, "ª")
+    )
+    assert [binding.name for binding in reflect(code).bindings] == ["first", "a"]
+
+
+@needs_compiler
+def test_chosen_constants_are_lengths() -> None:
+    code = compile_glsl(
+        TYPES
+        + """layout(local_size_x = 1) in;
+        layout(constant_id = 5) const uint length = 4;
+        layout(binding = 0) buffer X { float x[length]; };
+        shared double all[length];
+        void main() { x[0] = float(all[length - 1]); }"""
+    )
+    interface = reflect(code)
+    assert interface.sized_by == {5}
+    assert (interface.shared_size, interface.bindings[0].min_size) == (32, 16)
+    chosen = reflect(code, constants={5: struct.pack("<I", 1000)})
+    assert (chosen.shared_size, chosen.bindings[0].min_size) == (8000, 4000)
+    with pytest.raises(InvalidSpirv, match="length 0"):
+        reflect(code, constants={5: bytes(4)})
 
 
 @pytest.mark.parametrize(
@@ -307,6 +380,10 @@ def test_damaged_modules_raise_nothing_else(data: st.DataObject, compiled: bool)
     small = st.one_of(st.integers(0, 255), st.sampled_from([0, 1, 2, 3, 4, 255]))
     for at, value in data.draw(st.lists(st.tuples(place, small), max_size=8)):
         code[at] = value
+    word = st.integers(1, len(code) // 4 - 1)
+    large = st.one_of(st.integers(0, 0xFFFFFFFF), st.sampled_from([1 << 31, 0xFFFFFFFF]))
+    for at, value in data.draw(st.lists(st.tuples(word, large), max_size=2)):
+        code[4 * at : 4 * at + 4] = struct.pack("<I", value)
     cut = data.draw(st.one_of(st.none(), place))
     with contextlib.suppress(InvalidSpirv, Unsupported):
         reflect(bytes(code[:cut]))

@@ -56,7 +56,7 @@ def same_bytes(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
 
 def packer(members: tuple[Member, ...], nbytes: int) -> Callable[..., bytes]:
     """A function that makes the block of bytes that a kernel reads its scalars from."""
-    if all(member.shape == () for member in members):
+    if all(member.shape == () for member in members) and _in_order(members):
         return struct.Struct(_format(members, nbytes)).pack
 
     def pack_arrays(*values: Any) -> bytes:
@@ -88,6 +88,12 @@ def exactly(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDA
     if dtype.kind == "f" and not np.array_equal(np.isfinite(exact), np.isfinite(data)):
         raise OverflowError(f"too large for {dtype}")
     return exact
+
+
+def _in_order(members: tuple[Member, ...]) -> bool:
+    """Whether each begins behind the end of the one before, which SPIR-V does not ask for."""
+    ends = [0, *(member.offset + member.dtype.itemsize for member in members)]
+    return all(member.offset >= end for member, end in zip(members, ends, strict=False))
 
 
 def _format(members: tuple[Member, ...], nbytes: int) -> str:

@@ -51,6 +51,10 @@ _QUALIFIERS = {"in": "readonly ", "out": "writeonly ", "inout": ""}
 _GROUP_SIZE = 256
 _CPU_GROUPS = 64  # on a CPU driver a group costs more than a turn of the loop
 
+#: The most elements for an invocation: lavapipe ends all loops of one after 65,535 turns together.
+_MOST_EACH = 60_000
+_LOOP = re.compile(r"\b(for|while|do)\b")
+
 #: What follows the user's text. The last step of a loop that counts up could overflow.
 _MAIN = """
 ;}
@@ -97,7 +101,8 @@ def __call__(penstock_self, {parameters}, *penstock_more, stream=None, **penstoc
         return {outputs}
     penstock_kernel(
         {arguments}, n=penstock_count, stream=stream,
-        threads=penstock_count if penstock_count < penstock_most else penstock_most,
+        threads=penstock_count if penstock_count < penstock_most else
+            penstock_most if penstock_count <= {far} else -(-penstock_count // {each}),
     )
     return {outputs}
 """
@@ -164,7 +169,10 @@ class Elementwise(Closing):
             if not hasattr(error, "errors"):
                 raise
             raise source.explain(self.name, error) from None
-        groups = _CPU_GROUPS if device.info.kind == "cpu" else _most(device, "group_count")[0]
+        groups = _most(device, "group_count")[0]
+        # A loop of the operation's own must not share its turns with the loop over elements.
+        if device.info.kind == "cpu" and not _LOOP.search(f"{preamble}\n{operation}"):
+            groups = _CPU_GROUPS
         call = _make_call(self, groups * local)
         doc = f"{self.signature}\n\n{operation.strip()}\n\n{Elementwise.__doc__}"
         self.__class__ = type("Elementwise", (type(self),), {"__call__": call, "__doc__": doc})
@@ -269,6 +277,8 @@ def _make_call(made: Elementwise, most: int) -> Callable[..., Any]:
             for mode, type_, name in made.parameters
         ),
         outputs=", ".join(outputs) or "None",
+        each=_MOST_EACH,
+        far=most * _MOST_EACH,
     )
     scope: dict[str, Any] = {
         "MISSING": MISSING,

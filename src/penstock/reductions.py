@@ -43,6 +43,9 @@ Host = npt.NDArray[Any]
 _SHADERS = Path(__file__).with_name("shaders")
 _BLOCK = 64  # elements that an invocation joins one after the other
 _MOST_ELEMENTS = 1 << 31  # the shader counts in 32 bits
+# lavapipe ends all loops of an invocation after 65,535 turns together, and a block takes two more
+# turns than it has elements.
+_MOST_EACH = 60_000
 
 _KINDS = {"f": "FLOAT", "i": "SIGNED", "u": "UNSIGNED", "b": "UNSIGNED"}
 _FOLDS = {
@@ -68,14 +71,23 @@ class Shape(NamedTuple):
         wanted = -(-count // (self.group_size * self.elements))
         return max(1, min(wanted, self.most_groups))
 
+    def holds(self, count: int) -> bool:
+        """Whether no invocation has more elements to join than every driver lets it loop over."""
+        return count <= self.group_size * self.most_groups * _MOST_EACH
 
+
+# The shape for GPUs holds every array of up to _MOST_ELEMENTS elements.
 _ON_CPU = Shape(tree=False, group_size=8, most_groups=32, elements=256)
 _ON_GPU = Shape(tree=True, group_size=256, most_groups=512, elements=16)
 
 
-def shape_for(device: Device) -> Shape:
-    """A tree in shared memory on a GPU; on a CPU driver, where each barrier costs, none."""
-    if device.info.kind == "cpu":
+def shape_for(device: Device, count: int = 0) -> Shape:
+    """The shape for `count` elements: a tree in shared memory on a GPU.
+
+    On a CPU driver, where each barrier costs, there is no tree until so many invocations are
+    needed that the host would have too many parts to fold.
+    """
+    if device.info.kind == "cpu" and _ON_CPU.holds(count):
         return _ON_CPU
     most: Any = device.info.limits["group_invocations"]
     # Every device has 128; the tree wants a power of two.
@@ -116,7 +128,7 @@ class Reductions:
     def __init__(self, device: Device) -> None:
         self._device = device
         self._shape = shape_for(device)
-        self._kernels: dict[tuple[str, Dtype], Kernel] = {}
+        self._kernels: dict[tuple[str, Dtype, bool], Kernel] = {}
         self._nothing: Array | None = None
 
     def reduce(
@@ -129,9 +141,13 @@ class Reductions:
             raise InvalidValue(f"{operation} of array {x.name!r}, which has no elements")
         if count > _MOST_ELEMENTS:
             raise Unsupported(f"{operation} of {count:,} elements; take it of slices")
-        kernel = self._kernels.get((operation, x.dtype)) or self._make(operation, x)
-        bound, first = self._bind(kernel, x, stream)
         shape = self._shape
+        if not shape.holds(count):
+            shape = shape_for(self._device, count)
+        kernel = self._kernels.get((operation, x.dtype, shape.tree))
+        if kernel is None:
+            kernel = self._make(operation, x, shape)
+        bound, first = self._bind(kernel, x, stream)
         threads = shape.groups(count) * shape.group_size
         if y is None:
             made = kernel(x=bound, count=count, first=first, stream=stream, threads=threads)
@@ -179,13 +195,12 @@ class Reductions:
         around = Array(x.buffer, Layout(begin, (words,), (4,), 4), np.dtype(np.uint32))
         return around, (x.region.lo - begin) // x.itemsize
 
-    def _make(self, operation: str, x: Array) -> Kernel:
+    def _make(self, operation: str, x: Array, shape: Shape) -> Kernel:
         dtype = x.dtype
         advice = f"take it on the host: x.numpy().{operation}()"
         name = f"{operation} of {dtype}"
         if dtype.kind not in _KINDS or dtype.itemsize > 8 or dtype.isbuiltin != 1:
             raise DtypeMismatch(f"there is no {name} on a device; {advice}")
-        shape = self._shape
         defines = _defines(operation, dtype.kind, 8 * dtype.itemsize, shape)
         try:
             if self._device.scheduler.driver.language == "hip":
@@ -212,7 +227,7 @@ class Reductions:
         assert kernel.results is not None
         kernel.results.convert = partial(_fold, operation, dtype)
         # Another thread may have been faster.
-        return self._kernels.setdefault((operation, dtype), kernel)
+        return self._kernels.setdefault((operation, dtype, shape.tree), kernel)
 
 
 def _signature(operation: str, dtype: Dtype, parts: int) -> str:

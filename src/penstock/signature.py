@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from typing import NamedTuple
 
 import numpy as np
@@ -120,6 +121,7 @@ def _parse(text: str, name: str) -> list[Declared]:
                 "inout) for an array, 'float32 a' for a number, 'float32 a[4]' for several"
             )
         mode, dtype, called, lengths = match.groups()
+        called = unicodedata.normalize("NFKC", called)  # as Python has it in a call
         untyped = bool(mode) and dtype == "bytes"
         if dtype not in _TYPES and not untyped:
             raise InvalidValue(

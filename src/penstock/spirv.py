@@ -4,7 +4,10 @@
 push constants, its result, its specialization constants, its local size and the capabilities it
 needs. It is not a validator: what it does not have to understand it steps over. But whatever it is
 given, it either answers or raises `InvalidSpirv` or `Unsupported`, in time linear in the size of
-the module.
+the module. Beyond the interface it checks what makes drivers crash: numbers by which they allocate
+(ids, bindings), built-ins of other kinds of shader, and pointers that leave what they point into.
+
+Names are in Unicode's normal form NFKC, as Python has the names of keyword arguments.
 
 A kernel returns a result by writing a storage block named `Result` of fixed size:
 `layout(binding = 2) buffer Result { float sum; };`.
@@ -16,8 +19,9 @@ from a buffer is followed; one that goes where it cannot be followed counts as r
 
 from __future__ import annotations
 
+import unicodedata
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -96,14 +100,18 @@ class Interface:
     version: tuple[int, int]  # of SPIR-V: 1.5 needs Vulkan 1.2, 1.6 needs Vulkan 1.3
     result: tuple[Member, ...] = ()
     parameters: tuple[str, ...] = ()  # in order, if that is how they are passed
+    sized_by: frozenset[int] = frozenset()  # ids of constants that are lengths of arrays
 
 
-def reflect(code: bytes, entry: str | None = None) -> Interface:
+def reflect(
+    code: bytes, entry: str | None = None, constants: Mapping[int, bytes] | None = None
+) -> Interface:
     """Read the interface of the compute kernel in `code`.
 
-    `entry` chooses the entry point; it can be left out if there is only one.
+    `entry` chooses the entry point; it can be left out if there is only one. `constants` are values
+    of specialization constants by id; arrays may be as long as these say.
     """
-    module = _Module(code)
+    module = _Module(code, constants or {})
     function, name = _choose_entry(module, entry)
     uses = module.uses(function)
     blocks, push = _blocks(module, uses)
@@ -128,6 +136,7 @@ def reflect(code: bytes, entry: str | None = None) -> Interface:
         shared_size=sum(module.packed_size(pointer) for pointer in module.shared),
         version=module.version,
         result=_result_members(module, blocks, uses),
+        sized_by=frozenset(module.sized_by),
     )
 
 
@@ -193,6 +202,11 @@ def _binding(module: _Module, variable: int, inferred: int) -> Binding:
     where = decorations.get(_DESCRIPTOR_SET), decorations.get(_BINDING)
     if where[0] is None or where[1] is None:
         raise InvalidSpirv(f"SPIR-V: buffer {name!r} has no set or no binding")
+    if where[1] > _MAX_BINDING:
+        raise Unsupported(
+            f"SPIR-V: buffer {name!r} is at binding {where[1]:,}; number them up to "
+            f"{_MAX_BINDING:,}"
+        )
 
     storage = module.variables[variable][1]
     marks = module.decorations.get(struct, {})
@@ -311,7 +325,9 @@ def _constants(module: _Module, size_constants: list[int]) -> tuple[Constant, ..
 class _Module:
     """The tables of a module: instructions are read once, types only as far as they are asked."""
 
-    def __init__(self, code: bytes) -> None:
+    def __init__(self, code: bytes, chosen: Mapping[int, bytes]) -> None:
+        self.chosen = chosen
+        self.sized_by: set[int] = set()
         self.code = bytes(code)
         self.words = _words(self.code)
         self.version = (self.words[1] >> 16 & 0xFF, self.words[1] >> 8 & 0xFF)
@@ -321,6 +337,7 @@ class _Module:
         self.local_sizes: dict[int, array[int]] = {}
         self.local_size_ids: dict[int, list[int]] = {}
         self.work_group_sizes: list[int] = []
+        self.built_ins: list[tuple[int, int]] = []  # what is decorated, and the built-in's number
         self.types: dict[int, tuple[int, array[int]]] = {}  # opcode, operands
         self.constants: dict[int, tuple[int, int, array[int]]] = {}  # opcode, type, operands
         self.composites: dict[int, list[int]] = {}
@@ -335,6 +352,7 @@ class _Module:
         self.functions: set[int] = set()
         self.calls: dict[int, list[int]] = {}
         self.pointers: dict[int, int] = {}  # every pointer into a variable, to that variable
+        self.pointer_types: dict[int, int] = {}  # of every pointer that is followed
         self.budget = _BUDGET
         self._read()
 
@@ -358,6 +376,8 @@ class _Module:
             elif op == _FUNCTION_END:
                 function = 0
             elif function:
+                if op in _POINTER_RESULTS and size > 2:
+                    self._pointer(op, at, after)
                 if op in _CHAINS:
                     base = self.pointers.get(self._id(words[at + 3]))
                     if base is not None:
@@ -371,10 +391,14 @@ class _Module:
             at = after
         if function:
             raise InvalidSpirv("SPIR-V: the module is truncated, inside a function")
+        for target, number in self.built_ins:
+            self._check_built_in(target, number)
 
     def _declaration(self, op: int, at: int, end: int) -> None:
         words = self.words
         first, second = words[at + 1], words[at + 2] if end > at + 2 else 0
+        if op in _TEXTS:
+            self._check_text(at + _TEXTS[op], end)
         if op in (_NAME, _MEMBER_NAME) and 4 * (end - at) > _MAX_NAME:
             pass  # no one will type it
         elif op == _NAME:
@@ -383,8 +407,8 @@ class _Module:
             self.member_names[first, second] = (at + 3, end)
         elif op == _DECORATE:
             self._decorate(self.decorations.setdefault(first, {}), at + 2, end)
-            if second == _BUILT_IN and words[at + 3 : end].tolist() == [_WORKGROUP_SIZE]:
-                self.work_group_sizes.append(first)
+            if second == _BUILT_IN:
+                self._built_in(first, words[at + 3] if end > at + 3 else -1)
         elif op == _MEMBER_DECORATE:
             self._decorate(self.member_decorations.setdefault((first, second), {}), at + 3, end)
         elif op == _GROUP_DECORATE:
@@ -397,11 +421,22 @@ class _Module:
                 own.update(self.decorations.get(first, {}))
         elif op in _TYPES:
             self.types[self._new(first)] = (op, words[at + 2 : end])
+            if op in (_INT, _FLOAT):
+                self.scalar(first)
+            elif op in (_VECTOR, _MATRIX) and not 2 <= words[at + 3] <= 4:
+                raise InvalidSpirv(f"SPIR-V: a vector or matrix of {words[at + 3]:,} parts")
         elif op in _SCALAR_CONSTANTS:
             self.constants[self._new(second)] = (op, first, words[at + 3 : end])
         elif op in _COMPOSITE_CONSTANTS:
             self.composites[self._new(second)] = words[at + 3 : end].tolist()
+            kind, operands = self.types.get(first, (0, words[:0]))
+            parts = operands[1] if kind in (_VECTOR, _MATRIX) else len(operands)
+            if kind in (_VECTOR, _MATRIX, _STRUCT) and end - at - 3 != parts:
+                raise InvalidSpirv(
+                    f"SPIR-V: constant {second} has {end - at - 3} parts, not {parts}"
+                )
         elif op == _VARIABLE:
+            self._pointer(op, at, end)
             if words[at + 3] in _BLOCK_STORAGE:
                 self.variables[self._new(second)] = (first, words[at + 3])
                 self.pointers[second] = second
@@ -422,6 +457,58 @@ class _Module:
         elif op == _EXT_INST_IMPORT and self._string(at + 2, end).startswith("NonSemantic."):
             self.non_semantic.add(first)
 
+    def _built_in(self, target: int, number: int) -> None:
+        if number not in _COMPUTE_BUILT_INS:
+            raise Unsupported(f"SPIR-V: built-in {number} is not one of compute kernels")
+        if number == _WORKGROUP_SIZE:
+            self.work_group_sizes.append(target)
+        self.built_ins.append((target, number))
+
+    def _check_built_in(self, target: int, number: int) -> None:
+        """A variable that is a built-in has the type of that."""
+        if target not in self.pointer_types:
+            return
+        pointee = self.type(self.pointer_types[target])[1][1]
+        op, operands = self.type(pointee)
+        size = operands[1] if op == _VECTOR else 1
+        scalar = self.scalar(pointee) if op in (_VECTOR, _INT) else None
+        if scalar is None or scalar.kind not in "iu" or size != _COMPUTE_BUILT_INS[number]:
+            raise InvalidSpirv(f"SPIR-V: built-in {number} is of a type that it cannot have")
+
+    def _pointer(self, op: int, at: int, end: int) -> None:
+        """Remember the type of a pointer, and check that it points to what it says."""
+        words, number = self.words, self.words[at + 2]
+        kind, operands = self.types.get(words[at + 1], (0, words[:0]))
+        if op == _VARIABLE and (kind != _POINTER or operands[0] != words[at + 3]):
+            raise InvalidSpirv(f"SPIR-V: variable {number} is of another storage than its type")
+        if kind != _POINTER:
+            return
+        self.pointer_types[number] = words[at + 1]
+        if op in _ACCESS_CHAINS:
+            base = self.pointer_types.get(words[at + 3])
+            if base is not None:
+                storage, target = self.type(base)[1][:2]
+                first = at + (5 if op in _ELEMENT_CHAINS else 4)
+                target = self._part(target, words[first:end])
+                if [storage, target] != operands[:2].tolist():
+                    raise InvalidSpirv(f"SPIR-V: pointer {number} is of another type than its part")
+
+    def _part(self, type_: int, indices: array[int]) -> int:
+        """The type that the indices of an access chain lead to."""
+        for index in indices:
+            op, operands = self.type(type_)
+            if op == _STRUCT:
+                constant = self.constants.get(index)
+                at = self.literal(index)[1] if constant and constant[0] == _CONSTANT else -1
+                if not isinstance(at, int) or not 0 <= at < len(operands):
+                    raise InvalidSpirv(f"SPIR-V: structure {type_} has no member {at}")
+                type_ = operands[at]
+            elif op in (_ARRAY, _RUNTIME_ARRAY, _VECTOR, _MATRIX):
+                type_ = operands[0]
+            else:
+                raise InvalidSpirv(f"SPIR-V: type {type_} has no parts to point to")
+        return type_
+
     def _decorate(self, own: dict[int, int], at: int, end: int) -> None:
         if self.words[at] in _DECORATIONS:
             if self.words[at] in _VALUED and end == at + 1:
@@ -438,6 +525,12 @@ class _Module:
             raise InvalidSpirv(f"SPIR-V: id {number} is defined twice")
         return self._id(number)
 
+    def _check_text(self, at: int, end: int) -> None:
+        """A text ends in the last word of its instruction, or drivers read on behind it."""
+        length = self.code.find(b"\0", 4 * at, 4 * end) // 4
+        if length != end - 1:
+            raise InvalidSpirv(f"SPIR-V: the string at word {at} does not end with its instruction")
+
     def _string(self, at: int, end: int) -> str:
         text, nul, _ = self.code[4 * at : 4 * end].partition(b"\0")
         if not nul:
@@ -450,11 +543,11 @@ class _Module:
     # Asking.
 
     def name(self, number: int) -> str:
-        return self._string(*self.names[number]) if number in self.names else ""
+        return _normal(self._string(*self.names[number])) if number in self.names else ""
 
     def member_name(self, struct: int, index: int) -> str:
         where = self.member_names.get((struct, index))
-        return self._string(*where) if where else ""
+        return _normal(self._string(*where)) if where else ""
 
     def type(self, number: int) -> tuple[int, array[int]]:
         if number not in self.types:
@@ -483,8 +576,10 @@ class _Module:
                 self._spend(len(operands))
                 stack += [(member, count) for member in operands]
             elif op == _ARRAY:
-                length = self.integer(operands[1])
-                stack.append((operands[0], count * max(0, length or 0)))
+                length = self._chosen_length(operands[1])
+                if length is not None and length < 1:
+                    raise InvalidSpirv(f"SPIR-V: array type {number} has length {length}")
+                stack.append((operands[0], count * (length or 0)))
             elif op in (_VECTOR, _MATRIX):
                 stack.append((operands[0], count * operands[1]))
             elif op in (_INT, _FLOAT):
@@ -618,12 +713,24 @@ class _Module:
         return stride
 
     def _length(self, number: int) -> int:
-        length = self.integer(self.types[number][1][1])
+        length = self._chosen_length(self.types[number][1][1])
         if length is None:
             raise Unsupported("SPIR-V: an array's length is computed from specialization constants")
         if length < 1:
             raise InvalidSpirv(f"SPIR-V: array type {number} has length {length}")
         return length
+
+    def _chosen_length(self, constant: int) -> int | None:
+        """The length that a constant stands for; the caller of `reflect` may have chosen it."""
+        number = self.spec_id(constant)
+        if number is None:
+            return self.integer(constant)
+        default = self.integer(constant)
+        self.sized_by.add(number)
+        if number not in self.chosen or default is None:
+            return default
+        signed = self.literal(constant)[0].kind == "i"
+        return int.from_bytes(self.chosen[number], "little", signed=signed)
 
     def _spend(self, steps: int) -> None:
         """Types can share parts, or contain themselves: bound the work instead of the depth."""
@@ -677,13 +784,24 @@ def _words(code: bytes) -> array[int]:
         raise InvalidSpirv(f"SPIR-V: the module is truncated, at {len(code)} bytes")
     if words[1] >> 16 != 1:
         raise InvalidSpirv(f"SPIR-V: unknown version {words[1]:#x}")
+    if words[3] > _MAX_BOUND:
+        raise InvalidSpirv(
+            f"SPIR-V: ids up to {words[3]:,}; the most there can be is {_MAX_BOUND:,}"
+        )
     return words
+
+
+def _normal(name: str) -> str:
+    """The name as Python knows it when it stands in a call."""
+    return name if name.isascii() else unicodedata.normalize("NFKC", name)
 
 
 # The numbers below are those of the SPIR-V specification.
 
 _MAX_NAME = 1024
 _MAX_PUSH = 1 << 16
+_MAX_BOUND = 0x3FFFFF  # of ids, by the specification
+_MAX_BINDING = 4095  # drivers make room for all up to the highest
 _MAX_DIMENSIONS = 32  # NumPy's, of old
 _BUDGET = 1 << 16
 
@@ -709,6 +827,8 @@ _VALUED = frozenset((_SPEC_ID, _ARRAY_STRIDE, _MATRIX_STRIDE, _BINDING, _DESCRIP
 _DECORATIONS = _VALUED | {_BLOCK, _BUFFER_BLOCK, _ROW_MAJOR, _NON_WRITABLE, _NON_READABLE}
 
 _NAME, _MEMBER_NAME, _EXT_INST_IMPORT, _EXT_INST = 5, 6, 11, 12
+# Where the text of an instruction begins that ends with it: names, texts of the source, extensions.
+_TEXTS = {4: 1, _NAME: 2, _MEMBER_NAME: 3, 7: 2, 10: 1, _EXT_INST_IMPORT: 2, 330: 1}
 _ENTRY_POINT, _EXECUTION_MODE, _CAPABILITY, _EXECUTION_MODE_ID = 15, 16, 17, 331
 _DECORATE, _MEMBER_DECORATE, _GROUP_DECORATE, _GROUP_MEMBER_DECORATE = 71, 72, 74, 75
 _INT, _FLOAT, _VECTOR, _MATRIX, _ARRAY, _RUNTIME_ARRAY = 21, 22, 23, 24, 28, 29
@@ -722,7 +842,18 @@ _FUNCTION, _FUNCTION_END, _FUNCTION_CALL, _VARIABLE, _UNTYPED_VARIABLE = 54, 56,
 _LOAD, _STORE, _COPY_MEMORY, _COPY_MEMORY_SIZED, _ARRAY_LENGTH = 61, 62, 63, 64, 68
 _ATOMIC_LOAD, _ATOMIC_STORE = 227, 228
 _COOPERATIVE_LOAD, _COOPERATIVE_STORE = 4457, 4458
-_CHAINS = frozenset((65, 66, 67, 70, 83))  # the access chains, and OpCopyObject
+_ELEMENT_CHAINS = frozenset((67, 70))  # their first index is that of an element
+_ACCESS_CHAINS = _ELEMENT_CHAINS | {65, 66}
+_CHAINS = _ACCESS_CHAINS | {83}  # and OpCopyObject
+# Besides these a parameter, a call, a load, a bit cast, a choice and a phi may give a pointer.
+_POINTER_RESULTS = _CHAINS | {55, _FUNCTION_CALL, _VARIABLE, _LOAD, 124, 169, 245}
+
+# How many integers each has: numbers and places of groups and invocations, subgroups, their masks.
+_COMPUTE_BUILT_INS = {
+    **dict.fromkeys(range(24, 29), 3),
+    **dict.fromkeys((29, 36, 38, 40, 41, 4438), 1),
+    **dict.fromkeys(range(4416, 4421), 4),
+}
 
 # Where an instruction takes a pointer, and what it does to the memory there.
 _POINTER_OPERANDS: dict[int, tuple[tuple[int, int], ...]] = {
@@ -755,6 +886,7 @@ _OPS: dict[int, int] = {
     **dict.fromkeys((_MEMBER_NAME, _MEMBER_DECORATE, _ENTRY_POINT, _VARIABLE, _FUNCTION), 4),
     **dict.fromkeys((_FUNCTION_CALL, _UNTYPED_VARIABLE), 4),
     _EXT_INST: 5,
+    **{op: at + 1 for op, at in _TEXTS.items()},
 }
 
 _FREE_CAPABILITIES = frozenset((0, 1))  # Matrix, Shader

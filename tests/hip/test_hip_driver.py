@@ -7,6 +7,7 @@ import gc
 import mmap
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -412,6 +413,40 @@ def test_an_operation_that_does_not_compile_names_its_line(hip_device: ps.Device
         hip_device.elementwise("y[i] = 1;\ny[i] = nothing;", "inout float32 y")
     with pytest.raises(ps.CompileError, match="line 1 of the preamble"):
         hip_device.elementwise("y[i] = 1;", "inout float32 y", preamble="wrong wrong;")
+
+
+#: Ways for text to have the compiler read a file, or tell whether it is there.
+FILES = [
+    '#include "{}"', '#inc\\\nlude "{}"', '#inc\\ \nlude "{}"', '#inc\\\r\nlude "{}"',
+    '%:include "{}"', '#/*\n*/ include "{}"', '#import "{}"', '#include_next "{}"', '#embed "{}"',
+    '#define FILE "{}"\n#include FILE', '#if __has_include("{}")\n#endif',
+    '#if __has_\\\nembed("{}")\n#endif', '#pragma GCC dependency "{}"',
+    '_Pragma("GCC dependency \\"{}\\"")',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("way", FILES)
+def test_text_reads_no_file(way: str, hip_device: ps.Device, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.h"
+    secret.write_text("static const float y = 12345;\nsyntax error 12345\n")
+    text = way.replace("{}", str(secret))
+    source = f'{text}\nextern "C" __global__ void k(float *x) {{ x[0] = 1; }}\n'
+    with pytest.raises(ps.CompileError, match="in a kernel from text, which can name no file") as e:
+        hip_device.kernel(source, signature="inout float32 x")
+    assert "12345" not in str(e.value)
+    with pytest.raises(ps.CompileError, match="can name no file"):
+        hip_device.elementwise("x[i] = 1;", "inout float32 x", preamble=text)
+
+
+def test_a_file_includes_what_is_beside_it(hip_device: ps.Device, tmp_path: Path) -> None:
+    (tmp_path / "seven.h").write_text("static const float seven = 7;\n")
+    kernel = tmp_path / "k.hip"
+    kernel.write_text(
+        '#include "seven.h"\nextern "C" __global__ void k(float *x) { x[0] = seven; }\n'
+    )
+    x = hip_device.zeros(4)
+    hip_device.kernel(kernel, signature="inout float32 x")(x=x, groups=1)
+    assert x.tolist()[0] == 7
 
 
 def test_code_for_another_device(hip: StandIn, hip_device: ps.Device) -> None:

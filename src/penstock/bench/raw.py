@@ -388,7 +388,8 @@ def _listing(call: C, ctype: str, *arguments: C) -> list[C]:
     call(*arguments, count, NULL)
     items = ffi.new(f"{ctype}[]", count[0])
     call(*arguments, count, items)
-    return list(items)
+    # Copies: an element of an array of structures does not keep the array.
+    return [ffi.new(f"{ctype} *", item)[0] for item in items]
 
 
 def _check(result: int, what: str) -> None:

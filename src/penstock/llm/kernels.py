@@ -18,6 +18,10 @@ DIRECTORY = Path(__file__).with_name("shaders")
 KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
 PLAIN = ("F32", "F16", "BF16")
 
+#: How many turns of loops an invocation may take on a CPU driver: lavapipe ends all its loops after
+#: 65,535 turns together, and counts one more for each loop than it has turns.
+MOST_TURNS = 60_000
+
 Define = str | int | float
 
 
@@ -122,9 +126,13 @@ WAYS = ("alone", "subgroup", "shared", "windowed")
 
 
 def product(
-    kind: str, how: Way, tokens: int, *, aligned: bool, vectors: bool, add: bool, columns: int
-) -> Shader:
-    """A product of a matrix of that kind with so many tokens at a time."""
+    kind: str, how: Way, tokens: int, *, aligned: bool, vectors: bool, add: bool, columns: int,
+    cut: bool = False,
+) -> Shader:  # fmt: skip
+    """A product of a matrix of that kind with so many tokens at a time.
+
+    With `cut`, of some of the units of its rows: see `units_each`.
+    """
     rows = how.rows(kind, tokens)
     defines: dict[str, Define] = {
         "WAY": how.name.upper(),
@@ -146,8 +154,30 @@ def product(
         defines["VECTORS"] = 1
     if add:
         defines["ADD"] = 1
+    if cut:
+        defines["CUT"] = 1
     name = f"product {kind} {how.name} {rows}x{tokens}"
     return Shader(name, DIRECTORY / "product.comp", defines, {"local_size_x": how.group_size})
+
+
+def units_each(kind: str, how: Way, tokens: int) -> int:
+    """How many units of a row a launch may take on a CPU driver, which ends long loops.
+
+    As if no compiler unrolled a loop of product.comp.
+    """
+    steps, quads = (how.steps, 1) if kind in PLAIN else _STEPS[kind]
+    unroll = _unroll(kind, how, tokens)
+    row = quads + 1 + quads * (tokens + 1)
+    turns = 1 + (steps // unroll) * (2 + unroll) + 1
+    turns += steps * (quads + 1 + how.rows(kind, tokens) * row)
+    return MOST_TURNS // turns * how.lanes
+
+
+#: By kind: STEPS and QUADS of blocks.glsl.
+_STEPS = {
+    "Q8_0": (8, 1), "Q4_0": (4, 2), "Q4_1": (4, 2), "Q5_0": (4, 2), "Q5_1": (4, 2),
+    "Q4_K": (8, 2), "Q5_K": (8, 2), "Q6_K": (8, 4),
+}  # fmt: skip
 
 
 def _unroll(kind: str, how: Way, tokens: int) -> int:

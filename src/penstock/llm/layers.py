@@ -14,14 +14,14 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 import penstock as ps
-from penstock.llm.kernels import Compiled, Shader
+from penstock.llm.kernels import MOST_TURNS, Compiled, Shader
 from penstock.llm.progress import STATE
 from penstock.llm.weights import Weight
 
@@ -33,6 +33,10 @@ _MOST_SPLITS = 16
 _WINDOWS = 6  # of each plane in a launch; with a dozen, uniform blocks do not run out
 _GPU_GROUP = 128
 _GPU_GROUPS = 256  # that keep a GPU busy
+_LONG_ROW = (
+    1 << 16
+)  # elements: on CPU drivers, too, more invocations than a subgroup take a longer one
+_MOST_ROW = 1 << 22  # elements, of which a group of 256 takes two loops of 16,384 turns
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,7 @@ def _window(device: ps.Device, context: int, row: int) -> int:
     limits = {name: limit for name, limit in device.info.limits.items() if isinstance(limit, int)}
     alignment = limits["uniform_alignment"]
     step = math.lcm(limits["subgroup_size"], alignment // math.gcd(alignment, row))
-    most = limits["uniform_range"] // row // step * step
+    most = min(limits["uniform_range"], 1 << 16) // row // step * step
     return min(most, -(-context // _WINDOWS // step) * step)
 
 
@@ -145,10 +149,13 @@ class Layers:
         n = x.shape[-1]
         words, offset = _vector(weight, n)
         _check_rows("rmsnorm", count, n, x[first:], y)
+        if n > _MOST_ROW:
+            raise ps.Unsupported(f"rmsnorm of rows of {n:,}; up to {_MOST_ROW:,} are supported")
+        traits = replace(self.traits, shared=True) if n > _LONG_ROW else self.traits
         small = self._small(count, x[first : first + 1])
         # A few rows alone would not give every core something to do.
-        parts = min(4, -(-n // 256)) if count < 8 and not self.traits.shared else 1
-        kernel = self._kernel(*rmsnorm(self.traits, weight.kind, n if small else None))
+        parts = min(4, -(-n // 256)) if count < 8 and not traits.shared else 1
+        kernel = self._kernel(*rmsnorm(traits, weight.kind, n if small else None))
         kernel(
             x=x[first : first + 1] if small else x, words=words, y=y, n=n,
             first_row=0 if small else first, first=offset, eps=eps, groups=(parts, count),
@@ -165,7 +172,7 @@ class Layers:
         lanes = kernel.local_size[0]
         groups = -(-n // lanes)
         if not self.traits.shared:
-            groups = min(groups, 16)
+            groups = min(groups, max(16, -(-groups // MOST_TURNS)))
         kernel(gate=gate, up=up, y=y, n=n, groups=min(groups, 65535))
 
     def rope_store(
@@ -388,6 +395,7 @@ class Traits:
     wide: bool  # 64-bit integers
     windows: bool  # the cache is read through uniform blocks, too
     cores: int
+    most_turns: int = 0  # of all loops of an invocation; 0: any number
 
     @classmethod
     def of(cls, device: ps.Device, variant: Choice | None = None) -> Traits:
@@ -408,6 +416,7 @@ class Traits:
             # SwiftShader takes minutes to compile what does that.
             windows=wanted == "cpu" and "scalarBlockLayout" in features and "llvmpipe" in info.name,
             cores=os.cpu_count() or 1,
+            most_turns=MOST_TURNS if info.kind == "cpu" else 0,
         )
 
     def group(self, size: int) -> tuple[Defines, dict[str, int]]:
@@ -470,7 +479,31 @@ class Cut:
             groups = shape.heads // heads * -(-count // tokens)
             wanted = -(-2 * traits.cores // groups)
             useful = -(-cache.context // (4 * traits.lanes))
-        return cls(tokens, heads, splits or max(1, min(wanted, useful, _MOST_SPLITS)))
+        best = max(1, min(wanted, useful, _MOST_SPLITS))
+        return cls(tokens, heads, splits or max(best, _fewest_splits(traits, shape, cache)))
+
+
+def _fewest_splits(traits: Traits, shape: _Shape, cache: Cache) -> int:
+    """Into how many shares the rows must be cut for no invocation to make too many turns.
+
+    A block of rows takes the turns of attention_shared.comp or attention_lanes.comp that follow,
+    if no compiler unrolls a loop, and each loop one more to end.
+    """
+    if not traits.most_turns:
+        return 1
+    unit = (2 if shape.halves else 1) * (2 if "WIDE" in shape.defines(traits) else 1)
+    units = shape.head_size // unit
+    if traits.shared:
+        rows = _GPU_GROUP
+        each = -(-units // rows)
+        scores = 1 + units * (unit + 2)
+        sums = each * unit + 1 + -(-rows // max(1, rows // units)) * (each * (unit + 2) + 2) + 1
+        turns = 1 + scores + _GPU_GROUP + sums
+    else:
+        rows = traits.lanes
+        turns = 1 + (-(-units // 4) + 1) + (rows + 1)
+    blocks = max(1, traits.most_turns // turns - 1)
+    return -(-cache.context // (blocks * rows))
 
 
 # What each kernel is compiled with: name, file, defines, constants.

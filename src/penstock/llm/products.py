@@ -36,6 +36,7 @@ class Products:
         self._uniform_alignment: int = limits["uniform_alignment"]
         self._uniform_range: int = limits["uniform_range"]
         self._subgroup_size: int = limits["subgroup_size"]
+        self._counts_turns = device.info.kind == "cpu"
         self.way = way or _best_way(device)
         self._how = kernels.way(self.way, self._subgroup_size)
         self._otherwise = (
@@ -164,25 +165,30 @@ class Products:
         self, weight: Weight, piece: Piece, x: ps.Array, y: ps.Array, count: int, stride: int,
         add: bool, stream: ps.Stream | None,
     ) -> None:  # fmt: skip
-        """One launch for all rows and tokens."""
+        """One launch for all rows and tokens; of rows that are too long, one for each part."""
         how = self._otherwise
         blocks = kernels.blocks_of(weight.kind, how.steps)
         tokens = how.tokens(count)
-        kernel = self._kernel(
-            kernels.product(
-                weight.kind, how, tokens, aligned=_is_aligned(weight, piece, blocks),
-                vectors=weight.columns % blocks.unit == 0, add=add, columns=weight.columns,
-            )
-        )  # fmt: skip
+        units = weight.columns // blocks.unit
+        each = kernels.units_each(weight.kind, how, tokens) if self._counts_turns else units
+        parts = _cut_units(units, each)
         rows = how.rows(weight.kind, tokens)
         span = -(-piece.rows // rows)
         in_group = max(1, how.group_size // how.lanes)
-        kernel(
-            words=piece.words, x=x, y=y, pitch=blocks.pitch(weight.columns), rows=piece.rows,
-            span=span, units=weight.columns // blocks.unit, columns=weight.columns, tokens=count,
-            stride=stride, place=piece.row, begin0=piece.first,
-            groups=(-(-span // in_group), -(-count // tokens)), stream=stream,
-        )  # fmt: skip
+        for part in parts:
+            kernel = self._kernel(
+                kernels.product(
+                    weight.kind, how, tokens, aligned=_is_aligned(weight, piece, blocks),
+                    vectors=weight.columns % blocks.unit == 0, columns=weight.columns,
+                    add=add or part is not parts[0], cut=len(parts) > 1,
+                )
+            )  # fmt: skip
+            kernel(
+                words=piece.words, x=x, y=y, pitch=blocks.pitch(weight.columns), rows=piece.rows,
+                span=span, units=units, columns=weight.columns, tokens=count, stride=stride,
+                place=piece.row, begin0=piece.first, **part,
+                groups=(-(-span // in_group), -(-count // tokens)), stream=stream,
+            )  # fmt: skip
 
     def _through_windows(
         self, weight: Weight, piece: Piece, x: ps.Array, y: ps.Array, count: int, stride: int,
@@ -271,6 +277,13 @@ class _Part(NamedTuple):
     row: int
     rows: int
     span: int  # rows from one window to the next
+
+
+def _cut_units(units: int, each: int) -> list[dict[str, Any]]:
+    """The parts of a row of so many units, as arguments; one part takes none."""
+    if units <= each:
+        return [{}]
+    return [{"from_unit": at, "to_unit": min(at + each, units)} for at in range(0, units, each)]
 
 
 def _best_way(device: ps.Device) -> str:

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 import penstock as ps
-from penstock.llm.kernels import Compiled, Shader
+from penstock.llm.kernels import MOST_TURNS, Compiled, Shader
 from penstock.llm.layers import Choice, Defines, Made, Traits
 from penstock.llm.progress import STATE, Progress
 
@@ -178,7 +178,7 @@ class Sampler:
         self._launch(
             "sample_penalise", logits=logits, history=progress.history, marks=self._marks,
             state=progress.state, settings=self._settings, count=count,
-            size=progress.history.size,
+            size=progress.history.size, looked_at=progress.history.size,
         )  # fmt: skip
 
     def _find_cut(self, logits: ps.Array) -> None:
@@ -197,9 +197,12 @@ class Sampler:
             self._launch("sample_recount", cursor=at, digit=digit, **gathered, **there)
             self._launch("sample_seek", by=at, digit=digit, **there)
 
-    def _launch(self, file: str, *, narrow: bool = False, **arguments: Any) -> None:
+    def _launch(
+        self, file: str, *, narrow: bool = False, looked_at: int = 0, **arguments: Any
+    ) -> None:
         kernel = self._compiled(Shader.of(*self._shape.make(file, narrow)))
-        kernel(groups=self._shape.groups(file, kernel.local_size[0]), **arguments)
+        groups = self._shape.groups(file, kernel.local_size[0], looked_at)
+        kernel(groups=groups, **arguments)
 
     def _words(self, name: str, *shape: int) -> ps.Array:
         return self.device.zeros(shape, np.uint32, name=name)
@@ -258,11 +261,16 @@ class Shape:
         size = self.lanes if file in _LONE else self.size
         return file, file, defines, {"local_size_x": size}
 
-    def groups(self, file: str, size: int) -> int:
-        if file in _LONE or file == "sample_penalise":
+    def groups(self, file: str, size: int, looked_at: int = 0) -> int:
+        """How many workgroups, so that none makes more than MOST_TURNS turns of its loops."""
+        if file in _LONE:
             return 1
+        if file == "sample_penalise":
+            return max(1, -(-looked_at // (size * MOST_TURNS)))
         if file == "sample_recount" and self.size == self.lanes:
-            return self.copies
+            each = -(-self.blocks // (self.copies * size))
+            if each * (self.span + 2) < MOST_TURNS:
+                return self.copies
         return -(-self.blocks // size)
 
 

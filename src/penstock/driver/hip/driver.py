@@ -90,6 +90,7 @@ def _describe(hip: Hip, index: int) -> DeviceInfo:
             "shared_memory": attribute(_SHARED_MEMORY),
             "subgroup_size": attribute(_SUBGROUP_SIZE),
             "uniform_alignment": 4,
+            "uniform_bindings": 128,
             "uniform_range": memory,
         },
         features=frozenset(feature for feature, has in features.items() if has),

@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 
 _FILE = b"penstock.hip"
 _OWN_FILES = ("penstock.hip", "CompileSource")  # what compilers call it when they complain
+_CONTINUED = re.compile(r"(?:\\|\?\?/)[ \t\v\f]*(?:\r\n|\r|\n)")
+_FILES = re.compile(
+    r"(?:\#|%:|\?\?=)(?:\s|/\*.*?\*/)*(?:include|import|embed|__include)\w*"
+    r"|__has_(?:include|embed)\w*|pragma[^\n]*\bdependency\b",
+    re.DOTALL | re.IGNORECASE,
+)
 _ERROR = re.compile(r"^(.*?):(\d+)(?::\d+)?: (?:fatal )?error: (.*)$", re.M)
 
 
@@ -29,8 +35,8 @@ class HipProgram:
     """A function of a module, and the memory its arguments are passed in."""
 
     __slots__ = (
-        "_driver", "_keep", "_module", "_pointers", "block", "bound", "function", "interface",
-        "pack_into", "parameters", "passed", "size", "what",
+        "_code", "_driver", "_keep", "_module", "_pointers", "block", "bound", "function",
+        "interface", "pack_into", "parameters", "passed", "size", "what",
     )  # fmt: skip
 
     def __init__(self, driver: HipDriver, code: bytes, interface: Interface) -> None:
@@ -38,6 +44,7 @@ class HipProgram:
         self.interface = interface
         self.size = interface.local_size
         self.what = f"the kernel {interface.entry}"
+        self._code = code  # AMD's runtime may read the image for as long as the module is loaded
         self._module = self._load(code)
         try:
             self.function = self._find(interface.entry)
@@ -100,7 +107,12 @@ def compile_hip(
     defines: Mapping[str, str | int | float],
     include_dir: Path | None,
 ) -> tuple[bytes, str]:
-    """A code object for an architecture, and what the kernel is called in it."""
+    """A code object for an architecture, and what the kernel is called in it.
+
+    Without `include_dir`, which text that is no file has not, the source may name no file.
+    """
+    if include_dir is None:
+        _refuse_files(source, name)
     try:
         lib = hip.compiler
     except NoDevice as error:
@@ -129,6 +141,19 @@ def compile_hip(
         return bytes(ffi.buffer(code)), called
     finally:
         lib.hiprtcDestroyProgram(program)
+
+
+def _refuse_files(source: str, name: str) -> None:
+    """Raise if text includes or asks for a file: the compiler would read any that it names.
+
+    Comments are searched, too: it takes a whole parser of C++ to tell what is one.
+    """
+    found = _FILES.search(_CONTINUED.sub("", source))
+    if found:
+        raise CompileError(
+            f"{name}: {' '.join(found[0].split())!r} in a kernel from text, which can name no "
+            "file; put the kernel into a file, next to what it includes"
+        )
 
 
 def _check(lib: C, result: int) -> None:

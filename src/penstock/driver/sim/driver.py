@@ -30,6 +30,7 @@ _LIMITS: dict[str, int | tuple[int, ...]] = {
     "shared_memory": 32768,
     "subgroup_size": 8,
     "uniform_alignment": 64,
+    "uniform_bindings": 15,
     "uniform_range": 65536,
 }
 

@@ -62,13 +62,17 @@ def text(array: C) -> str:
 
 
 def listing(call: Any, ctype: str, *arguments: C) -> list[C]:
-    """Call a Vulkan function that fills an array of `ctype` of a size it must be asked for."""
+    """Call a Vulkan function that fills an array of `ctype` of a size it must be asked for.
+
+    Each item owns its memory: an element of a cffi array of structures is a reference into the
+    array, and does not keep it.
+    """
     ffi, _ = load()
     count = ffi.new("uint32_t *")
     check(call(*arguments, count, ffi.NULL) or 0, ctype)
     items = ffi.new(f"{ctype}[]", max(1, count[0]))
     check(call(*arguments, count, items) or 0, ctype)
-    return [items[i] for i in range(count[0])]
+    return [ffi.new(f"{ctype} *", items[i])[0] for i in range(count[0])]
 
 
 class Instance:

@@ -209,6 +209,7 @@ class _Physical:
                     int(limits.minUniformBufferOffsetAlignment),
                     int(limits.minStorageBufferOffsetAlignment),
                 ),
+                "uniform_bindings": int(limits.maxPerStageDescriptorUniformBuffers),
                 "uniform_range": int(limits.maxUniformBufferRange),
             },
             features=self.features,

@@ -19,6 +19,8 @@
 // span      a lane has the rows r, r + span, …, r + (ROWS - 1) * span, of those that exist
 // units     whole ones in a row
 // tokens    how many there are
+// CUT       only the units from `from_unit` to before `to_unit` are taken, the others by other
+//           launches: where all together would be more turns of the loop than a driver makes
 // ADD       y is added to, not overwritten
 // OUTPUTS   ROWS * TOKENS
 // UNROLL    steps that are written out, a divisor of STEPS
@@ -51,6 +53,10 @@ layout(push_constant) uniform Shape {
     uint tokens;
     uint stride;
     uint place;
+#ifdef CUT
+    uint from_unit;
+    uint to_unit;
+#endif
 #if WAY == WINDOWED
 #define BEGIN_OF(n) uint begin##n;
     REPEAT(ROWS, BEGIN_OF)
@@ -144,9 +150,13 @@ void main() {
     uint row_begins[ROWS];
 #define BEGIN(n) row_begins[n] = ROW_BEGIN(n);
     REPEAT(ROWS, BEGIN)
-    uint row_units = units;
+#ifdef CUT
+    uint first_unit = from_unit, row_units = to_unit;
+#else
+    uint first_unit = 0, row_units = units;
+#endif
 
-    for (uint unit = lane; unit < row_units; unit += lanes) {
+    for (uint unit = first_unit + lane; unit < row_units; unit += lanes) {
         Head heads[ROWS];
 #define HEAD(n) heads[n] = read_head(n, row_begins[n], unit);
         REPEAT(ROWS, HEAD)
@@ -170,7 +180,9 @@ void main() {
     }
 
 #if (KIND == F32 || KIND == F16 || KIND == BF16) && WAY != WINDOWED && !defined(VECTORS)
-    for (uint column = units * UNIT + lane; column < columns; column += lanes) {
+    // Behind the last unit, and only with it.
+    uint columns_end = row_units == units ? columns : 0;
+    for (uint column = units * UNIT + lane; column < columns_end; column += lanes) {
 #define REST(n)                                                                              \
     float weight##n = read_one(n, row_begins[n], column);                                     \
     for (uint token = 0; token < TOKENS; ++token)                                            \

@@ -7,7 +7,8 @@
 //   state     POSITION: the history holds the tokens before POSITION + count
 //   settings  PENALTY, INVERSE_PENALTY, LAST_N
 //
-// One workgroup, whose invocations take every so many-th token of the history.
+// Invocations take every so many-th token of the history: one workgroup, or as many as it takes
+// for none to have more than 60,000.
 
 layout(local_size_x_id = 0) in;
 
@@ -23,7 +24,8 @@ void main() {
     float inverse = uintBitsToFloat(settings[INVERSE_PENALTY]);
     uint known = state[POSITION] + count;
     uint looked_at = penalty == 1.0 ? 0u : min(min(settings[LAST_N], known), size);
-    for (uint i = gl_LocalInvocationID.x; i < looked_at; i += gl_WorkGroupSize.x) {
+    uint step = gl_NumWorkGroups.x * gl_WorkGroupSize.x;
+    for (uint i = gl_GlobalInvocationID.x; i < looked_at; i += step) {
         uint token = history[(known - 1u - i) % size];
         if (token < VOCABULARY) {
             uint bit = 1u << token % 32u;
