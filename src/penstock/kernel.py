@@ -20,7 +20,7 @@ import numpy as np
 
 from penstock import carrying, tracing
 from penstock.access import stream_of
-from penstock.arguments import Slot, exactly, packer, same_bytes
+from penstock.arguments import Slot, check_elements, exactly, packer, same_bytes
 from penstock.array import Array, Bound
 from penstock.closing import Closing
 from penstock.errors import (
@@ -476,6 +476,7 @@ class Kernel(Closing):
             raise DtypeMismatch(f"{label} must be {slot.dtype}, not {array.dtype}")
         if not array.contiguous:
             raise ShapeMismatch(f"{label} is not contiguous; pass {slot.name}=x.copy()")
+        check_elements(slot, array, label)
         if array.nbytes < slot.min_size:
             raise ShapeMismatch(
                 f"{label} has {array.nbytes} bytes; the kernel needs at least {slot.min_size}"
