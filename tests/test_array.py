@@ -326,6 +326,68 @@ def test_fill(dtype: Any, value: Any, state: str, mode: str, shared_device: Open
         mirror[1:-3] = sample(dtype, x.size)[1:-3]
 
 
+NUMBERS = st.one_of(
+    st.integers(-(2**66), 2**66), st.floats(), st.booleans(), st.sampled_from([1e-40, 2**63]),
+    st.integers(-130, 260).map(np.int64), st.floats(width=32).map(np.float32),
+)  # fmt: skip
+KINDS = ["?", "i1", "u1", "i4", "u8", "i8", "f2", "f4", "f8", "c8", ml_dtypes.bfloat16]
+
+
+@settings(deadline=None)
+@given(st.lists(NUMBERS, min_size=1, max_size=3), st.sampled_from(KINDS))
+def test_no_value_is_changed_but_floats_are_rounded(values: list[Any], kind: Any) -> None:
+    """Whatever way it comes, a number is in the array as it is, or refused."""
+    dtype = np.dtype(kind)
+    with ps.Device(driver="sim") as dev:
+        for put in (
+            lambda: dev.array(values, dtype),
+            lambda: put_in(dev.zeros(len(values), dtype), lambda x: x.write(values)),
+            lambda: put_in(dev.zeros(len(values), dtype), lambda x: x.__setitem__(..., values)),
+            lambda: put_in(dev.zeros(1, dtype), lambda x: x.fill(values[0])),
+        ):
+            try:
+                got = put().tolist()
+            except (ps.InvalidValue, ps.DtypeMismatch):
+                continue
+            # Beside a float, integers are floats.
+            floats = any(isinstance(value, float | np.floating) for value in values[: len(got)])
+            for value, now in zip(values, got, strict=False):
+                if floats:
+                    assert dtype.kind not in "biu"
+                    with np.errstate(all="ignore"):
+                        rounded = np.array(float(value)).astype(dtype).item()
+                    assert now == rounded or (now != now and value != value)
+                    assert np.isfinite(now) or not np.isfinite(value)
+                else:
+                    assert now == value
+
+
+def put_in(x: ps.Array, put: Callable[[ps.Array], object]) -> ps.Array:
+    put(x)
+    return x
+
+
+def test_numbers_that_fit_are_taken(dev: ps.Device) -> None:
+    for dtype, values, expected in (
+        ("u1", [np.int64(3), 255, True], [3, 255, 1]),
+        ("u8", [1, 2**63], [1, 2**63]),
+        ("f4", [0.1, np.float64(0.1), 2**100], np.array([0.1, 0.1, 2.0**100], "f4").tolist()),
+        ("f4", [np.inf, -np.inf, 1e-40], np.array([np.inf, -np.inf, 1e-40], "f4").tolist()),
+        ("?", [0, 1, True], [False, True, True]),
+        ("f4", range(3), [0, 1, 2]),
+    ):
+        x = dev.array(values, dtype)
+        y = dev.empty(x.shape, dtype)
+        y[:] = values
+        assert x.tolist() == y.tolist() == expected
+    pair = [("a", "u1"), ("b", "f4", (2,))]
+    records: Any = [(3, (0.5, 1)), (4, (2, 3))]
+    assert same(dev.array(records, pair), np.array(records, pair))
+    x = dev.zeros(2)
+    x.fill(np.float64(1e-40))
+    assert same(x, np.full(2, 1e-40, np.float32))
+
+
 # Copies, from and to whatever.
 
 

@@ -74,6 +74,62 @@ WRITES: dict[str, Case] = {
     "list too long": (ps.ShapeMismatch, r"\(64,\).*\(65,\)", lambda b: b.x.write([1.0] * 65)),
     "list of text": (UNLIKE, "float32", lambda b: b.x.write(["one"] * N)),
     "list of too large": (UNLIKE, "uint8", lambda b: b.bytes.write([300] * N)),
+    "list of NumPy's too large": (
+        ps.InvalidValue, r"300 does not fit uint8.*astype\('uint8'\)",
+        lambda b: b.bytes.write([np.int64(300)] * N),
+    ),
+    "list of negative": (
+        ps.InvalidValue, "-1 does not fit uint8.*astype", lambda b: b.bytes.write([0, -1] * 32)
+    ),
+    "list of fractions": (
+        ps.DtypeMismatch, r"int32 cannot hold 1\.5.*astype", lambda b: b.ints.write([1.5] * N)
+    ),
+    "list to infinity": (
+        ps.InvalidValue, r"1e\+300 does not fit float32.*astype", lambda b: b.x.write([1e300] * N)
+    ),
+    "list of inexact": (
+        ps.InvalidValue, "16777217 does not fit float32.*astype",
+        lambda b: b.x.write([16777217] * N),
+    ),
+    "list of digits": (ps.DtypeMismatch, "float32 cannot hold", lambda b: b.x.write(["1"] * N)),
+    "memoryview of other dtype": (
+        ps.DtypeMismatch, "float32.*float64.*astype", lambda b: b.x.write(memoryview(np.ones(N)))
+    ),
+    "new of too large": (
+        ps.InvalidValue, "300 does not fit uint8.*astype",
+        lambda b: b.dev.array(np.array([300, -1]), "uint8"),
+    ),
+    "new to infinity": (
+        ps.InvalidValue, r"1e\+300 does not fit float32.*astype",
+        lambda b: b.dev.array(np.array([1e300]), "float32"),
+    ),
+    "new of fractions": (
+        ps.DtypeMismatch, "int32 cannot hold float64.*astype",
+        lambda b: b.dev.array(np.array([1.5]), "int32"),
+    ),
+    "new flags": (
+        ps.InvalidValue, "2 does not fit bool.*astype", lambda b: b.dev.array([0, 2], bool)
+    ),
+    "new time": (
+        ps.InvalidValue, "does not fit datetime64.*astype",
+        lambda b: b.dev.array([np.datetime64("2024-01-01T12")], "M8[D]"),
+    ),
+    "new record": (
+        ps.InvalidValue, "300 does not fit uint8.*astype",
+        lambda b: b.dev.array([(np.int64(300), 1.0)], [("a", "u1"), ("b", "f4")]),
+    ),
+    "new record of a fraction": (
+        ps.DtypeMismatch, r"int32 cannot hold 1\.5.*astype",
+        lambda b: b.dev.array([(1.5, 1.0)], [("a", "i4"), ("b", "f4")]),
+    ),
+    "item too large": (
+        ps.InvalidValue, "300 does not fit uint8.*astype",
+        lambda b: b.bytes.__setitem__(slice(2), [np.int64(300)]),
+    ),
+    "item of other dtype in a memoryview": (
+        ps.DtypeMismatch, "float32.*float64.*astype",
+        lambda b: b.x.__setitem__(slice(2), memoryview(np.ones(2))),
+    ),
     "ragged list": (
         (*UNLIKE, ps.ShapeMismatch), "float32|shape", lambda b: b.x.write([[1], [2, 3]])
     ),
@@ -111,6 +167,10 @@ WRITES: dict[str, Case] = {
     "fill with too large a fraction": (
         ps.InvalidValue, r"1e\+300.*float32", lambda b: b.x.fill(1e300)
     ),
+    "fill with NumPy's too large a fraction": (
+        ps.InvalidValue, r"1e\+300.*float32.*astype", lambda b: b.x.fill(np.float64(1e300))
+    ),
+    "fill with neither": (ps.InvalidValue, "2 does not fit bool", lambda b: b.dev.full(2, 2, bool)),
     "fill with infinity": (ps.Error, "int32", lambda b: b.ints.fill(float("inf"))),
     "fill of closed": (ps.Closed, "'gone'", lambda b: b.closed.fill(1)),
     "copy of NumPy's": (

@@ -25,7 +25,7 @@ from penstock.hazards import Use
 from penstock.layout import Index, Layout, contiguous_strides, index_layout, region_of
 from penstock.pending import Pending
 from penstock.roles import AppendHistory, Role
-from penstock.sources import as_array
+from penstock.sources import as_source
 
 if TYPE_CHECKING:
     from penstock.device import Device
@@ -264,17 +264,21 @@ class Array(Closing):
         part = self[index]
         if isinstance(value, Array):
             part.copy_from(value.broadcast_to(part.shape))
-        elif isinstance(value, np.ndarray | list | tuple):
-            source = value if isinstance(value, np.ndarray) else as_array(value, self.dtype)
-            try:
-                source = np.broadcast_to(source, part.shape)
-            except ValueError as error:
-                raise ShapeMismatch(
-                    f"cannot put shape {source.shape} into shape {part.shape}"
-                ) from error
-            part.write(source)
-        else:
+            return
+        if isinstance(value, int | float | complex | np.generic):
             part.fill(value)
+            return
+        source = as_source(value, self.dtype)
+        if source.shape == () and not isinstance(value, np.ndarray):
+            part.fill(value)
+            return
+        try:
+            source = np.broadcast_to(source, part.shape)
+        except ValueError as error:
+            raise ShapeMismatch(
+                f"cannot put shape {source.shape} into shape {part.shape}"
+            ) from error
+        part.write(source)
 
     # Roles.
 
