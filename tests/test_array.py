@@ -640,6 +640,15 @@ def test_arrays_behave_as_operands_and_in_conditions(dev: ps.Device) -> None:
     assert x.item(3) == 3
 
 
+def test_arrays_are_kept_by_identity(dev: ps.Device) -> None:
+    """They do not compare, and are keys all the same."""
+    x, y = dev.ones(2), dev.ones(2)
+    assert len({x, y, x}) == 2
+    assert {x: 1, y: 2}[x] == 1
+    assert x in [x]
+    assert (np.ones(2, np.float32) == x).all()  # NumPy's comparison, of a copy
+
+
 def test_arrays_broadcast_and_transpose(dev: ps.Device) -> None:
     x, row = dev.zeros((3, 4)), dev.array(np.arange(4, dtype=np.float32))
     x[...] = row

@@ -201,7 +201,19 @@ READS: dict[str, Case] = {
     "view of closed": (ps.Closed, "'gone'", lambda b: b.closed.view()),
     "view mode": (ps.InvalidValue, "'x'.*'rw'", lambda b: b.x.view("x")),
     "view backwards": (ps.Unsupported, "reversed", lambda b: b.x[::-1].view()),
-    "no copy": (ps.InvalidValue, "view", lambda b: np.array(b.x, copy=False)),
+    "no copy": (
+        ps.InvalidValue, "float64.*copy=False", lambda b: np.array(b.x, np.float64, copy=False)
+    ),
+    "equal": (ps.ArgumentError, r"'x' == Array.*x\.numpy\(\) ==.*'is'", lambda b: b.x == b.y),
+    "equal to itself": (ps.ArgumentError, r"==.*x\.numpy", lambda b: b.x == b.x),
+    "unlike": (ps.ArgumentError, r"x\.numpy\(\) !=", lambda b: b.x != b.y),
+    "equal to None": (ps.ArgumentError, "NoneType.*'is'.*None", lambda b: b.x == None),  # noqa: E711
+    "element equal": (ps.ArgumentError, r"x\.item\(\) ==", lambda b: b.x[1] == 1.0),
+    "less": (ps.ArgumentError, r"x\.numpy\(\) <", lambda b: b.x < 1),
+    "at most": (ps.ArgumentError, r"x\.numpy\(\) <=", lambda b: b.x <= 1),
+    "reflected": (ps.ArgumentError, r"x\.numpy\(\) >", lambda b: 1.0 < b.x),  # noqa: SIM300
+    "at least": (ps.ArgumentError, r"x\.numpy\(\) >=", lambda b: b.x >= b.y),
+    "in": (ps.ArgumentError, r"in array 'x'.*in x\.numpy\(\)", lambda b: 1.0 in b.x),
     "item of many": (ps.ShapeMismatch, "64", lambda b: b.x.item()),
     "length of none": (ps.ArgumentError, "0-d", lambda b: len(b.x[0])),
     "index": (ps.ArgumentError, "integers.*str.*numpy", lambda b: b.x["a"]),

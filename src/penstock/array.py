@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 Host: TypeAlias = "npt.NDArray[Any]"
 
 _DLPACK_CPU = (1, 0)
-_WRITABLE = 1  # PyBUF_WRITABLE
 
 
 class Bound:
@@ -208,6 +207,42 @@ class Array(Closing):
         layout = Layout(self.layout.offset + offset, (rows, width), (pitch, 1), 1)
         return Array(self.buffer, layout, np.dtype(np.uint8))
 
+    # Comparisons. Identity would be taken for a comparison of values, silently.
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> NoReturn:
+        self._not_compared("==", other)
+
+    def __ne__(self, other: object) -> NoReturn:
+        self._not_compared("!=", other)
+
+    def __lt__(self, other: object) -> NoReturn:
+        self._not_compared("<", other)
+
+    def __le__(self, other: object) -> NoReturn:
+        self._not_compared("<=", other)
+
+    def __gt__(self, other: object) -> NoReturn:
+        self._not_compared(">", other)
+
+    def __ge__(self, other: object) -> NoReturn:
+        self._not_compared(">=", other)
+
+    def __contains__(self, value: object) -> NoReturn:
+        raise ArgumentError(
+            f"{type(value).__name__} in array {self.name!r}: arrays do not compare their elements; "
+            "use value in x.numpy()"
+        )
+
+    def _not_compared(self, operation: str, other: object) -> NoReturn:
+        one = f"x.item() {operation} ... or " if self.size == 1 else ""
+        raise ArgumentError(
+            f"array {self.name!r} {operation} {type(other).__name__}: arrays do not compare their "
+            f"elements; use {one}x.numpy() {operation} ..., and 'is' to ask whether two names are "
+            "the same array, or for None"
+        )
+
     # Transfers.
 
     def write(
@@ -368,10 +403,6 @@ class Array(Closing):
     def __dlpack_device__(self) -> tuple[int, int]:
         return _DLPACK_CPU
 
-    def __buffer__(self, flags: int) -> memoryview:
-        """What `memoryview(x)` shows, from Python 3.12 on; a view like any other."""
-        return self.view("rw" if flags & _WRITABLE else "r").data
-
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles as its content, which unpickles as a NumPy array: a device does not travel."""
         return _as_it_is, (self.numpy(),)
@@ -448,10 +479,14 @@ class Array(Closing):
     # Values at once.
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Host:
+        """What `np.asarray(x)` gives: a copy; with `copy=False`, a view like `view("r")`."""
         if copy is False:
-            raise InvalidValue(
-                "a NumPy array of a device array is a copy; for none, use x.view('r')"
-            )
+            if dtype is not None and np.dtype(dtype) != self.dtype:
+                raise InvalidValue(
+                    f"array {self.name!r} is {self.dtype}; as {np.dtype(dtype)} it is a copy, "
+                    "which copy=False forbids"
+                )
+            return self.view("r")
         content = self.numpy()
         return content if dtype is None else content.astype(dtype, copy=False)
 
