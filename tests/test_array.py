@@ -5,6 +5,7 @@ NumPy itself is the reference: what is done to an array is done to a NumPy array
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from conftest import OpenDevice
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from kernels import slow_add, slow_copy
+from kernels import saxpy, slow_add, slow_copy
 
 import penstock as ps
 from tests.gate import held
@@ -659,6 +660,35 @@ def test_arrays_broadcast_and_transpose(dev: ps.Device) -> None:
     assert (x.T.numpy() == expected.T).all()
     with pytest.raises(ps.ShapeMismatch, match="broadcast"):
         x[0] = row[:3]
+
+
+WRITES: dict[str, Callable[[ps.Array], Any]] = {
+    "write()": lambda x: x.write(np.zeros(x.shape, np.float32)),
+    "fill()": lambda x: x.fill(1),
+    "copy_from()": lambda x: x.copy_from(x.device.zeros(x.shape)),
+    "view('w')": lambda x: x.view("w"),
+    "view('rw')": lambda x: x.view("rw"),
+    "'y'": lambda x: saxpy(x.device)(
+        x=x.copy(), y=x.ravel() if x.contiguous else x[0], a=1, n=1, threads=1
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WRITES)
+def test_what_is_broadcast_is_not_written(way: str, dev: ps.Device) -> None:
+    x = dev.array(np.arange(4, dtype=np.float32), name="x")
+    repeated = x.broadcast_to((3, 4))
+    for part in (repeated, repeated[1], repeated.T, x.broadcast_to(4), repeated[2].reshape(2, 2)):
+        words = rf"{re.escape(way)}.*'x' through broadcast_to.*copy\(\)"
+        with pytest.raises(ps.ReadOnly, match=words):
+            WRITES[way](part)
+    with pytest.raises(ps.ReadOnly):
+        repeated[0] = 5
+    assert (repeated.numpy() == np.broadcast_to(np.arange(4), (3, 4))).all()
+    WRITES[way](repeated.copy())
+    assert (x.numpy() == np.arange(4)).all()
+    x.fill(7)
+    assert (repeated.numpy() == 7).all()
 
 
 def test_memory_that_work_in_flight_uses_is_no_source_or_target(dev: ps.Device) -> None:

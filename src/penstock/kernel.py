@@ -474,6 +474,8 @@ class Kernel(Closing):
         array.buffer.check()
         if slot.dtype is not None and not same_bytes(array.dtype, slot.dtype):
             raise DtypeMismatch(f"{label} must be {slot.dtype}, not {array.dtype}")
+        if slot.writes:
+            array.check_written(label)
         if not array.contiguous:
             raise ShapeMismatch(f"{label} is not contiguous; pass {slot.name}=x.copy()")
         check_elements(slot, array, label)
