@@ -42,6 +42,24 @@ def test_every_error_is_also_of_a_built_in_kind() -> None:
 # Bad input. Each case is: who says no, what the message must say, and the call.
 
 
+class Tensor:
+    """As another library has them: with a shape, and to be shared through DLPack."""
+
+    shape = (N,)
+    dtype = "library.float32"
+    requires_grad = False
+
+    def __init__(self, error: Exception | None = None, **attributes: Any) -> None:
+        self._error = error
+        vars(self).update(attributes)
+
+    def __dlpack__(self, **_: Any) -> Any:
+        raise self._error or AssertionError("not asked for")
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+
 class Bench:
     """Things to misuse."""
 
@@ -242,6 +260,20 @@ SHAPES: dict[str, Case] = {
     ),
     "pitched too narrow": (ps.InvalidValue, "pitch 2", lambda b: b.x.pitched(2, 4, 2)),
     "adopt a list": (ps.ArgumentError, "NumPy array, not list", lambda b: b.dev.adopt([1, 2])),
+    "gradients": (
+        ps.ArgumentError, r"Tensor cannot be shared.*use tensor\.detach.*pass x\.detach\(\)",
+        lambda b: b.dev.from_dlpack(
+            Tensor(BufferError("requires gradient, use tensor.detach()"), requires_grad=True)
+        ),
+    ),
+    "bfloat16": (
+        ps.ArgumentError, r"no bfloat16.*x\.view\(uint16\).*reinterpret\('bfloat16'\)",
+        lambda b: b.dev.from_dlpack(Tensor(BufferError("dtype"), dtype="library.bfloat16")),
+    ),
+    "other tensor": (
+        ps.ArgumentError, r"Tensor cannot be shared.*dev\.array",
+        lambda b: b.dev.from_dlpack(Tensor(ValueError("sparse"))),
+    ),
     "adopt objects": (ps.DtypeMismatch, "object", lambda b: b.dev.adopt(np.array([None]))),
 }  # fmt: skip
 CALLS: dict[str, Case] = {
@@ -259,6 +291,20 @@ CALLS: dict[str, Case] = {
     "read-only NumPy array that is written": (
         ps.ReadOnly, "'y' is written by the kernel",
         lambda b: b.run(y=np.broadcast_to(np.float32(0), N)),
+    ),
+    "a tensor of another library": (
+        ps.ArgumentError, r"'x'.*not Tensor; dev\.from_dlpack\(x\)", lambda b: b.run(x=Tensor())
+    ),
+    "no names": (
+        ps.ArgumentError, r"2 of the arguments have no name.*saxpy\(x=.*, y=.*signature",
+        lambda b: saxpy(b.dev)(b.x, b.y, a=1, n=N, threads=N),
+    ),
+    "a tensor without a name": (
+        ps.ArgumentError, "1 of the arguments have no name", lambda b: saxpy(b.dev)(Tensor())
+    ),
+    "a tensor for one element each": (
+        ps.ArgumentError, r"not Tensor.*dev\.from_dlpack",
+        lambda b: b.dev.elementwise("x[i] += 1", "inout float32 x")(Tensor()),
     ),
     "number for array": (ps.ArgumentError, "'x'.*not float", lambda b: b.run(x=1.5)),
     "array for number": (ps.Error, "'a'", lambda b: b.run(a=b.x)),
@@ -298,6 +344,10 @@ KERNELS: dict[str, Case] = {
         ps.CompileError,
         r"bad:3: .*undeclared[\s\S]*y = 1;",
         lambda b: b.dev.kernel(HEAD + "void main() {\n  y = 1;\n}\n", name="bad"),
+    ),
+    "GLSL in one line": (
+        ps.CompileError, r"bad:1: .*undeclared",
+        lambda b: b.dev.kernel("layout(local_size_x = 1) in; void main() { y = 1; }", name="bad"),
     ),
     "GLSL after defines": (
         ps.CompileError,
@@ -444,6 +494,7 @@ def test_a_closed_device_says_so(open_device: OpenDevice) -> None:
 
 _OPEN = """
 import penstock as ps
+assert ps.devices() == []
 for attempt in (ps.Device, lambda: ps.Device("llvmpipe"), lambda: ps.Device(0)):
     try:
         attempt()

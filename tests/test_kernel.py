@@ -247,6 +247,7 @@ def test_sources(dev: ps.Device, tmp_path: Path) -> None:
     (tmp_path / "scale.comp").write_text('#include "factor.glsl"\n' + SCALE)
     sources: list[tuple[Any, str]] = [
         (SCALE.replace("FACTOR", "3"), "kernel"),
+        (" ".join(SCALE.replace("FACTOR", "3").split()), "kernel"),
         (tmp_path / "scale.comp", "scale"),
         (str(tmp_path / "scale.comp"), "scale"),
         (tmp_path / "triple.spv", "triple"),

@@ -58,6 +58,13 @@ def same_bytes(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
     return False
 
 
+def how_to_pass(value: Any) -> str:
+    """What to do with something that is no array, for the end of a message."""
+    if hasattr(value, "__dlpack__"):
+        return "; dev.from_dlpack(x) makes it one, in place where the device can"
+    return "; dev.array(x) makes one" if hasattr(value, "__len__") else ""
+
+
 def check_elements(slot: Slot, array: Array, label: str) -> None:
     """Raise unless the elements of the array lie where the kernel reads them.
 
