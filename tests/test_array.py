@@ -5,6 +5,7 @@ NumPy itself is the reference: what is done to an array is done to a NumPy array
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from conftest import OpenDevice
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from kernels import slow_add, slow_copy
+from kernels import saxpy, slow_add, slow_copy
 
 import penstock as ps
 from tests.gate import held
@@ -326,6 +327,68 @@ def test_fill(dtype: Any, value: Any, state: str, mode: str, shared_device: Open
         mirror[1:-3] = sample(dtype, x.size)[1:-3]
 
 
+NUMBERS = st.one_of(
+    st.integers(-(2**66), 2**66), st.floats(), st.booleans(), st.sampled_from([1e-40, 2**63]),
+    st.integers(-130, 260).map(np.int64), st.floats(width=32).map(np.float32),
+)  # fmt: skip
+KINDS = ["?", "i1", "u1", "i4", "u8", "i8", "f2", "f4", "f8", "c8", ml_dtypes.bfloat16]
+
+
+@settings(deadline=None)
+@given(st.lists(NUMBERS, min_size=1, max_size=3), st.sampled_from(KINDS))
+def test_no_value_is_changed_but_floats_are_rounded(values: list[Any], kind: Any) -> None:
+    """Whatever way it comes, a number is in the array as it is, or refused."""
+    dtype = np.dtype(kind)
+    with ps.Device(driver="sim") as dev:
+        for put in (
+            lambda: dev.array(values, dtype),
+            lambda: put_in(dev.zeros(len(values), dtype), lambda x: x.write(values)),
+            lambda: put_in(dev.zeros(len(values), dtype), lambda x: x.__setitem__(..., values)),
+            lambda: put_in(dev.zeros(1, dtype), lambda x: x.fill(values[0])),
+        ):
+            try:
+                got = put().tolist()
+            except (ps.InvalidValue, ps.DtypeMismatch):
+                continue
+            # Beside a float, integers are floats.
+            floats = any(isinstance(value, float | np.floating) for value in values[: len(got)])
+            for value, now in zip(values, got, strict=False):
+                if floats:
+                    assert dtype.kind not in "biu"
+                    with np.errstate(all="ignore"):
+                        rounded = np.array(float(value)).astype(dtype).item()
+                    assert now == rounded or (now != now and value != value)
+                    assert np.isfinite(now) or not np.isfinite(value)
+                else:
+                    assert now == value
+
+
+def put_in(x: ps.Array, put: Callable[[ps.Array], object]) -> ps.Array:
+    put(x)
+    return x
+
+
+def test_numbers_that_fit_are_taken(dev: ps.Device) -> None:
+    for dtype, values, expected in (
+        ("u1", [np.int64(3), 255, True], [3, 255, 1]),
+        ("u8", [1, 2**63], [1, 2**63]),
+        ("f4", [0.1, np.float64(0.1), 2**100], np.array([0.1, 0.1, 2.0**100], "f4").tolist()),
+        ("f4", [np.inf, -np.inf, 1e-40], np.array([np.inf, -np.inf, 1e-40], "f4").tolist()),
+        ("?", [0, 1, True], [False, True, True]),
+        ("f4", range(3), [0, 1, 2]),
+    ):
+        x = dev.array(values, dtype)
+        y = dev.empty(x.shape, dtype)
+        y[:] = values
+        assert x.tolist() == y.tolist() == expected
+    pair = [("a", "u1"), ("b", "f4", (2,))]
+    records: Any = [(3, (0.5, 1)), (4, (2, 3))]
+    assert same(dev.array(records, pair), np.array(records, pair))
+    x = dev.zeros(2)
+    x.fill(np.float64(1e-40))
+    assert same(x, np.full(2, 1e-40, np.float32))
+
+
 # Copies, from and to whatever.
 
 
@@ -578,6 +641,15 @@ def test_arrays_behave_as_operands_and_in_conditions(dev: ps.Device) -> None:
     assert x.item(3) == 3
 
 
+def test_arrays_are_kept_by_identity(dev: ps.Device) -> None:
+    """They do not compare, and are keys all the same."""
+    x, y = dev.ones(2), dev.ones(2)
+    assert len({x, y, x}) == 2
+    assert {x: 1, y: 2}[x] == 1
+    assert x in [x]
+    assert (np.ones(2, np.float32) == x).all()  # NumPy's comparison, of a copy
+
+
 def test_arrays_broadcast_and_transpose(dev: ps.Device) -> None:
     x, row = dev.zeros((3, 4)), dev.array(np.arange(4, dtype=np.float32))
     x[...] = row
@@ -588,6 +660,35 @@ def test_arrays_broadcast_and_transpose(dev: ps.Device) -> None:
     assert (x.T.numpy() == expected.T).all()
     with pytest.raises(ps.ShapeMismatch, match="broadcast"):
         x[0] = row[:3]
+
+
+WRITES: dict[str, Callable[[ps.Array], Any]] = {
+    "write()": lambda x: x.write(np.zeros(x.shape, np.float32)),
+    "fill()": lambda x: x.fill(1),
+    "copy_from()": lambda x: x.copy_from(x.device.zeros(x.shape)),
+    "view('w')": lambda x: x.view("w"),
+    "view('rw')": lambda x: x.view("rw"),
+    "'y'": lambda x: saxpy(x.device)(
+        x=x.copy(), y=x.ravel() if x.contiguous else x[0], a=1, n=1, threads=1
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WRITES)
+def test_what_is_broadcast_is_not_written(way: str, dev: ps.Device) -> None:
+    x = dev.array(np.arange(4, dtype=np.float32), name="x")
+    repeated = x.broadcast_to((3, 4))
+    for part in (repeated, repeated[1], repeated.T, x.broadcast_to(4), repeated[2].reshape(2, 2)):
+        words = rf"{re.escape(way)}.*'x' through broadcast_to.*copy\(\)"
+        with pytest.raises(ps.ReadOnly, match=words):
+            WRITES[way](part)
+    with pytest.raises(ps.ReadOnly):
+        repeated[0] = 5
+    assert (repeated.numpy() == np.broadcast_to(np.arange(4), (3, 4))).all()
+    WRITES[way](repeated.copy())
+    assert (x.numpy() == np.arange(4)).all()
+    x.fill(7)
+    assert (repeated.numpy() == 7).all()
 
 
 def test_memory_that_work_in_flight_uses_is_no_source_or_target(dev: ps.Device) -> None:

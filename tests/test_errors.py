@@ -42,6 +42,24 @@ def test_every_error_is_also_of_a_built_in_kind() -> None:
 # Bad input. Each case is: who says no, what the message must say, and the call.
 
 
+class Tensor:
+    """As another library has them: with a shape, and to be shared through DLPack."""
+
+    shape = (N,)
+    dtype = "library.float32"
+    requires_grad = False
+
+    def __init__(self, error: Exception | None = None, **attributes: Any) -> None:
+        self._error = error
+        vars(self).update(attributes)
+
+    def __dlpack__(self, **_: Any) -> Any:
+        raise self._error or AssertionError("not asked for")
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+
 class Bench:
     """Things to misuse."""
 
@@ -74,6 +92,62 @@ WRITES: dict[str, Case] = {
     "list too long": (ps.ShapeMismatch, r"\(64,\).*\(65,\)", lambda b: b.x.write([1.0] * 65)),
     "list of text": (UNLIKE, "float32", lambda b: b.x.write(["one"] * N)),
     "list of too large": (UNLIKE, "uint8", lambda b: b.bytes.write([300] * N)),
+    "list of NumPy's too large": (
+        ps.InvalidValue, r"300 does not fit uint8.*astype\('uint8'\)",
+        lambda b: b.bytes.write([np.int64(300)] * N),
+    ),
+    "list of negative": (
+        ps.InvalidValue, "-1 does not fit uint8.*astype", lambda b: b.bytes.write([0, -1] * 32)
+    ),
+    "list of fractions": (
+        ps.DtypeMismatch, r"int32 cannot hold 1\.5.*astype", lambda b: b.ints.write([1.5] * N)
+    ),
+    "list to infinity": (
+        ps.InvalidValue, r"1e\+300 does not fit float32.*astype", lambda b: b.x.write([1e300] * N)
+    ),
+    "list of inexact": (
+        ps.InvalidValue, "16777217 does not fit float32.*astype",
+        lambda b: b.x.write([16777217] * N),
+    ),
+    "list of digits": (ps.DtypeMismatch, "float32 cannot hold", lambda b: b.x.write(["1"] * N)),
+    "memoryview of other dtype": (
+        ps.DtypeMismatch, "float32.*float64.*astype", lambda b: b.x.write(memoryview(np.ones(N)))
+    ),
+    "new of too large": (
+        ps.InvalidValue, "300 does not fit uint8.*astype",
+        lambda b: b.dev.array(np.array([300, -1]), "uint8"),
+    ),
+    "new to infinity": (
+        ps.InvalidValue, r"1e\+300 does not fit float32.*astype",
+        lambda b: b.dev.array(np.array([1e300]), "float32"),
+    ),
+    "new of fractions": (
+        ps.DtypeMismatch, "int32 cannot hold float64.*astype",
+        lambda b: b.dev.array(np.array([1.5]), "int32"),
+    ),
+    "new flags": (
+        ps.InvalidValue, "2 does not fit bool.*astype", lambda b: b.dev.array([0, 2], bool)
+    ),
+    "new time": (
+        ps.InvalidValue, "does not fit datetime64.*astype",
+        lambda b: b.dev.array([np.datetime64("2024-01-01T12")], "M8[D]"),
+    ),
+    "new record": (
+        ps.InvalidValue, "300 does not fit uint8.*astype",
+        lambda b: b.dev.array([(np.int64(300), 1.0)], [("a", "u1"), ("b", "f4")]),
+    ),
+    "new record of a fraction": (
+        ps.DtypeMismatch, r"int32 cannot hold 1\.5.*astype",
+        lambda b: b.dev.array([(1.5, 1.0)], [("a", "i4"), ("b", "f4")]),
+    ),
+    "item too large": (
+        ps.InvalidValue, "300 does not fit uint8.*astype",
+        lambda b: b.bytes.__setitem__(slice(2), [np.int64(300)]),
+    ),
+    "item of other dtype in a memoryview": (
+        ps.DtypeMismatch, "float32.*float64.*astype",
+        lambda b: b.x.__setitem__(slice(2), memoryview(np.ones(2))),
+    ),
     "ragged list": (
         (*UNLIKE, ps.ShapeMismatch), "float32|shape", lambda b: b.x.write([[1], [2, 3]])
     ),
@@ -111,6 +185,10 @@ WRITES: dict[str, Case] = {
     "fill with too large a fraction": (
         ps.InvalidValue, r"1e\+300.*float32", lambda b: b.x.fill(1e300)
     ),
+    "fill with NumPy's too large a fraction": (
+        ps.InvalidValue, r"1e\+300.*float32.*astype", lambda b: b.x.fill(np.float64(1e300))
+    ),
+    "fill with neither": (ps.InvalidValue, "2 does not fit bool", lambda b: b.dev.full(2, 2, bool)),
     "fill with infinity": (ps.Error, "int32", lambda b: b.ints.fill(float("inf"))),
     "fill of closed": (ps.Closed, "'gone'", lambda b: b.closed.fill(1)),
     "copy of NumPy's": (
@@ -141,7 +219,19 @@ READS: dict[str, Case] = {
     "view of closed": (ps.Closed, "'gone'", lambda b: b.closed.view()),
     "view mode": (ps.InvalidValue, "'x'.*'rw'", lambda b: b.x.view("x")),
     "view backwards": (ps.Unsupported, "reversed", lambda b: b.x[::-1].view()),
-    "no copy": (ps.InvalidValue, "view", lambda b: np.array(b.x, copy=False)),
+    "no copy": (
+        ps.InvalidValue, "float64.*copy=False", lambda b: np.array(b.x, np.float64, copy=False)
+    ),
+    "equal": (ps.ArgumentError, r"'x' == Array.*x\.numpy\(\) ==.*'is'", lambda b: b.x == b.y),
+    "equal to itself": (ps.ArgumentError, r"==.*x\.numpy", lambda b: b.x == b.x),
+    "unlike": (ps.ArgumentError, r"x\.numpy\(\) !=", lambda b: b.x != b.y),
+    "equal to None": (ps.ArgumentError, "NoneType.*'is'.*None", lambda b: b.x == None),  # noqa: E711
+    "element equal": (ps.ArgumentError, r"x\.item\(\) ==", lambda b: b.x[1] == 1.0),
+    "less": (ps.ArgumentError, r"x\.numpy\(\) <", lambda b: b.x < 1),
+    "at most": (ps.ArgumentError, r"x\.numpy\(\) <=", lambda b: b.x <= 1),
+    "reflected": (ps.ArgumentError, r"x\.numpy\(\) >", lambda b: 1.0 < b.x),  # noqa: SIM300
+    "at least": (ps.ArgumentError, r"x\.numpy\(\) >=", lambda b: b.x >= b.y),
+    "in": (ps.ArgumentError, r"in array 'x'.*in x\.numpy\(\)", lambda b: 1.0 in b.x),
     "item of many": (ps.ShapeMismatch, "64", lambda b: b.x.item()),
     "length of none": (ps.ArgumentError, "0-d", lambda b: len(b.x[0])),
     "index": (ps.ArgumentError, "integers.*str.*numpy", lambda b: b.x["a"]),
@@ -170,6 +260,20 @@ SHAPES: dict[str, Case] = {
     ),
     "pitched too narrow": (ps.InvalidValue, "pitch 2", lambda b: b.x.pitched(2, 4, 2)),
     "adopt a list": (ps.ArgumentError, "NumPy array, not list", lambda b: b.dev.adopt([1, 2])),
+    "gradients": (
+        ps.ArgumentError, r"Tensor cannot be shared.*use tensor\.detach.*pass x\.detach\(\)",
+        lambda b: b.dev.from_dlpack(
+            Tensor(BufferError("requires gradient, use tensor.detach()"), requires_grad=True)
+        ),
+    ),
+    "bfloat16": (
+        ps.ArgumentError, r"no bfloat16.*x\.view\(uint16\).*reinterpret\('bfloat16'\)",
+        lambda b: b.dev.from_dlpack(Tensor(BufferError("dtype"), dtype="library.bfloat16")),
+    ),
+    "other tensor": (
+        ps.ArgumentError, r"Tensor cannot be shared.*dev\.array",
+        lambda b: b.dev.from_dlpack(Tensor(ValueError("sparse"))),
+    ),
     "adopt objects": (ps.DtypeMismatch, "object", lambda b: b.dev.adopt(np.array([None]))),
 }  # fmt: skip
 CALLS: dict[str, Case] = {
@@ -187,6 +291,20 @@ CALLS: dict[str, Case] = {
     "read-only NumPy array that is written": (
         ps.ReadOnly, "'y' is written by the kernel",
         lambda b: b.run(y=np.broadcast_to(np.float32(0), N)),
+    ),
+    "a tensor of another library": (
+        ps.ArgumentError, r"'x'.*not Tensor; dev\.from_dlpack\(x\)", lambda b: b.run(x=Tensor())
+    ),
+    "no names": (
+        ps.ArgumentError, r"2 of the arguments have no name.*saxpy\(x=.*, y=.*signature",
+        lambda b: saxpy(b.dev)(b.x, b.y, a=1, n=N, threads=N),
+    ),
+    "a tensor without a name": (
+        ps.ArgumentError, "1 of the arguments have no name", lambda b: saxpy(b.dev)(Tensor())
+    ),
+    "a tensor for one element each": (
+        ps.ArgumentError, r"not Tensor.*dev\.from_dlpack",
+        lambda b: b.dev.elementwise("x[i] += 1", "inout float32 x")(Tensor()),
     ),
     "number for array": (ps.ArgumentError, "'x'.*not float", lambda b: b.run(x=1.5)),
     "array for number": (ps.Error, "'a'", lambda b: b.run(a=b.x)),
@@ -226,6 +344,10 @@ KERNELS: dict[str, Case] = {
         ps.CompileError,
         r"bad:3: .*undeclared[\s\S]*y = 1;",
         lambda b: b.dev.kernel(HEAD + "void main() {\n  y = 1;\n}\n", name="bad"),
+    ),
+    "GLSL in one line": (
+        ps.CompileError, r"bad:1: .*undeclared",
+        lambda b: b.dev.kernel("layout(local_size_x = 1) in; void main() { y = 1; }", name="bad"),
     ),
     "GLSL after defines": (
         ps.CompileError,
@@ -372,6 +494,7 @@ def test_a_closed_device_says_so(open_device: OpenDevice) -> None:
 
 _OPEN = """
 import penstock as ps
+assert ps.devices() == []
 for attempt in (ps.Device, lambda: ps.Device("llvmpipe"), lambda: ps.Device(0)):
     try:
         attempt()

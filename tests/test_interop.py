@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
-import sys
 import threading
 from typing import Any
 
@@ -134,18 +133,39 @@ def test_jax_takes_an_array(dev: ps.Device) -> None:
 # Other protocols.
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="classes have no buffer protocol before")
-def test_memoryview_is_a_view(dev: ps.Device) -> None:
+def test_numpy_takes_a_copy_unless_told_not_to(dev: ps.Device) -> None:
     x = dev.array(counted())
-    with memoryview(x) as shown:  # type: ignore[arg-type]
+    # From Python 3.12 on NumPy would take a buffer rather than ask for a copy.
+    assert not hasattr(ps.Array, "__buffer__")
+    with ps.trace() as t:
+        taken = np.asarray(x)
+    assert t.copies == 1
+    assert taken.flags.writeable
+    with ps.trace() as t:
         slow_add(x, 1, spin=0)
-        assert shown[5] == 5
-    assert x.numpy()[5] == 6
+    assert t.renames == 0  # nothing holds the bytes
+    with ps.trace() as t:
+        shown = np.asarray(x, copy=False)
+    assert t.copies == 0
+    assert not shown.flags.writeable
+    slow_add(x, 1, spin=0)
+    assert (taken == counted()).all()
+    assert (shown == counted() + 1).all()  # rule 6: stable while held
+    assert (x.numpy() == counted() + 2).all()
+    with pytest.raises(ps.InvalidValue, match=r"uint32; as float32 it is a copy.*copy=False"):
+        np.asarray(x, np.float32, copy=False)
+
+
+def test_memory_that_is_not_mapped_is_not_shown_to_numpy(shared_device: OpenDevice) -> None:
+    x = shared_device(transfers="unmapped").array(counted())
+    assert (np.asarray(x) == counted()).all()
+    with pytest.raises(ps.Unsupported, match="not mapped"):
+        np.asarray(x, copy=False)
 
 
 def test_a_memoryview_of_a_view_keeps_it(dev: ps.Device) -> None:
     x = dev.array(counted())
-    shown = memoryview(x.view())
+    shown = x.view().data
     slow_add(x, 1, spin=0)
     assert shown[7] == 7
 

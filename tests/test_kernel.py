@@ -247,6 +247,7 @@ def test_sources(dev: ps.Device, tmp_path: Path) -> None:
     (tmp_path / "scale.comp").write_text('#include "factor.glsl"\n' + SCALE)
     sources: list[tuple[Any, str]] = [
         (SCALE.replace("FACTOR", "3"), "kernel"),
+        (" ".join(SCALE.replace("FACTOR", "3").split()), "kernel"),
         (tmp_path / "scale.comp", "scale"),
         (str(tmp_path / "scale.comp"), "scale"),
         (tmp_path / "triple.spv", "triple"),
@@ -537,6 +538,156 @@ def test_uniform_blocks(dev: ps.Device) -> None:
     ):
         with pytest.raises(kind, match="'pair'"):
             k(**(arguments | wrong), y=y, threads=1)
+
+
+# Where the elements of an array lie.
+
+FIVE = 5  # elements
+PARTICLE = "struct Particle { vec3 at; uint id; vec2 speed; };\n"  # 32 bytes, of which 24 are used
+LAID_OUT: dict[str, tuple[str, str, Any, str]] = {
+    # what is declared, the value of element i, an array that lies so, and part of it that is read
+    "vec3": ("buffer B { vec3 b[]; };", "b[i][j]", np.zeros((FIVE, 4), "f4"), "[:, :3]"),
+    "uvec3": ("buffer B { uvec3 b[]; };", "b[i][j]", np.zeros((FIVE, 4), "u4"), "[:, :3]"),
+    "vec4": ("buffer B { vec4 b[]; };", "b[i][j]", np.zeros((FIVE, 4), "f4"), "[:, :3]"),
+    "flat vec4": ("buffer B { vec4 b[]; };", "b[i][j]", np.zeros(FIVE * 4, "f4"), "[::4, None]"),
+    "float": ("buffer B { float b[]; };", "b[3 * i + j]", np.zeros((FIVE, 3), "f4"), ""),
+    "scalar vec3": (
+        "layout(scalar) buffer B { vec3 b[]; };", "b[i][j]", np.zeros((FIVE, 3), "f4"), ""
+    ),
+    "mat3": ("buffer B { mat3 b[]; };", "b[i][j][1]", np.zeros((FIVE, 3, 4), "f4"), "[:, :, 1]"),
+    "rows of mat3": (
+        "buffer B { mat3 b[]; };", "b[i][j][1]", np.zeros((FIVE, 12), "f4"), "[:, 1::4]"
+    ),
+    "row-major mat3x2": (
+        "layout(row_major) buffer B { mat3x2 b[]; };", "b[i][j][1]",
+        np.zeros((FIVE, 2, 4), "f4"), "[:, 1, :3]",
+    ),
+    "vec3[2]": (
+        "buffer B { vec3 b[][2]; };", "b[i][1][j]", np.zeros((FIVE, 2, 4), "f4"), "[:, 1, :3]"
+    ),
+    "std140 float": (
+        "uniform B { float b[15]; };", "b[3 * i + j]", np.zeros((FIVE, 3, 4), "f4"), "[:, :, 0]"
+    ),
+    "std140 vec4": ("uniform B { vec4 b[5]; };", "b[i][j]", np.zeros((FIVE, 4), "f4"), "[:, :3]"),
+    "struct": (
+        PARTICLE + "buffer B { Particle b[]; };", "b[i].at[j]",
+        np.zeros(FIVE, [("at", "f4", 3), ("id", "u4"), ("speed", "f4", 2), ("pad", "f4", 2)]),
+        "['at']",
+    ),
+    "struct as rows": (
+        PARTICLE + "buffer B { Particle b[]; };", "b[i].at[j]",
+        np.zeros((FIVE, 8), "f4"), "[:, :3]",
+    ),
+    "header": (
+        "buffer B { vec4 first; vec3 b[]; };", "b[i][j]", np.zeros((FIVE + 1, 4), "f4"), "[1:, :3]"
+    ),
+    "header, flat": (
+        "buffer B { float first; vec3 b[]; };", "b[i][j]", np.zeros(4 + 4 * FIVE, "f4"),
+        "[4::4, None]",
+    ),
+}  # fmt: skip
+
+
+def read_elements(declaration: str, value: str) -> str:
+    """A kernel that reads three numbers of every element of a block."""
+    *types, block = declaration.replace("layout(", "layout(binding = 0, ").split("\n")
+    if not block.startswith("layout("):
+        block = f"layout(binding = 0) {block}"
+    return f"""{EXTENSIONS}{"".join(types)}
+        layout(local_size_x = 3) in;
+        {block}
+        layout(binding = 1) buffer Y {{ float y[]; }};
+        void main() {{
+            uint i = gl_WorkGroupID.x, j = gl_LocalInvocationID.x;
+            y[3 * i + j] = float({value});
+        }}"""
+
+
+@pytest.mark.parametrize("name", LAID_OUT)
+def test_elements_lie_where_the_kernel_reads_them(name: str, dev: ps.Device) -> None:
+    declaration, value, host, part = LAID_OUT[name]
+    words = host.view("u4" if host.dtype == np.uint32 else "f4").reshape(-1)
+    words[:] = np.arange(len(words))
+    expected = np.asarray(eval(f"host{part}"), np.float64)
+    k = dev.kernel(read_elements(declaration, value))
+    y = dev.zeros((FIVE, 3))
+    name = k.slots[0].name
+    k(**{name: dev.array(host)}, y=y, groups=FIVE)
+    k(**{name: host}, y=y, groups=FIVE)
+    got = y.numpy()[:, : expected.shape[1]]
+    assert (got == expected).all(), (got, expected)
+
+
+MISPLACED: dict[str, tuple[str, str, Any, Any, str]] = {
+    "vec3": (
+        "buffer B { vec3 b[]; };", "b[i][j]", np.zeros((64, 3), "f4"), ps.ShapeMismatch,
+        r"'b' is read 16 bytes at a time, of which 12 are used.*\(64, 3\).*\(\.\.\., 4\).*scalar",
+    ),
+    "flat vec3": (
+        "buffer B { vec3 b[]; };", "b[i][j]", np.zeros(64 * 3, "f4"), ps.ShapeMismatch, "16 bytes"
+    ),
+    "ivec3 of one": (
+        "buffer B { ivec3 b[]; };", "b[i][j]", np.zeros((1, 3), "i4"), ps.ShapeMismatch, "16 bytes"
+    ),
+    "mat3": (
+        "buffer B { mat3 b[]; };", "b[i][j][1]", np.zeros((64, 3, 3), "f4"), ps.ShapeMismatch,
+        r"16 bytes.*12 are used.*\(\.\.\., 4\)",
+    ),
+    "vec3[2]": (
+        "buffer B { vec3 b[][2]; };", "b[i][1][j]", np.zeros((64, 2, 3), "f4"), ps.ShapeMismatch,
+        "16 bytes",
+    ),
+    "std140 float": (
+        "uniform B { float b[15]; };", "b[3 * i + j]", np.zeros(64, "f4"), ps.ShapeMismatch,
+        r"'b' is read 16 bytes at a time, of which 4 are used",
+    ),
+    "std140 mat2": (
+        "uniform B { mat2 b[3]; };", "b[i][0][0]", np.zeros((64, 2, 2), "f4"), ps.ShapeMismatch,
+        "16 bytes.*8 are used",
+    ),
+    "one std140 mat3": (
+        "uniform B { mat3 b; };", "b[j][0]", np.zeros((4, 3), "f4"), ps.ShapeMismatch,
+        "16 bytes.*12 are used",
+    ),
+    "struct": (
+        PARTICLE + "buffer B { Particle b[]; };", "b[i].at[j]",
+        np.zeros(64, [("at", "f4", 3), ("id", "u4"), ("speed", "f4", 2)]), ps.DtypeMismatch,
+        r"'b' has records of 24 bytes; the kernel reads one every 32",
+    ),
+    "packed struct": (
+        "struct S { vec3 at; uint id; };\nbuffer B { S b[]; };", "b[i].at[j]",
+        np.zeros(64, [("at", "f4", 3)]), ps.DtypeMismatch, "12 bytes.*every 16",
+    ),
+    "struct as rows": (
+        PARTICLE + "buffer B { Particle b[]; };", "b[i].at[j]", np.zeros((64, 6), "f4"),
+        ps.ShapeMismatch, r"32 bytes.*24 are used.*\(\.\.\., 8\)",
+    ),
+    "field of a struct": (
+        PARTICLE + "buffer B { Particle b[]; };", "b[i].at[j]",
+        np.zeros(64, [("id", "u4"), ("at", "f4", 3), ("speed", "f4", 2), ("pad", "f4", 2)]),
+        ps.DtypeMismatch, r"'b' has 'at' at byte 4.*at byte 0",
+    ),
+    "field of a block": (
+        "uniform B { uint first; vec4 b; };", "b[j]",
+        np.zeros((), [("first", "u4"), ("b", "f4", 4), ("pad", "f4", 3)]),
+        ps.DtypeMismatch, "'b' at byte 4.*at byte 16",
+    ),
+    "header": (
+        "buffer B { float first; vec3 b[]; };", "b[i][j]", np.zeros((64, 3), "f4"),
+        ps.ShapeMismatch, "16 bytes",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISPLACED)
+def test_elements_that_lie_elsewhere_are_refused(name: str, dev: ps.Device) -> None:
+    declaration, value, host, kind, words = MISPLACED[name]
+    k = dev.kernel(read_elements(declaration, value))
+    y = dev.zeros((FIVE, 3))
+    for given in (dev.array(host), host):
+        with pytest.raises(kind, match=words):
+            k(**{k.slots[0].name: given}, y=y, groups=FIVE)
+    assert not y.numpy().any()
 
 
 def test_the_same_buffer_twice(dev: ps.Device) -> None:

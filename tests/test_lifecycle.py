@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
 import os
+import pickle
 import subprocess
 import sys
 import textwrap
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -70,6 +73,44 @@ def test_everything_closes_and_says_so(open_device: OpenDevice) -> None:
     ):
         with pytest.raises(ps.Closed):
             use()
+
+
+COPIES: dict[str, Callable[[Any], Any]] = {
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "pickle": pickle.dumps,
+}
+
+
+@pytest.mark.parametrize("way", COPIES)
+def test_handles_are_not_copied(way: str, open_device: OpenDevice) -> None:
+    dev = open_device()
+    x = dev.ones(N, np.uint32)
+    stream, kernel, result = dev.stream(), dev.kernel(SLOW_ADD), x.sum()
+    double = dev.elementwise("x[i] = 2 * x[i]", "inout uint32 x")
+    with dev.record() as graph:
+        double(x)
+    with ps.trace() as trace:
+        event, pending = stream.record(), x.read()
+    handles = (
+        dev, stream, kernel, result, double, graph, trace, event, pending, dev.scratch(),
+    )  # fmt: skip
+    for handle in handles:
+        name = type(handle).__name__
+        with pytest.raises(ps.ArgumentError, match=f"a {name} cannot be copied or pickled"):
+            COPIES[way](handle)
+        with pytest.raises(TypeError):
+            COPIES[way]([handle] if way != "copy" else handle)
+    # All of them are as they were.
+    assert result.result() == N
+    assert (pending.result() == 1).all()
+    graph.replay()
+    kernel(x=x, n=N, spin=0, add=1, threads=N, stream=stream)
+    event.wait()
+    assert (x.numpy() == 3).all()
+    assert not dev.closed
+    assert copy.copy(dev.info) == copy.deepcopy(dev.info) == dev.info
+    assert pickle.loads(pickle.dumps(dev.memory)) == dev.memory
 
 
 def test_close_finishes_work_and_values_stay(open_device: OpenDevice) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -100,6 +101,18 @@ def test_the_shape_for_gpus(tree_device: ps.Device) -> None:
             for size in (1, 255, 5000, 70_001):
                 host = random(dtype, size)
                 check(operation, tree_device.array(host), host)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_dtypes_are_equal_not_the_same_object(dtype: str) -> None:
+    """An unpickled array has a dtype object of its own, and so has one with metadata."""
+    host = random(dtype, 5)
+    with ps.Device(driver="sim") as dev:
+        for operation in OPERATIONS:
+            check(operation, dev.array(pickle.loads(pickle.dumps(host))), host)
+            dev.reductions = Reductions(dev)  # no kernel is compiled already
+            labelled = np.dtype(dtype, metadata={"unit": "m"})
+            check(operation, dev.array(host).reinterpret(labelled), host)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -235,6 +235,25 @@ def test_dropped_unread_memory_stays_flat(any_device: ps.Device, x: ps.Array) ->
 # Ends of life.
 
 
+def test_large_results_take_the_memory_of_those_in_flight(open_device: OpenDevice) -> None:
+    dev = open_device()
+    size = 8 << 20
+    k = dev.kernel(
+        f"""layout(local_size_x = 1) in;
+        layout(binding = 0) buffer Result {{ uint values[{size // 4}]; }};
+        layout(push_constant) uniform P {{ uint n; }};
+        void main() {{ values[n] = n; }}"""
+    )
+    kept = [k(n=n, threads=1) for n in range(3)]
+    assert size * 3 <= dev.memory.used < size * 4
+    for n, result in enumerate(kept):
+        assert np.flatnonzero(result.result()).tolist() == ([n] if n else [])
+    del kept, result
+    with ps.trace() as t:
+        assert k(n=3, threads=1).result()[3] == 3
+    assert t.allocations == 0
+
+
 def test_it_outlives_its_kernel(any_device: ps.Device, x: ps.Array) -> None:
     used = None
     for end in ("close", "drop"):

@@ -181,6 +181,23 @@ def test_every_head_of_a_cache_grows(any_device: ps.Device) -> None:
     assert (cache.numpy() == np.arange(16)[None, :, None]).all()
 
 
+@pytest.mark.parametrize("shape", [(4, 5), (4, 3, 5), (2, 4, 3), (2, 3, 4, 5)], ids=str)
+def test_every_axis_of_an_array_may_grow(shape: tuple[int, ...]) -> None:
+    """Rows that lie in many pieces are still written once each, and counted."""
+    for axis, count in enumerate(shape):
+        with simulated(axis) as dev:
+            log = dev.empty(shape, np.uint32, role="append")
+            expected = np.empty(shape, np.uint32)
+            for position in range(count):
+                index = (slice(None),) * axis + (position,)
+                log[index].fill(position)
+                expected[index] = position
+                assert log.length == position + 1
+                with pytest.raises(ps.RoleViolation, match="written already"):
+                    log[index].fill(0)
+            assert (log.numpy() == expected).all()
+
+
 def test_what_was_appended_stays_known_through_a_rename(any_device: ps.Device) -> None:
     device = any_device
     log = device.zeros((4, N), np.uint32, role="append")

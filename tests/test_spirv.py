@@ -363,6 +363,8 @@ def sample() -> bytes:
         struct S { f16vec3 a; mat3 m; };
         layout(binding = 0) buffer A { uint count; S s[2]; float x[]; } a;
         layout(binding = 1) readonly buffer B { float y[]; };
+        layout(binding = 2) readonly buffer C { S c[][2]; };
+        layout(binding = 3) readonly buffer D { uint first; mat2x3 e[]; };
         layout(push_constant) uniform P { S s[2]; vec3 v; double d; };
         float twice(float z) { return z * 2; }
         void main() {
@@ -457,6 +459,32 @@ def test_layout_of_a_buffer(
         got = buffer(declaration)
     assert got.dtype == (None if dtype is None else np.dtype(dtype))
     assert (got.header, got.stride, got.min_size) == (header, stride, min_size)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("declaration", "pitches", "used"),
+    [
+        ("buffer B { float x[]; };", (), 0),
+        ("buffer B { vec4 x[][3]; };", (), 0),
+        ("buffer B { mat4 x[]; };", (), 0),
+        ("buffer B { vec3 x; };", (), 0),
+        ("buffer B { vec3 x[1]; };", (), 0),
+        ("buffer B { vec3 x[]; };", (16,), 12),
+        ("buffer B { vec3 x[4]; };", (64, 16), 12),
+        ("buffer B { vec3 x[][2]; };", (32, 16), 12),
+        ("buffer B { dvec3 x[]; };", (32,), 24),
+        ("buffer B { mat3 x[]; };", (48, 16), 12),
+        ("buffer B { mat2x3 x; };", (32, 16), 12),
+        ("buffer B { layout(row_major) mat2x3 x; };", (), 0),
+        ("buffer B { layout(row_major) mat3x2 x; };", (32, 16), 12),
+        ("uniform B { float x[2]; };", (32, 16), 4),
+        ("uniform B { mat2 x; };", (32, 16), 8),
+    ],
+)
+def test_gaps_between_elements(declaration: str, pitches: tuple[int, ...], used: int) -> None:
+    got = buffer(declaration).elements
+    assert (got.pitches, got.used) == (pitches, used)
 
 
 @needs_compiler

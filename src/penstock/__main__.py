@@ -86,7 +86,9 @@ class _Completion(argparse.Action):
 
 
 def _devices(arguments: argparse.Namespace) -> int:
-    found = ps.devices(arguments.driver)
+    from penstock.device import found_devices
+
+    found = found_devices(arguments.driver)
     if arguments.json:
         print(json.dumps([_plain(info) for info in found], indent=2))
         return 0

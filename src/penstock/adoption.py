@@ -151,10 +151,10 @@ def from_dlpack(device: Device, source: Any, name: str) -> Array:
         raise ArgumentError(f"{type(source).__name__} does not speak DLPack; use dev.array")
     try:
         host = np.from_dlpack(source)
-    except (BufferError, RuntimeError, TypeError) as error:
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise ArgumentError(
             f"{type(source).__name__} cannot be shared with the host through DLPack ({error}); "
-            "move it to the CPU first"
+            f"{_how_to_share(source)}"
         ) from error
     try:
         return adopt(device, host, name)
@@ -162,6 +162,24 @@ def from_dlpack(device: Device, source: Any, name: str) -> Array:
         if tracing.active:
             tracing.emit("fallback", f"{type(source).__name__} is copied: {error}", path="copy")
     return device.array(host, name=name)
+
+
+def _how_to_share(source: Any) -> str:
+    """What to do with something of another library that NumPy does not take, by what it is."""
+    dtype = str(getattr(source, "dtype", "")).rpartition(".")[2]
+    if getattr(source, "requires_grad", False):
+        return "pass x.detach(), which does not take part in gradients"
+    if dtype.startswith(("bfloat16", "float8")):
+        whole = "uint16" if dtype == "bfloat16" else "uint8"
+        return (
+            f"NumPy takes no {dtype} through DLPack: pass its bits, x.view({whole}), and see the "
+            f"array as what it is with reinterpret({dtype!r})"
+        )
+    try:
+        on_cpu = source.__dlpack_device__()[0] == 1  # kDLCPU
+    except Exception:  # it is the other library's; whatever it raises, the advice is the same
+        on_cpu = False
+    return "copy it to a NumPy array and use dev.array" if on_cpu else "move it to the CPU first"
 
 
 def _span(source: Host) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from penstock.errors import (
     ArgumentError,
     DtypeMismatch,
     InvalidValue,
+    ReadOnly,
     RoleViolation,
     ShapeMismatch,
     Unsupported,
@@ -25,7 +26,7 @@ from penstock.hazards import Use
 from penstock.layout import Index, Layout, contiguous_strides, index_layout, region_of
 from penstock.pending import Pending
 from penstock.roles import AppendHistory, Role
-from penstock.sources import as_array
+from penstock.sources import as_source
 
 if TYPE_CHECKING:
     from penstock.device import Device
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 Host: TypeAlias = "npt.NDArray[Any]"
 
 _DLPACK_CPU = (1, 0)
-_WRITABLE = 1  # PyBUF_WRITABLE
 
 
 class Bound:
@@ -69,14 +69,18 @@ class Array(Closing):
 
     __slots__ = (
         "__weakref__", "accepted", "bound", "buffer", "contiguous", "dtype", "layout", "nbytes",
-        "region", "seen_by_host", "shape", "size",
+        "repeats", "region", "seen_by_host", "shape", "size",
     )  # fmt: skip
 
-    def __init__(self, buffer: Buffer, layout: Layout, dtype: Dtype) -> None:
+    def __init__(
+        self, buffer: Buffer, layout: Layout, dtype: Dtype, *, repeats: bool = False
+    ) -> None:
         self.accepted: Collection[object] = ()  # what kernels want and this array is known to be
         self.bound: Bound = _UNBOUND  # kept by `bind`
         self.seen_by_host: tuple[Backing, Host] | None = None  # kept by `access.host_array`
         self.buffer = buffer
+        #: Whether it is from `broadcast_to`, where elements share bytes: then it is not written.
+        self.repeats = repeats
         self.layout = layout
         self.dtype = dtype
         self.shape = layout.shape
@@ -131,7 +135,7 @@ class Array(Closing):
     def __getitem__(self, index: Index | tuple[Index, ...]) -> Array:
         """A slice that shares the bytes, by NumPy's basic indexing."""
         self.buffer.check()
-        return Array(self.buffer, index_layout(self.layout, index), self.dtype)
+        return self._seen(index_layout(self.layout, index))
 
     def reshape(self, *shape: Any) -> Array:
         """The same bytes in another shape; one dimension may be -1."""
@@ -147,21 +151,22 @@ class Array(Closing):
             raise ShapeMismatch(f"cannot reshape {self.shape}, {self.size} elements, to {dims}")
         self._need_contiguous("reshape")
         strides = contiguous_strides(dims, self.itemsize)
-        return Array(self.buffer, self.layout._replace(shape=dims, strides=strides), self.dtype)
+        return self._seen(self.layout._replace(shape=dims, strides=strides))
 
     @property
     def T(self) -> Array:  # noqa: N802
         """The same bytes with the dimensions reversed."""
         self.buffer.check()
         shape, strides = self.shape[::-1], self.strides[::-1]
-        return Array(self.buffer, self.layout._replace(shape=shape, strides=strides), self.dtype)
+        return self._seen(self.layout._replace(shape=shape, strides=strides))
 
     def broadcast_to(self, shape: Shape) -> Array:
-        """The same bytes repeated to a larger shape, by NumPy's rules; to read from only."""
+        """The same bytes repeated to a larger shape, by NumPy's rules; to read from only.
+
+        Writing it, or a slice of it, raises `ReadOnly`.
+        """
         self.buffer.check()
         dims = as_shape(shape)
-        if dims == self.shape:
-            return self
         try:
             strides = np.broadcast_to(np.empty(self.shape, np.uint8), dims).strides
         except ValueError as error:
@@ -172,7 +177,8 @@ class Array(Closing):
             0 if step == 0 and n > 1 else mine
             for step, mine, n in zip(strides, own, dims, strict=True)
         )
-        return Array(self.buffer, self.layout._replace(shape=dims, strides=steps), self.dtype)
+        layout = self.layout._replace(shape=dims, strides=steps)
+        return Array(self.buffer, layout, self.dtype, repeats=True)
 
     def ravel(self) -> Array:
         """The same bytes in one dimension."""
@@ -190,7 +196,7 @@ class Array(Closing):
             )
         dims = (*self.shape[:-1], last // kind.itemsize) if self.shape else ()
         strides = contiguous_strides(dims, kind.itemsize)
-        return Array(self.buffer, Layout(self.layout.offset, dims, strides, kind.itemsize), kind)
+        return self._seen(Layout(self.layout.offset, dims, strides, kind.itemsize), kind)
 
     def pitched(self, rows: int, width: int, pitch: int, offset: int = 0) -> Array:
         """Rows of `width` bytes, `pitch` bytes from one to the next, from byte `offset` on.
@@ -206,7 +212,55 @@ class Array(Closing):
                 f"the {self.nbytes} bytes of array {self.name!r}"
             )
         layout = Layout(self.layout.offset + offset, (rows, width), (pitch, 1), 1)
-        return Array(self.buffer, layout, np.dtype(np.uint8))
+        return self._seen(layout, np.dtype(np.uint8))
+
+    def _seen(self, layout: Layout, dtype: Dtype | None = None) -> Array:
+        kind = self.dtype if dtype is None else dtype
+        return Array(self.buffer, layout, kind, repeats=self.repeats)
+
+    def check_written(self, what: str) -> None:
+        """Raise unless the elements have bytes of their own."""
+        if self.repeats:
+            raise ReadOnly(
+                f"{what} writes array {self.name!r} through broadcast_to(), where elements share "
+                "bytes; write the array itself, or a copy() of the broadcast"
+            )
+
+    # Comparisons. Identity would be taken for a comparison of values, silently.
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> NoReturn:
+        self._not_compared("==", other)
+
+    def __ne__(self, other: object) -> NoReturn:
+        self._not_compared("!=", other)
+
+    def __lt__(self, other: object) -> NoReturn:
+        self._not_compared("<", other)
+
+    def __le__(self, other: object) -> NoReturn:
+        self._not_compared("<=", other)
+
+    def __gt__(self, other: object) -> NoReturn:
+        self._not_compared(">", other)
+
+    def __ge__(self, other: object) -> NoReturn:
+        self._not_compared(">=", other)
+
+    def __contains__(self, value: object) -> NoReturn:
+        raise ArgumentError(
+            f"{type(value).__name__} in array {self.name!r}: arrays do not compare their elements; "
+            "use value in x.numpy()"
+        )
+
+    def _not_compared(self, operation: str, other: object) -> NoReturn:
+        one = f"x.item() {operation} ... or " if self.size == 1 else ""
+        raise ArgumentError(
+            f"array {self.name!r} {operation} {type(other).__name__}: arrays do not compare their "
+            f"elements; use {one}x.numpy() {operation} ..., and 'is' to ask whether two names are "
+            "the same array, or for None"
+        )
 
     # Transfers.
 
@@ -218,6 +272,7 @@ class Array(Closing):
         When the call returns, the caller may change `source`; with `borrow=True`, only after the
         returned `Pending` is done, which saves a copy when the array is busy.
         """
+        self.check_written("write()")
         return transfer.write(self, source, stream, borrow)
 
     def read(
@@ -242,16 +297,20 @@ class Array(Closing):
         backing, or the call raises `ViewHeld`), and does not touch what a writable view shows.
         Drop the array and its slices to end the view.
         """
+        if mode != "r":
+            self.check_written(f"view({mode!r})")
         if mode != "w":
             self._check_read("view()", force)
         return transfer.view(self, mode)
 
     def copy_from(self, source: Array, stream: Stream | None = None) -> Pending[None]:
         """Copy another array of the same shape and dtype into this one, in stream order."""
+        self.check_written("copy_from()")
         return transfer.copy(self, source, stream)
 
     def fill(self, value: Any, stream: Stream | None = None) -> Pending[None]:
         """Set every element to `value`, in stream order."""
+        self.check_written("fill()")
         return transfer.fill(self, value, stream)
 
     def copy(self, stream: Stream | None = None, *, name: str = "") -> Array:
@@ -263,18 +322,23 @@ class Array(Closing):
     def __setitem__(self, index: Index | tuple[Index, ...], value: Any) -> None:
         part = self[index]
         if isinstance(value, Array):
-            part.copy_from(value.broadcast_to(part.shape))
-        elif isinstance(value, np.ndarray | list | tuple):
-            source = value if isinstance(value, np.ndarray) else as_array(value, self.dtype)
-            try:
-                source = np.broadcast_to(source, part.shape)
-            except ValueError as error:
-                raise ShapeMismatch(
-                    f"cannot put shape {source.shape} into shape {part.shape}"
-                ) from error
-            part.write(source)
-        else:
+            same = value.shape == part.shape
+            part.copy_from(value if same else value.broadcast_to(part.shape))
+            return
+        if isinstance(value, int | float | complex | np.generic):
             part.fill(value)
+            return
+        source = as_source(value, self.dtype)
+        if source.shape == () and not isinstance(value, np.ndarray):
+            part.fill(value)
+            return
+        try:
+            source = np.broadcast_to(source, part.shape)
+        except ValueError as error:
+            raise ShapeMismatch(
+                f"cannot put shape {source.shape} into shape {part.shape}"
+            ) from error
+        part.write(source)
 
     # Roles.
 
@@ -364,10 +428,6 @@ class Array(Closing):
     def __dlpack_device__(self) -> tuple[int, int]:
         return _DLPACK_CPU
 
-    def __buffer__(self, flags: int) -> memoryview:
-        """What `memoryview(x)` shows, from Python 3.12 on; a view like any other."""
-        return self.view("rw" if flags & _WRITABLE else "r").data
-
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles as its content, which unpickles as a NumPy array: a device does not travel."""
         return _as_it_is, (self.numpy(),)
@@ -444,10 +504,14 @@ class Array(Closing):
     # Values at once.
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Host:
+        """What `np.asarray(x)` gives: a copy; with `copy=False`, a view like `view("r")`."""
         if copy is False:
-            raise InvalidValue(
-                "a NumPy array of a device array is a copy; for none, use x.view('r')"
-            )
+            if dtype is not None and np.dtype(dtype) != self.dtype:
+                raise InvalidValue(
+                    f"array {self.name!r} is {self.dtype}; as {np.dtype(dtype)} it is a copy, "
+                    "which copy=False forbids"
+                )
+            return self.view("r")
         content = self.numpy()
         return content if dtype is None else content.astype(dtype, copy=False)
 

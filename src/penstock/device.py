@@ -40,7 +40,18 @@ _DRIVERS = ("vulkan", "hip", "sim")
 
 
 def devices(driver: str = "vulkan") -> list[DeviceInfo]:
-    """Every device of a driver: name, kind, memory, uma, limits. The driver is Vulkan or "hip"."""
+    """Every device of a driver: name, kind, memory, uma, limits. The driver is Vulkan or "hip".
+
+    Empty if there is none, or no loader or driver for any: `Device()` says what to install.
+    """
+    try:
+        return found_devices(driver)
+    except NoDevice:
+        return []
+
+
+def found_devices(driver: str) -> list[DeviceInfo]:
+    """The same, but raises `NoDevice` with what is missing where nothing can be listed."""
     if driver == "hip":
         from penstock.driver import hip
 

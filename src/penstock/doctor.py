@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import __version__, glsl
-from penstock.device import devices
+from penstock.device import found_devices
 from penstock.driver.protocol import DeviceInfo
 from penstock.errors import Error
 from penstock.installing import commands
@@ -156,7 +156,7 @@ def driver_manifests() -> Iterator[Path]:
 
 def _try_devices() -> tuple[list[Checked], str]:
     try:
-        found = devices()
+        found = found_devices("vulkan")
     except (Error, ImportError) as error:
         return [], str(error)
     return [_try(info) for info in found], ""
@@ -174,7 +174,7 @@ def _try(info: DeviceInfo) -> Checked:
 
 def _hip() -> str:
     try:
-        return ", ".join(info.name for info in devices("hip"))
+        return ", ".join(info.name for info in found_devices("hip"))
     except Error as error:
         return f"none: {error}"
 

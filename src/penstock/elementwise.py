@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from penstock.arguments import same_bytes
+from penstock.arguments import how_to_pass, same_bytes
 from penstock.array import Array
 from penstock.closing import Closing
 from penstock.dtypes import Dtype
@@ -221,7 +221,7 @@ class Elementwise(Closing):
             if array is not MISSING and not isinstance(array, Array | np.ndarray):
                 raise ArgumentError(
                     f"{self.name}: {parameter.name!r} must be a penstock or NumPy array, not "
-                    f"{type(array).__name__}. Its signature: {self.signature}"
+                    f"{type(array).__name__}{how_to_pass(array)}. Its signature: {self.signature}"
                 )
 
     def _explain_shapes(self, given: tuple[Any, ...]) -> NoReturn:

@@ -21,7 +21,7 @@ import numpy as np
 
 from penstock import carrying, tracing
 from penstock.access import stream_of
-from penstock.arguments import Slot, exactly, packer, same_bytes
+from penstock.arguments import Slot, check_elements, exactly, how_to_pass, packer, same_bytes
 from penstock.array import Array, Bound
 from penstock.closing import Closing
 from penstock.errors import (
@@ -466,7 +466,15 @@ class Kernel(Closing):
             return array
         return carrying.bring_in(self.device, self.name, slot, given, stream, carried)
 
-    def _explain_names(self, unknown: Mapping[str, Any], given: Mapping[str, Any]) -> NoReturn:
+    def _explain_names(
+        self, unknown: Mapping[str, Any], given: Mapping[str, Any], positional: tuple[Any, ...] = ()
+    ) -> NoReturn:
+        if positional:
+            names = ", ".join(f"{name}=..." for name in given)
+            raise ArgumentError(
+                f"{self.name}: {len(positional)} of the arguments have no name; a kernel is called "
+                f"by name: {self.name}({names}, threads=...). Its signature is {self.signature}"
+            )
         missing = [name for name, value in given.items() if value is MISSING]
         parts = []
         if unknown:
@@ -490,6 +498,7 @@ class Kernel(Closing):
         if not isinstance(array, Array):
             raise ArgumentError(
                 f"{label} must be a penstock or NumPy array, not {type(array).__name__}"
+                f"{how_to_pass(array)}"
             )
         if array.buffer.scheduler is not self.scheduler:
             raise ArgumentError(
@@ -498,8 +507,11 @@ class Kernel(Closing):
         array.buffer.check()
         if slot.dtype is not None and not same_bytes(array.dtype, slot.dtype):
             raise DtypeMismatch(f"{label} must be {slot.dtype}, not {array.dtype}")
+        if slot.writes:
+            array.check_written(label)
         if not array.contiguous:
             raise ShapeMismatch(f"{label} is not contiguous; pass {slot.name}=x.copy()")
+        check_elements(slot, array, label)
         if array.nbytes < slot.min_size:
             raise ShapeMismatch(
                 f"{label} has {array.nbytes} bytes; the kernel needs at least {slot.min_size}"
@@ -549,7 +561,7 @@ class Kernel(Closing):
 def _read(source: Any, name: str, language: str) -> tuple[str | bytes, str, Path | None]:
     """Text or code, a name, and where to look for includes, from whatever the user gave."""
     include_dir = None
-    if isinstance(source, os.PathLike) or (isinstance(source, str) and "\n" not in source):
+    if isinstance(source, os.PathLike) or (isinstance(source, str) and _is_path(source)):
         path = Path(source)
         try:
             content = path.read_bytes()
@@ -571,6 +583,11 @@ def _read(source: Any, name: str, language: str) -> tuple[str | bytes, str, Path
             f"a kernel is {language} text, {code} or a path, not {type(source).__name__}"
         )
     return source, name or "kernel", include_dir
+
+
+def _is_path(source: str) -> bool:
+    """Whether text is the name of a file rather than a kernel: a kernel has braces in it."""
+    return "\n" not in source and not ("{" in source and "}" in source and ";" in source)
 
 
 def _load(

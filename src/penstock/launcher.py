@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "(not given)"})()
 
 _FUNCTION = """
-def __call__(self, /, *, {parameters}stream=None, threads=None, groups=None, **unknown):
+def __call__(self, /, *positional, {parameters}stream=None, threads=None, groups=None, **unknown):
     {odd_names}
-    if unknown:
-        self._explain_names(unknown, {given})
+    if unknown or positional:
+        self._explain_names(unknown, {given}, positional)
     if scheduler.recordings and (graph := recording(scheduler)) is not None:
         return graph.launch(self, {given}, stream, threads, groups)
     {carried}
@@ -239,7 +239,7 @@ def _variable(number: int, name: str) -> str:
 #: Names that mean something else in the function.
 _TAKEN = {
     "Array", "MISSING", "as_usual", "at", "backing", "block", "bring_back", "buffer", "carried",
-    "commands", "counts", "counts_of", "device", "flat", "graph", "pack", "program", "recording",
-    "result", "results", "ring", "scheduler", "self", "tracing", "unknown", "uses", "value", "what",
-    "why",
+    "commands", "counts", "counts_of", "device", "flat", "graph", "pack", "positional", "program",
+    "recording", "result", "results", "ring", "scheduler", "self", "tracing", "unknown", "uses",
+    "value", "what", "why",
 }  # fmt: skip

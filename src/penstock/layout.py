@@ -101,6 +101,10 @@ def rows_of(layout: Layout) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
     while shape and strides[-1] == width:
         width *= shape.pop()
         strides.pop()
+    for axis in range(len(shape) - 2, -1, -1):
+        if strides[axis] == shape[axis + 1] * strides[axis + 1]:  # two axes that step as one
+            shape[axis : axis + 2] = [shape[axis] * shape[axis + 1]]
+            del strides[axis]
     return width, tuple(shape), tuple(strides)
 
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from penstock.closing import Handle
 from penstock.errors import Timeout
 from penstock.hazards import Lane
 
@@ -16,7 +17,7 @@ T = TypeVar("T")
 _UNSET: Any = object()
 
 
-class Awaitable:
+class Awaitable(Handle):
     """Something that is done when certain lanes have reached certain values."""
 
     __slots__ = ("__weakref__", "_scheduler", "_points", "_what")

@@ -199,7 +199,7 @@ class Reductions:
         dtype = x.dtype
         advice = f"take it on the host: x.numpy().{operation}()"
         name = f"{operation} of {dtype}"
-        if dtype.kind not in _KINDS or dtype.itemsize > 8 or dtype.isbuiltin != 1:
+        if dtype.kind not in _KINDS or dtype.itemsize > 8 or dtype.isbuiltin == 2:
             raise DtypeMismatch(f"there is no {name} on a device; {advice}")
         defines = _defines(operation, dtype.kind, 8 * dtype.itemsize, shape)
         try:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.spirv import Member
 
 _FIRST = 16  # slots
+_AT_ONCE = 4 << 20  # bytes of result slots that are allocated together, if they are more than one
 _LARGEST = 4 << 20  # bytes in one argument ring, from which on a launch waits for an earlier one
 _ALIGN = 64  # a cache line; and the device's own alignment, if that is more
 
@@ -207,10 +208,11 @@ class ResultSlots:
     def _grow(self) -> None:
         scheduler = self.scheduler
         scheduler.drain()
-        backing = scheduler.host_pool.allocate(self._count * self._stride)
+        count = max(1, min(self._count, _AT_ONCE // self._stride))
+        backing = scheduler.host_pool.allocate(count * self._stride)
         buffer = Buffer(scheduler, backing, backing.nbytes, self._name, pinned=True)
         use = (backing.history, Region(0, buffer.nbytes), False)  # see `ArgumentRing.use`
-        starts = range(0, self._count * self._stride, self._stride)
+        starts = range(0, count * self._stride, self._stride)
         self.free.extendleft(ResultSlot(self, buffer, use, lo) for lo in starts)
         self._count *= 2
 

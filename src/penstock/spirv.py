@@ -23,18 +23,33 @@ import unicodedata
 from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from penstock.errors import InvalidSpirv, Unsupported
 
-__all__ = ["Binding", "Constant", "Interface", "Member", "reflect"]
+__all__ = ["Binding", "Constant", "Elements", "Interface", "Member", "reflect"]
 
 Dtype: TypeAlias = "np.dtype[Any]"
 Access: TypeAlias = Literal["r", "w", "rw"]
 Kind: TypeAlias = Literal["storage", "uniform"]
 Purpose: TypeAlias = Literal["array", "arguments", "result"]
+
+
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """Where the elements of the array that a block ends in, or consists of, lie.
+
+    `pitches` are the distances in bytes from one element to the next, of the outermost dimension
+    first, down to the first that is larger than what it steps over: there the shader leaves a gap.
+    """
+
+    offset: int = 0  # of the first element
+    pitches: tuple[int, ...] = ()  # empty if the elements leave no gaps, or are not known
+    used: int = 0  # bytes used of the last pitch; as many as it has if there is no gap
+    fields: tuple[tuple[str, int], ...] = ()  # name and offset of a struct's members
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +66,7 @@ class Binding:
     stride: int | None  # of the runtime array
     min_size: int  # bytes of the fixed part and, of a runtime array, one element
     purpose: Purpose = "array"  # only arrays are passed by the caller
+    elements: Elements = Elements()
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +246,7 @@ def _binding(module: _Module, variable: int, inferred: int) -> Binding:
         stride=stride,
         min_size=max(fixed, header + (stride or 0)),
         purpose="result" if _is_result(module, variable, inferred) else "array",
+        elements=module.elements(struct),
     )
 
 
@@ -275,7 +292,13 @@ def _merge(old: Binding, new: Binding) -> Binding:
         header=old.header,
         stride=old.stride,
         min_size=max(old.min_size, new.min_size),
+        elements=max(old.elements, new.elements, key=_gap),
     )
+
+
+def _gap(elements: Elements) -> int:
+    """Bytes that the shader leaves unused between elements."""
+    return elements.pitches[-1] - elements.used if elements.pitches else 0
 
 
 def _push_members(module: _Module, push: int | None) -> tuple[Member, ...]:
@@ -654,6 +677,58 @@ class _Module:
         leaves = self.leaves(struct, skip_runtime_array=True)
         return max((leaf.offset + leaf.size for leaf in leaves), default=0), header, stride
 
+    def elements(self, struct: int) -> Elements:
+        """How the last member of a block repeats, if it is an array or the only member."""
+        members = self.types[struct][1]
+        if not members:
+            return Elements()
+        last = len(members) - 1
+        number = members[last]
+        if last and self.type(number)[0] not in (_ARRAY, _RUNTIME_ARRAY):
+            return Elements(fields=self._fields(struct))
+        offset = self._offset(struct, last)
+        levels: list[tuple[int, int | None]] = []  # distance and number of elements
+        op, operands = self.type(number)
+        try:
+            while op in (_ARRAY, _RUNTIME_ARRAY):
+                self._spend(1)
+                count = self._length(number) if op == _ARRAY else None
+                levels.append((self._stride(number), count))
+                number = operands[0]
+                op, operands = self.type(number)
+            layout = self.member_decorations.get((struct, last), {})
+            if op == _MATRIX and _MATRIX_STRIDE in layout:
+                column, of = self.type(operands[0])
+                if column != _VECTOR:
+                    raise InvalidSpirv(f"SPIR-V: matrix {number} does not consist of vectors")
+                columns, rows = operands[1], of[1]
+                if _ROW_MAJOR in layout:
+                    columns, rows = rows, columns
+                levels.append((layout[_MATRIX_STRIDE], columns))
+                used = rows * self._scalar_size(number)
+            elif op == _STRUCT:
+                used = sum(leaf.dtype.itemsize * prod(leaf.shape) for leaf in self.leaves(number))
+            else:
+                used = self._scalar_size(number) * (operands[1] if op == _VECTOR else 1)
+        except Unsupported:  # a length that is known only when the kernel is made
+            return Elements(offset=offset)
+        fields = self._fields(number) if op == _STRUCT else ()
+        pitches, used = _to_first_gap(levels, used, records=op == _STRUCT)
+        return Elements(offset, pitches, used, fields)
+
+    def _fields(self, struct: int) -> tuple[tuple[str, int], ...]:
+        count = len(self.types[struct][1])
+        self._spend(count)
+        return tuple(
+            (self.member_name(struct, index), self._offset(struct, index)) for index in range(count)
+        )
+
+    def _scalar_size(self, number: int) -> int:
+        dtype = self.scalar(number)
+        if dtype is None:
+            raise InvalidSpirv(f"SPIR-V: type {number} cannot be in a block")
+        return dtype.itemsize
+
     def leaves(self, struct: int, skip_runtime_array: bool = False) -> Iterator[Member]:
         """Everything in a block, flat."""
         shape: tuple[int, ...]
@@ -771,6 +846,19 @@ class _Module:
                 for operand in operands:
                     if operand in pointers:
                         uses[pointers[operand]] = _READ | _WRITE
+
+
+def _to_first_gap(
+    levels: list[tuple[int, int | None]], innermost: int, *, records: bool
+) -> tuple[tuple[int, ...], int]:
+    """The pitches down to the first with a gap, and what is used of that; `records` have all."""
+    sizes = [stride * (count or 0) for stride, count in levels]
+    pitches = [size for size in sizes[:1] if size]  # all of a block of fixed size
+    for (stride, count), inside in zip(levels, [*sizes[1:], innermost], strict=False):
+        pitches.append(stride)
+        if stride > inside and count != 1:
+            return tuple(pitches), inside
+    return (tuple(pitches), pitches[-1]) if records and pitches else ((), 0)
 
 
 def _words(code: bytes) -> array[int]:

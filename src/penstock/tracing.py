@@ -20,6 +20,7 @@ from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import Any, NamedTuple, Protocol
 
+from penstock.closing import Handle
 from penstock.errors import ArgumentError
 
 _PACKAGE = f"{Path(__file__).parent}{os.sep}"
@@ -132,7 +133,7 @@ _SHOWN = 20  # events in words, before "and so many more"
 Expected = int | float | range | Callable[[Any], bool]
 
 
-class Trace:
+class Trace(Handle):
     """What happened while this was active. Counts are plain numbers."""
 
     def __init__(self, *, times: bool = True) -> None:

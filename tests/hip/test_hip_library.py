@@ -62,12 +62,13 @@ def _real_library(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_real_library")
 def test_without_a_device_it_says_what_was_found(capsys: pytest.CaptureFixture[str]) -> None:
     try:
-        found = ps.devices("hip")
+        ps.Device(driver="hip").close()
     except ps.NoDevice as error:
         assert "hipErrorNoDevice, 100" in str(error)  # noqa: PT017
         assert "libamdhip64" in str(error)  # noqa: PT017
     else:
-        pytest.skip(f"there is a device here: {found[0].name}")
+        pytest.skip("there is a device here")
+    assert ps.devices("hip") == []
     assert main(["check", "--driver", "hip"]) == 1
     said = capsys.readouterr().err
     assert "no device" in said

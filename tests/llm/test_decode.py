@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 import threading
 from pathlib import Path
 from typing import Any
@@ -97,6 +99,16 @@ def test_safetensors_give_the_same(load: Any, tmp_path: Path, arch: str) -> None
 def test_a_cache_of_halves_costs_little(load: Any, small: llm.Model) -> None:
     halves = load(small.file.path, cache="f16")
     close_to(halves.logits(IDS), small.logits(IDS), 2e-3)
+
+
+@pytest.mark.usefixtures("fast")
+def test_models_and_generations_are_not_copied(small: llm.Model) -> None:
+    generation = small.generate(IDS, max_tokens=2, stop_ids=[])
+    for handle, advice in ((small, "load"), (generation, "text or ids")):
+        for way in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(ps.ArgumentError, match=f"cannot be copied or pickled.*{advice}"):
+                way(handle)  # type: ignore[operator]
+    assert len(generation.ids) == 2
 
 
 @pytest.mark.usefixtures("fast")

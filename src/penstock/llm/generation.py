@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Literal, NoReturn
 
 import penstock as ps
 from penstock.llm.errors import ModelError
@@ -109,6 +109,9 @@ class Generation:
         self._finish: Finish | None = None
         self._receipt: Receipt | None = None
         self._pieces = self._run()
+
+    def __reduce__(self) -> NoReturn:
+        raise ps.ArgumentError("a Generation cannot be copied or pickled; take its text or ids")
 
     def __iter__(self) -> Iterator[str]:
         return self

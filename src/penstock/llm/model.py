@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -95,6 +95,9 @@ class Model:
         self._lock = threading.Lock()
         self._idle: dict[Mechanisms, list[Network]] = {}
         self._closed = False
+
+    def __reduce__(self) -> NoReturn:
+        raise ps.ArgumentError("a Model cannot be copied or pickled; load() the file again")
 
     @property
     def config(self) -> Config:
