@@ -56,7 +56,8 @@ def read(file: Path) -> list[Row]:
     try:
         text = file.read_text(encoding="utf-8")
         rows = json.loads(text) if text.lstrip()[:1] == "[" else _lines(text)
-    except (OSError, ValueError) as error:
+        json.dumps(rows, ensure_ascii=False).encode()  # refuses halves of characters
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidValue(f"{file} is not JSON of penstock bench: {error}") from error
     if not all(isinstance(row, dict) and "samples_ns" in row and "test" in row for row in rows):
         raise InvalidValue(f"{file} has rows without samples_ns and test; write it with -o json")
