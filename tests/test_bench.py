@@ -256,4 +256,4 @@ def test_without_matplotlib_it_says_what_to_install(
     file = tmp_path / "a.json"
     bench(capsys, "runtime", "--only", "access", "-r", "1", "--save", str(file))
     assert main(["bench", "report", str(file), "-o", str(tmp_path)]) == 1
-    assert "pip install penstock[bench]" in capsys.readouterr().err
+    assert "pip install penstock-gpu[bench]" in capsys.readouterr().err

@@ -7,7 +7,9 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,10 +102,76 @@ class TestHere:
         monkeypatch.setattr(doctor, "_version", lambda package: "")
         found = str(doctor.diagnose())
         for command in (
-            "pip install 'penstock[glsl]'", "pip install 'penstock[llm]'", "pip install numpy",
+            "pip install 'penstock-gpu[glsl]'", "pip install 'penstock-gpu[llm]'",
+            "pip install numpy",
             *installing.commands("glsl").values(),
         ):  # fmt: skip
             assert f"    {command}" in found
+
+
+class TestNames:
+    """The distribution is penstock-gpu. penstock, on the package index, is another project's."""
+
+    OURS = "The Penstock authors"
+
+    @pytest.fixture
+    def installed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """An environment of its own: what is installed here does not matter."""
+        find = metadata.MetadataPathFinder.find_distributions
+
+        def only_there(*arguments: Any, **named: Any) -> Any:
+            context = metadata.DistributionFinder.Context(
+                name=arguments[0].name, path=[str(tmp_path)]
+            )
+            return find(context)
+
+        monkeypatch.setattr(metadata.MetadataPathFinder, "find_distributions", only_there)
+        return tmp_path
+
+    def install(self, place: Path, name: str, author: str) -> None:
+        about = place / f"{name.replace('-', '_')}-9.9.dist-info"
+        about.mkdir()
+        text = f"Metadata-Version: 2.4\nName: {name}\nVersion: 9.9\nAuthor: {author}\n"
+        (about / "METADATA").write_text(text)
+
+    def test_alone_it_is_not_in_its_own_way(self, installed: Path) -> None:
+        assert not list(doctor._conflicts())
+        self.install(installed, "penstock-gpu", self.OURS)
+        assert not list(doctor._conflicts())
+
+    @pytest.mark.parametrize("own", [True, False])
+    def test_the_other_project_is_told_of(self, installed: Path, own: bool) -> None:
+        self.install(installed, "penstock", "Someone Else")
+        if own:
+            self.install(installed, "penstock-gpu", self.OURS)
+        (told,) = doctor._conflicts()
+        assert "penstock 9.9 is installed, another project" in told.what
+        assert ("and penstock-gpu is not" in told.what) == (not own)
+        assert str(Path(ps.__file__).parent) in told.what
+        assert told.command.startswith("pip uninstall penstock && pip install")
+        assert told.command.endswith("penstock-gpu")
+
+    def test_files_of_both_in_one_folder(self, installed: Path) -> None:
+        self.install(installed, "penstock", "Someone Else")
+        self.install(installed, "penstock-gpu", self.OURS)
+        (installed / "penstock").symlink_to(Path(ps.__file__).parent)
+        (told,) = doctor._conflicts()
+        assert "the files of both are mixed in" in told.what
+
+    def test_the_old_name_is_not_the_other_project(self, installed: Path) -> None:
+        self.install(installed, "penstock", self.OURS)
+        assert not list(doctor._conflicts())
+        self.install(installed, "penstock-gpu", self.OURS)
+        (told,) = doctor._conflicts()
+        assert "also installed under its old name" in told.what
+
+    def test_it_is_in_the_report(self, installed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.install(installed, "penstock", "Someone Else")
+        main(["doctor"])
+        assert "In the way:\n  penstock 9.9 is installed" in capsys.readouterr().out
+        main(["doctor", "--json"])
+        (told,) = json.loads(capsys.readouterr().out)["conflicts"]
+        assert told["command"].startswith("pip uninstall penstock")
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,7 @@ def _report(words: Sequence[str]) -> int:
 
     parser = argparse.ArgumentParser(
         prog="penstock bench report",
-        description="A page and plots of what was measured. Needs: pip install penstock[bench]",
+        description="A page and plots of what was measured. Needs: pip install penstock-gpu[bench]",
     )
     parser.add_argument("files", nargs="+", type=Path, help="JSON of penstock bench")
     parser.add_argument("-o", "--output", type=Path, default=Path("bench-report"), metavar="DIR")

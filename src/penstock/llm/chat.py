@@ -247,7 +247,7 @@ def _environment() -> Any:
         from jinja2.visitor import NodeTransformer
     except ImportError as error:
         raise ModelError(
-            "chat templates need the package jinja2: pip install 'penstock[llm]'"
+            "chat templates need the package jinja2: pip install 'penstock-gpu[llm]'"
         ) from error
 
     class Budgeted(NodeTransformer):

@@ -461,7 +461,7 @@ def _package() -> Any:
         import tokenizers
     except ImportError as error:
         raise ModelError(
-            "text needs the package tokenizers: pip install 'penstock[llm]'"
+            "text needs the package tokenizers: pip install 'penstock-gpu[llm]'"
         ) from error
     return tokenizers
 
