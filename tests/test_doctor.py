@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -211,6 +212,11 @@ class TestCompletion:
             (["penstock", "devices", "--driver", ""], {"vulkan", "hip"}),
             (["penstock", "--completion", "z"], {"zsh"}),
         ],
+            (["penstock", "bench", "r"], {"runtime", "report"}),
+            (["penstock", "bench", "--ab"], {"--ablate"}),
+            (["penstock", "bench", "runtime", "--o"], {"--only", "--output", "--output-err"}),
+            (["penstock", "bench", "compare", "--fail-on", ""], {"worse", "counts", "never"}),
+            (["penstock", "bench", "x.gguf", "--output", "j"], {"json", "jsonl"}),
     )
     def test_bash_completes(self, words: list[str], wanted: set[str]) -> None:
         bash = shutil.which("bash")
@@ -225,6 +231,33 @@ class TestCompletion:
         assert set(run.stdout.split()) == wanted
 
     @pytest.mark.parametrize("shell", SHELLS)
+    @pytest.mark.parametrize(
+        ("typed", "wanted"),
+        [
+            ("penstock do", {"doctor"}),
+            ("penstock check --driver ", {"sim", "vulkan", "hip"}),
+            ("penstock bench ru", {"runtime"}),
+            ("penstock bench runtime --on", {"--only"}),
+            ("penstock bench compare --fail-on ", {"worse", "counts", "never"}),
+            ("penstock bench --de", {"--device", "--delay"}),
+        ],
+    )
+    def test_fish_completes(self, typed: str, wanted: set[str], tmp_path: Path) -> None:
+        fish = shutil.which("fish")
+        if fish is None:
+            pytest.skip("fish is not installed")
+        program = f"{completion(_parser(), 'fish')}\ncomplete -C {shlex.quote(typed)}"
+        run = subprocess.run(
+            [fish, "--no-config", "-c", program], capture_output=True, text=True, check=True,
+            cwd=tmp_path,
+        )  # fmt: skip
+        assert {line.split("\t")[0] for line in run.stdout.splitlines()} == wanted
+
+    def test_descriptions_are_written_out(self) -> None:
+        script = completion(_parser(), "fish")
+        assert "%(" not in script
+        assert "-d 'part of a device\\'s name'" in script
+
     def test_shells_accept_it(self, shell: str, capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit) as ended:
             main(["--completion", shell])

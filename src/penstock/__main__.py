@@ -55,7 +55,10 @@ def _parser() -> argparse.ArgumentParser:
             _add_check_options(command)
         if name == "devices":
             command.add_argument(
-                "--driver", choices=("vulkan", "hip"), default="vulkan", help="(%(default)s)"
+                "--driver",
+                choices=("vulkan", "hip"),
+                default="vulkan",
+                help="whose devices (%(default)s)",
             )
     about = "run a program and write a page that shows what it cost, on a timeline"
     command = commands.add_parser("trace", help=about, description=about)
@@ -68,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     about = "measure a model, or the runtime; compare two measurements; make a report of them"
     # Its options are its own: here everything behind the name is a plain word.
     command = commands.add_parser("bench", help=about, add_help=False, prefix_chars="\0")
-    command.set_defaults(run=bench.run)
+    command.set_defaults(run=bench.run, parsers=bench.parsers)
     bench.add_options(command)
     return parser
 
@@ -125,7 +128,10 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 def _add_check_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--driver", choices=("sim", "vulkan", "hip"), default="sim", help="(%(default)s)"
+        "--driver",
+        choices=("sim", "vulkan", "hip"),
+        default="sim",
+        help="what to check (%(default)s)",
     )
     command.add_argument("--device", help="part of a device's name (default: the best)")
     command.add_argument("--programs", type=int, default=1000, help="random ones (%(default)s)")
