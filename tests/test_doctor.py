@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from importlib import metadata
@@ -211,12 +212,12 @@ class TestCompletion:
             (["penstock", "check", "--driver", "s"], {"sim"}),
             (["penstock", "devices", "--driver", ""], {"vulkan", "hip"}),
             (["penstock", "--completion", "z"], {"zsh"}),
-        ],
             (["penstock", "bench", "r"], {"runtime", "report"}),
             (["penstock", "bench", "--ab"], {"--ablate"}),
             (["penstock", "bench", "runtime", "--o"], {"--only", "--output", "--output-err"}),
             (["penstock", "bench", "compare", "--fail-on", ""], {"worse", "counts", "never"}),
             (["penstock", "bench", "x.gguf", "--output", "j"], {"json", "jsonl"}),
+        ],
     )
     def test_bash_completes(self, words: list[str], wanted: set[str]) -> None:
         bash = shutil.which("bash")
@@ -230,7 +231,6 @@ class TestCompletion:
         run = subprocess.run([bash, "-c", program], capture_output=True, text=True, check=True)
         assert set(run.stdout.split()) == wanted
 
-    @pytest.mark.parametrize("shell", SHELLS)
     @pytest.mark.parametrize(
         ("typed", "wanted"),
         [
@@ -258,6 +258,7 @@ class TestCompletion:
         assert "%(" not in script
         assert "-d 'part of a device\\'s name'" in script
 
+    @pytest.mark.parametrize("shell", SHELLS)
     def test_shells_accept_it(self, shell: str, capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit) as ended:
             main(["--completion", shell])
@@ -268,3 +269,93 @@ class TestCompletion:
         if program is None:
             pytest.skip(f"{shell} is not installed")
         subprocess.run([program, "-n"], input=script, text=True, check=True)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
+    from penstock.llm.random_model import shape_of, write_random_model
+
+    path = tmp_path_factory.mktemp("model") / "tiny.gguf"
+    write_random_model(path, shape_of("tiny"))
+    return str(path)
+
+
+class TestEnds:
+    """Ctrl-C, and a reader that has seen enough, end a command without a word."""
+
+    PRINTING = (
+        "--help", "--version", "--completion zsh", "doctor", "devices", "demo",
+        "check --programs 1 --transfers auto", "generate MODEL -p x",
+        "generate MODEL -p x -n 2 --json", "bench MODEL -p 2 -n 0 -r 1", "bench --help",
+    )  # fmt: skip
+
+    @pytest.mark.parametrize("command", PRINTING)
+    def test_a_closed_pipe(self, command: str, tiny: str) -> None:
+        words = [tiny if word == "MODEL" else word for word in command.split()]
+        read, write = os.pipe()
+        os.close(read)
+        run = subprocess.run(
+            [sys.executable, "-m", "penstock", *words], stdout=write, stderr=subprocess.PIPE,
+            text=True, check=False,
+        )  # fmt: skip
+        os.close(write)
+        # Some versions of argparse do not mind.
+        mild = words[-1] in ("--help", "--version")
+        assert run.returncode in ((0, 141) if mild else (141,)), run.stderr
+        for word in ("Traceback", "Exception", "Errno"):
+            assert word not in run.stderr
+
+    @pytest.mark.parametrize(
+        ("command", "work"),
+        [
+            (["doctor"], "penstock.doctor.diagnose"),
+            (["devices"], "penstock.devices"),
+            (["demo"], "penstock.demo.run"),
+            (["check"], "penstock.conformance.check.check"),
+            (["generate", "MODEL", "-p", "x"], "penstock.llm.command.load"),
+            (["bench", "MODEL"], "penstock.bench.models.measure"),
+            (["bench", "runtime"], "penstock.bench.runtime.measure"),
+            (["bench", "compare", "a", "b"], "penstock.bench.compare.read"),
+        ],
+    )
+    def test_ctrl_c(
+        self, command: list[str], work: str, tiny: str, monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:  # fmt: skip
+        def interrupted(*_: object, **__: object) -> None:
+            try:
+                signal.raise_signal(signal.SIGINT)
+            finally:
+                if command == ["demo"]:
+                    raise ps.Closed("what was being done ended in the middle")
+
+        monkeypatch.setattr(work, interrupted)
+        assert main([tiny if word == "MODEL" else word for word in command]) == 130
+        assert capsys.readouterr() == ("", "")
+
+    def test_ctrl_c_in_the_middle_of_a_text(self, tiny: str) -> None:
+        words = ["generate", tiny, "-p", "x", "-n", "500", "--temp", "1"]
+        with subprocess.Popen(
+            [sys.executable, "-m", "penstock", *words], stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as run:  # fmt: skip
+            assert run.stdout is not None
+            assert run.stdout.read(2)
+            run.send_signal(signal.SIGINT)
+            _, said = run.communicate()
+        assert (run.returncode, said) == (130, b"")
+
+    def test_a_file_that_cannot_be_written(self, capsys: pytest.CaptureFixture[str]) -> None:
+        words = ["bench", "runtime", "--only", "launch", "-r", "1", "--save", "no/such/folder.json"]
+        assert main(words) == 1
+        assert "penstock: [Errno 2] No such file or directory" in capsys.readouterr().err
+
+    def test_text_that_the_terminal_lacks(self, tmp_path: Path) -> None:
+        rows = [{"test": "größer", "samples_ns": [1, 2, 3, 4]}]
+        (tmp_path / "a.json").write_text(json.dumps(rows))
+        run = subprocess.run(
+            [sys.executable, "-m", "penstock", "bench", "compare", "a.json", "a.json"],
+            cwd=tmp_path, env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True,
+            text=True, check=True,
+        )  # fmt: skip
+        assert r"gr\xf6\xdfer" in run.stdout
