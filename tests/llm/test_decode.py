@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import threading
 from pathlib import Path
@@ -179,6 +180,22 @@ def test_smollm2_answers(load: Any) -> None:
     assert "Paris" in made.text
     assert made.finish_reason == "stop"
     assert "<|im_end|>" not in made.text
+
+
+@pytest.mark.usefixtures("fast")
+def test_the_demo_gets_the_answer_that_the_readme_shows(load: Any) -> None:
+    root = Path(__file__).parent.parent.parent
+    asked = re.search(
+        r'generate smollm2 --chat -n 64 -p "([^"]+)"', (root / "scripts/demo").read_text()
+    )
+    assert asked is not None
+    question = asked[1].replace("\\\n", "")
+    made = load(smollm2(), context=256).chat([{"role": "user", "content": question}], max_tokens=64)
+    quoted = [
+        line[2:] for line in (root / "README.md").read_text().splitlines() if line[:2] == "> "
+    ]
+    assert made.text == " ".join(quoted)
+    assert made.finish_reason == "stop"
 
 
 # Generation.
