@@ -194,6 +194,49 @@ def test_verdicts(after: float, verdict: str) -> None:
     assert verdict in compare.as_text([found])
 
 
+@pytest.mark.parametrize("runs", [1, 2, 3])
+def test_of_few_runs_nothing_can_be_told(runs: int) -> None:
+    """Two runs of one commit differ, and two samples of each do not tell by how much."""
+    before = row("launch", [100.0, 101.0, 102.0][:runs])
+    after = row("launch", [130.0, 131.0, 132.0][:runs])
+    (found,) = compare.compare([before], [after], 2.0)
+    assert found.verdict == "cannot be told"
+    assert compare.exit_code([found], "worse") == 0
+    assert "1 cannot be told (measure at least 4 runs: -r 4)" in compare.as_text([found])
+    (told,) = json.loads(compare.as_json([found]), parse_constant=pytest.fail)
+    assert (told["low"], told["high"]) == (0, None)
+
+
+@pytest.mark.parametrize("wrong", [[], [0.0], [-1.0], ["1"], [None], 3, [float("nan")]])
+def test_times_that_are_none(wrong: Any) -> None:
+    with pytest.raises(ps.InvalidValue, match="samples_ns of 'launch' must be"):
+        compare.compare([row("launch", [1.0])], [row("launch", wrong)], 2.0)
+
+
+def test_four_runs_can_tell_much() -> None:
+    before, after = [100.0, 101.0, 102.0, 103.0], [150.0, 151.0, 152.0, 153.0]
+    (found,) = compare.compare([row("launch", before)], [row("launch", after)], 2.0)
+    assert found.verdict == "worse"
+
+
+def test_one_thing_is_seldom_called_two() -> None:
+    draw = random.Random(5)
+    wrong = 0
+    for count in (4, 5, 7) * 60:
+        before, after = ([draw.lognormvariate(0, 0.1) for _ in range(count)] for _ in range(2))
+        (found,) = compare.compare([row("launch", before)], [row("launch", after)], 0.0)
+        wrong += found.verdict != "no difference"
+    assert wrong <= 9  # of 180; an interval of 95 % alone would be wrong so often
+
+
+def test_intervals_by_ranks_are_those_of_tables() -> None:
+    """The critical values of U at 5 %, two-sided, from Mann's and Whitney's table."""
+    for one, other, critical in ((4, 4, 0), (5, 5, 2), (8, 8, 13), (10, 10, 23), (20, 20, 127)):
+        assert compare._outside(one, other) == critical + 1
+    assert compare._outside(3, 3) == 0
+    assert abs(compare._outside(60, 60) - 1426) <= 2
+
+
 def test_noise_is_no_difference() -> None:
     """Half as slow again, but the rounds of a single run differ as much."""
     wild = [100.0, 200.0] * 10
@@ -221,7 +264,7 @@ def test_effect_sizes() -> None:
 def test_files_with_nothing_in_common(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [tmp_path / "a.json", tmp_path / "b.json"]
     for file, test in zip(files, ("launch", "lunch"), strict=True):
-        file.write_text(json.dumps([row(test, [1.0, 2.0])]))
+        file.write_text(json.dumps([row(test, [1.0, 2.0, 1.5, 1.6])]))
     assert main(["bench", "compare", *map(str, files)]) == 1
     assert "no measurement in common" in capsys.readouterr().err
     assert main(["bench", "compare", str(files[0]), str(files[0])]) == 0
@@ -256,4 +299,4 @@ def test_without_matplotlib_it_says_what_to_install(
     file = tmp_path / "a.json"
     bench(capsys, "runtime", "--only", "access", "-r", "1", "--save", str(file))
     assert main(["bench", "report", str(file), "-o", str(tmp_path)]) == 1
-    assert "pip install penstock[bench]" in capsys.readouterr().err
+    assert "pip install penstock-gpu[bench]" in capsys.readouterr().err

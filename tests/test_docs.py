@@ -143,3 +143,21 @@ def test_bad_commands_end_with_advice(capsys: pytest.CaptureFixture[str]) -> Non
     assert "no device has 'no such device' in its name" in capsys.readouterr().err
     assert main(["demo", "--size", "0"]) == 1
     assert "size must be at least 1" in capsys.readouterr().err
+
+
+def test_the_readme_names_what_stands_out_from_the_noise() -> None:
+    """The text beside the plot, and the figures that the plot is made from."""
+    (file,) = (ROOT / "benchmarks/results").glob("*-ablation-qwen3-*.json")
+    rows = {row["without"]: row for row in json.loads(file.read_text())}
+    noise = next(row["ratio_high"] for name, row in rows.items() if name.startswith("noise"))
+    clear = {name for name, row in rows.items() if row["ratio_low"] > noise}
+    assert clear == {"persistent scratch", "any of them"}
+    text = " ".join((ROOT / "README.md").read_text().split())
+    for words in (
+        "one mechanism stands out from the noise: without persistent scratch a token takes {:.2f}",
+        "Without any of them it is {:.2f} times",
+    ):
+        name = next(name for name in clear if name in words)
+        assert words.format(rows[name]["ratio"]) in text
+    alone = rows["graph replay"]["ratio"]
+    assert f"Without graph replay alone it is {alone:.2f} times, but that interval" in text

@@ -246,6 +246,7 @@ SHAPES: dict[str, Case] = {
     "objects": (ps.DtypeMismatch, "object.*number", lambda b: b.dev.array([None, "a"])),
     "strings": (ps.DtypeMismatch, "U3.*number", lambda b: b.dev.array("abc")),
     "unknown dtype": (ps.DtypeMismatch, "'float33'", lambda b: b.dev.empty(3, "float33")),
+    "dtype of no text": (ps.DtypeMismatch, "ud800", lambda b: b.dev.empty(3, "\ud800")),
     "byte order": (ps.DtypeMismatch, ">f4.*newbyteorder", lambda b: b.dev.empty(3, ">f4")),
     "empty dtype": (ps.DtypeMismatch, "V0|void", lambda b: b.dev.empty(3, "V0")),
     "reshape": (ps.ShapeMismatch, r"\(64,\), 64.*\(3, -1\)", lambda b: b.x.reshape(3, -1)),

@@ -341,7 +341,7 @@ def test_no_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> No
     assert compilers() == []
     with pytest.raises(CompilerNotFound) as caught:
         compile_glsl(SIMPLE)
-    for words in (*installing.commands("glsl").values(), "pip install 'penstock[glsl]'"):
+    for words in (*installing.commands("glsl").values(), "pip install 'penstock-gpu[glsl]'"):
         assert words in str(caught.value)
     monkeypatch.setenv("PENSTOCK_COMPILER", "glslc")
     with pytest.raises(CompilerNotFound, match="glslc, which PENSTOCK_COMPILER asks for"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -82,6 +83,7 @@ class TestWheel:
     def test_so_is_the_source_archive(self, tmp_path: Path) -> None:
         first, second = (build("sdist", tmp_path / name) for name in ("first", "second"))
         assert first.read_bytes() == second.read_bytes()
+        assert first.name == f"penstock_gpu-{ps.__version__}.tar.gz"
 
     def test_it_has_what_it_should(self, wheel: Path) -> None:
         with zipfile.ZipFile(wheel) as archive:
@@ -99,6 +101,8 @@ class TestWheel:
         assert not [name for name in names if not name.startswith("penstock")]
         for extra in ("bench", "demo", "dev", "glsl", "hip", "llm"):
             assert f"Provides-Extra: {extra}\n" in metadata
+        assert "\nName: penstock-gpu\n" in metadata
+        assert wheel.name.startswith("penstock_gpu-")
         assert "penstock = penstock.__main__:main" in entries
         assert "penstock.pytest_plugin = penstock.pytest_plugin" in entries
 
@@ -139,7 +143,7 @@ class TestWheel:
                 except ps.CompilerNotFound as error:
                     print(error)
             """)
-        assert "pip install 'penstock[glsl]'" in said
+        assert "pip install 'penstock-gpu[glsl]'" in said
 
 
 class TestShipped:
@@ -213,6 +217,22 @@ def test_asking_for_help_loads_no_driver() -> None:
         """
     loaded = python(program, ROOT / "src").split()
     assert not {"vulkan", "_cffi_backend"} & {name.partition(".")[0] for name in loaded}
+
+
+def test_no_text_installs_the_other_project() -> None:
+    """On the package index, the name without -gpu belongs to another project."""
+    wrong = re.compile(
+        r"""pip3? install [^\n`]*?(?<![\w/.-])penstock(?![\w-])|penstock\[[a-z]+[\],]"""
+    )
+    places = ["src", "docs", "examples", "scripts", "tests", "benchmarks", "mutation", ".ci"]
+    files = [path for place in places for path in (ROOT / place).rglob("*") if path.is_file()]
+    files += [path for path in ROOT.iterdir() if path.suffix in (".md", ".toml", ".py", ".yml")]
+    assert len(files) > 100
+    for path in files:
+        if path.suffix in (".pyc", ".json", ".png") or path == Path(__file__):
+            continue
+        for number, line in enumerate(path.read_text("utf-8", "replace").splitlines(), 1):
+            assert not wrong.search(line), f"{path}:{number}: {line}"
 
 
 def test_versions_agree() -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
+import io
 import json
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -16,19 +19,66 @@ from penstock.llm import command as generate
 from penstock.timeline import script
 from penstock.transfer import MODES
 
+#: Exit codes of a program that Ctrl-C, or the end of the pipe it writes to, has ended.
+_INTERRUPTED, _PIPE_CLOSED = 128 + 2, 128 + 13
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the exit code."""
-    parser = _parser()
-    arguments = parser.parse_args(argv)
+    try:
+        try:
+            return _run(argv)
+        finally:
+            # Now, because at the end of the interpreter a closed pipe could only be complained of.
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:
+        _discard_output()
+        return _PIPE_CLOSED
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    arguments = _parser().parse_args(argv)
+    if arguments.command != "trace":  # whose output is the program's own
+        _accept_any_text()
     try:
         code: int = arguments.run(arguments)
-    except ps.Error as error:
+    except BrokenPipeError:
+        raise
+    except (ps.Error, OSError) as error:
+        if _was_interrupted(error):
+            return _INTERRUPTED
         print(f"penstock: {error}", file=sys.stderr)
         if isinstance(error, ps.NoDevice):
             print("`penstock doctor` tells what is here and what is missing", file=sys.stderr)
         return 1
     return code
+
+
+def _was_interrupted(error: BaseException) -> bool:
+    """Whether an error came up while Ctrl-C was ending everything."""
+    before = error.__context__
+    while before is not None:
+        if isinstance(before, KeyboardInterrupt):
+            return True
+        before = before.__context__
+    return False
+
+
+def _accept_any_text() -> None:
+    """Escape what the terminal's encoding lacks, instead of ending there."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _discard_output() -> None:
+    """Let what is still to be flushed go nowhere."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -55,7 +105,10 @@ def _parser() -> argparse.ArgumentParser:
             _add_check_options(command)
         if name == "devices":
             command.add_argument(
-                "--driver", choices=("vulkan", "hip"), default="vulkan", help="(%(default)s)"
+                "--driver",
+                choices=("vulkan", "hip"),
+                default="vulkan",
+                help="whose devices (%(default)s)",
             )
     about = "run a program and write a page that shows what it cost, on a timeline"
     command = commands.add_parser("trace", help=about, description=about)
@@ -68,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     about = "measure a model, or the runtime; compare two measurements; make a report of them"
     # Its options are its own: here everything behind the name is a plain word.
     command = commands.add_parser("bench", help=about, add_help=False, prefix_chars="\0")
-    command.set_defaults(run=bench.run)
+    command.set_defaults(run=bench.run, parsers=bench.parsers)
     bench.add_options(command)
     return parser
 
@@ -127,7 +180,10 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 def _add_check_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--driver", choices=("sim", "vulkan", "hip"), default="sim", help="(%(default)s)"
+        "--driver",
+        choices=("sim", "vulkan", "hip"),
+        default="sim",
+        help="what to check (%(default)s)",
     )
     command.add_argument("--device", help="part of a device's name (default: the best)")
     command.add_argument("--programs", type=int, default=1000, help="random ones (%(default)s)")

@@ -25,33 +25,42 @@ def completion(parser: argparse.ArgumentParser, shell: str) -> str:
 
 
 def _bash(parser: argparse.ArgumentParser) -> str:
+    # No variable is called words: in zsh that name is taken.
+    every = _commands(parser)
     cases = []
-    for name, command in _commands(parser).items():
+    for name, command in every.items():
         options = [flag for option in _options(command) for flag in option.names]
-        cases.append(f"        {name}) words={' '.join(options)!r} ;;")
+        offered = " ".join([*_below(every, name), *options])
+        cases.append(f"        {name!r}) offered={offered!r} ;;")
     values = [
-        f"        {'|'.join(f'{name}:{flag}' for flag in option.names)})"
-        f" words={' '.join(option.values)!r} ;;"
-        for name, command in {"*": parser, **_commands(parser)}.items()
+        f"        {'|'.join(repr(f'{name}:{flag}') for flag in option.names)})"
+        f" offered={' '.join(option.values)!r} ;;"
+        for name, command in {"": parser, **every}.items()
         for option in _options(command)
         if option.values
     ]
-    first = " ".join([*_commands(parser), *(flag for o in _options(parser) for flag in o.names)])
+    nested = "|".join(repr(name) for name in every if " " in name)
+    first = [*_below(every, ""), *(flag for o in _options(parser) for flag in o.names)]
     lines = [
         '# penstock: eval "$(penstock --completion bash)"',
         "_penstock() {",
-        "    local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} words=",
-        "    if ((COMP_CWORD == 1)); then",
-        f"        words={first!r}",
-        "    else",
-        "        case ${COMP_WORDS[1]} in",
-        *(f"    {line}" for line in cases),
+        "    local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]}",
+        "    local command= offered=",
+        "    if ((COMP_CWORD > 1)); then command=${COMP_WORDS[1]}; fi",
+        "    if ((COMP_CWORD > 2)); then",
+        '        case "$command ${COMP_WORDS[2]}" in',
+        f'            {nested}) command="$command ${{COMP_WORDS[2]}}" ;;',
         "        esac",
         "    fi",
-        "    case ${COMP_WORDS[1]}:$previous in",
+        '    case "$command" in',
+        f"        '') offered={' '.join(first)!r} ;;",
+        *cases,
+        "    esac",
+        '    if [[ "$command" == -* ]]; then command=; fi',
+        '    case "$command:$previous" in',
         *values,
         "    esac",
-        '    COMPREPLY=($(compgen -W "$words" -- "$current"))',
+        '    COMPREPLY=($(compgen -W "$offered" -- "$current"))',
         "}",
         "complete -o default -F _penstock penstock",
     ]
@@ -60,34 +69,57 @@ def _bash(parser: argparse.ArgumentParser) -> str:
 
 def _zsh(parser: argparse.ArgumentParser) -> str:
     # zsh runs completions of bash, and knows how to show them.
-    return f"autoload -U +X bashcompinit && bashcompinit\n{_bash(parser)}"
+    lines = [
+        '# penstock: eval "$(penstock --completion zsh)"',
+        "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i }",
+        "autoload -U +X bashcompinit && bashcompinit",
+        _bash(parser),
+    ]
+    return "\n".join(lines)
 
 
 def _fish(parser: argparse.ArgumentParser) -> str:
-    lines = ["# penstock: penstock --completion fish | source"]
-    lines += [
-        f"complete -c penstock -n __fish_use_subcommand{_fish_option(o)}" for o in _options(parser)
-    ]
+    every = _commands(parser)
     abouts = _abouts(parser)
-    for name, command in _commands(parser).items():
-        about = abouts.get(name, "").replace("'", "")
-        lines.append(f"complete -c penstock -n __fish_use_subcommand -xa {name} -d '{about}'")
-        lines += [
-            f"complete -c penstock -n '__fish_seen_subcommand_from {name}'{_fish_option(option)}"
-            for option in _options(command)
-        ]
+    lines = ["# penstock: penstock --completion fish | source"]
+    for name, command in {"": parser, **every}.items():
+        when = _fish_condition(every, name)
+        lines += [f"complete -c penstock -n '{when}'{_fish_option(o)}" for o in _options(command)]
+        for below in _below(every, name):
+            about = abouts.get(f"{name} {below}".strip(), "")
+            described = f" -d {_fish_quoted(about)}" if about else ""
+            # Beside "bench" comes a file, too.
+            only = "f" if not name else ""
+            lines.append(f"complete -c penstock -n '{when}' -{only}a {below}{described}")
     return "\n".join(lines) + "\n"
 
 
+def _fish_condition(every: dict[str, argparse.ArgumentParser], name: str) -> str:
+    """When the command that is being typed is this one."""
+    if not name:
+        return "__fish_use_subcommand"
+    seen = "; and ".join(f"__fish_seen_subcommand_from {word}" for word in name.split())
+    below = " ".join(_below(every, name))
+    return f"{seen}; and not __fish_seen_subcommand_from {below}" if below else seen
+
+
 def _fish_option(option: Option) -> str:
-    text = "".join(
-        f" -l {name[2:]}" if name.startswith("--") else f" -s {name[1:]}" for name in option.names
-    )
+    text = ""
+    for name in option.names:
+        if name.startswith("--"):
+            text += f" -l {name[2:]}"
+        else:
+            text += f" -s {name[1:]}" if len(name) == 2 else f" -o {name[1:]}"
     if option.values:
         text += f" -xa '{' '.join(option.values)}'"
     elif option.takes_value:
         text += " -r"
-    return f"{text} -d '{option.help}'" if option.help else text
+    return f"{text} -d {_fish_quoted(option.help)}" if option.help else text
+
+
+def _fish_quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 SHELLS: dict[str, Callable[[argparse.ArgumentParser], str]] = {
@@ -99,10 +131,22 @@ SHELLS: dict[str, Callable[[argparse.ArgumentParser], str]] = {
 
 
 def _commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """Every command, and those below it by both their words: "bench compare"."""
+    found: dict[str, argparse.ArgumentParser] = {}
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            return dict(action.choices)
-    return {}
+            for name, command in action.choices.items():
+                parsers = command.get_default("parsers")
+                below = {"": command} if parsers is None else parsers()
+                found |= {f"{name} {word}".strip(): one for word, one in below.items()}
+    return found
+
+
+def _below(every: dict[str, argparse.ArgumentParser], name: str) -> list[str]:
+    """The words that may follow a command to make another one."""
+    words = [one.split() for one in every]
+    start = name.split()
+    return [one[-1] for one in words if one[:-1] == start]
 
 
 def _abouts(parser: argparse.ArgumentParser) -> dict[str, str]:
@@ -115,8 +159,10 @@ def _abouts(parser: argparse.ArgumentParser) -> dict[str, str]:
 def _options(parser: argparse.ArgumentParser) -> Iterator[Option]:
     for action in parser._actions:
         if action.option_strings:
-            about = action.help or ""
-            shown = "" if about == argparse.SUPPRESS else about.split(" (")[0].replace("'", "")
+            shown = ""
+            if action.help and action.help != argparse.SUPPRESS:
+                about = parser._get_formatter()._expand_help(action)
+                shown = about.split(" (")[0]
             values = tuple(str(choice) for choice in action.choices or ())
             takes = action.nargs != 0
             yield Option(tuple(action.option_strings), shown, values, takes)

@@ -32,6 +32,9 @@ _EXTRAS = {
     "llm": "tokenizers and chat templates of language models",
     "bench": "the plots of `penstock bench report`",
 }
+#: The name of this distribution on the package index, where `penstock` is another project's, which
+#: is imported by the same name. Until 0.2 this one was installed under that name.
+_DISTRIBUTION, _OTHER, _AUTHORS = "penstock-gpu", "penstock", "The Penstock authors"
 _LOADERS = ("libvulkan.so.1", "libvulkan.dylib", "vulkan-1.dll")
 
 #: What devices differ in: a word for it, and the features that it takes.
@@ -54,6 +57,14 @@ class Missing:
     what: str
     needed: bool
     commands: dict[str, str]  # by distribution, or by "pip"
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Another distribution that is imported by the same name, and what to do about it."""
+
+    what: str
+    command: str
 
 
 @dataclass(frozen=True)
@@ -89,6 +100,8 @@ class Diagnosis:
     penstock: str = __version__
     python: str = platform.python_version()
     system: str = platform.platform()
+    package: str = str(Path(__file__).parent)  # where the import comes from
+    conflicts: list[Conflict] = field(default_factory=list)
     packages: dict[str, str] = field(default_factory=dict)  # versions; "" if not installed
     loader: str = ""
     manifests: list[str] = field(default_factory=list)
@@ -107,6 +120,7 @@ class Diagnosis:
     def as_dict(self) -> dict[str, Any]:
         plain = {**vars(self), "healthy": self.healthy}
         plain["devices"] = [device.as_dict() for device in self.devices]
+        plain["conflicts"] = [asdict(each) for each in self.conflicts]
         plain["missing"] = [asdict(each) for each in self.missing]
         return plain
 
@@ -120,6 +134,7 @@ def diagnose() -> Diagnosis:
     packages = {name: _version(name) for name in _PACKAGES}
     loader, compilers = _loader(), glsl.compilers()
     return Diagnosis(
+        conflicts=list(_conflicts()),
         packages=packages,
         loader=loader,
         manifests=[str(path) for path in driver_manifests()],
@@ -203,17 +218,53 @@ def _missing(
             yield Missing(f"the package {name}", True, {"pip": f"pip install {name}"})
     if not compilers:
         what = "a GLSL compiler, for kernels of your own and models of other shapes"
-        yield Missing(what, False, {**commands("glsl"), "anywhere": "pip install 'penstock[glsl]'"})
+        anywhere = f"pip install '{_DISTRIBUTION}[glsl]'"
+        yield Missing(what, False, {**commands("glsl"), "anywhere": anywhere})
     for extra, what in _EXTRAS.items():
         if any(not packages[name] for name, by in _PACKAGES.items() if by == extra):
-            yield Missing(what, False, {"anywhere": f"pip install 'penstock[{extra}]'"})
+            yield Missing(what, False, {"anywhere": f"pip install '{_DISTRIBUTION}[{extra}]'"})
+
+
+def _conflicts() -> Iterator[Conflict]:
+    other, own = _distribution(_OTHER), _distribution(_DISTRIBUTION)
+    if other is None:
+        return
+    again = f"pip uninstall {_OTHER} && pip install --force-reinstall --no-deps {_DISTRIBUTION}"
+    if "Author" in other.metadata and other.metadata["Author"] == _AUTHORS:
+        if own is not None:
+            what = f"{_DISTRIBUTION} is also installed under its old name, {_OTHER}"
+            yield Conflict(what, again)
+        return
+    here = Path(__file__).parent
+    what = (
+        f"{_OTHER} {other.version} is installed, another project that is also imported as penstock"
+    )
+    if _same(Path(str(other.locate_file("penstock"))), here):
+        what += f"; the files of both are mixed in {here}"
+    elif own is None:
+        what += f", and {_DISTRIBUTION} is not; this runs from {here}"
+    else:
+        what += f"; here the import is {here}, in another environment it may be the other"
+    yield Conflict(what, again)
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:
+        return False
+
+
+def _distribution(name: str) -> metadata.Distribution | None:
+    try:
+        return metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
+    found = _distribution(package)
+    return "" if found is None else found.version
 
 
 # In words.
@@ -234,6 +285,12 @@ def _lines(found: Diagnosis) -> Iterator[str]:
     for device in found.devices:
         yield ""
         yield from _device_lines(device)
+    if found.conflicts:
+        yield ""
+        yield "In the way:"
+    for conflict in found.conflicts:
+        yield f"  {conflict.what}"
+        yield f"    {conflict.command}"
     for needed, title in ((True, "Missing"), (False, "Could be added")):
         listed = [each for each in found.missing if each.needed == needed]
         if listed:

@@ -24,7 +24,7 @@ def as_dtype(dtype: npt.DTypeLike) -> Dtype:
         dtype = getattr(ml_dtypes, dtype)
     try:
         kind = np.dtype(dtype)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise DtypeMismatch(f"{dtype!r} is not a dtype") from error
     if kind.hasobject or kind.itemsize == 0 or kind.kind in "SUT":
         raise DtypeMismatch(

@@ -309,7 +309,7 @@ def _chosen_compiler() -> _Compiler:
     missing = f"no working {forced}, which PENSTOCK_COMPILER asks for" if forced else "no compiler"
     raise CompilerNotFound(
         f"GLSL: {missing}, on this machine. To install one, {advice('glsl')}; or anywhere: "
-        "pip install 'penstock[glsl]'; or pass compiled SPIR-V"
+        "pip install 'penstock-gpu[glsl]'; or pass compiled SPIR-V"
     )
 
 

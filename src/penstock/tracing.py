@@ -300,21 +300,21 @@ class Trace(Handle):
         self.wait_for_times()
         from penstock.timeline.page import as_html
 
-        Path(path).write_text(as_html(self, title), encoding="utf-8")
+        _write(path, as_html(self, title))
 
     def save_json(self, path: str | os.PathLike[str], title: str = "") -> None:
         """Write events and counts, for machines; docs/tracing.md describes the format."""
         self.wait_for_times()
         from penstock.timeline.document import as_json
 
-        Path(path).write_text(as_json(self, title), encoding="utf-8")
+        _write(path, as_json(self, title))
 
     def save_perfetto(self, path: str | os.PathLike[str], title: str = "") -> None:
         """Write a file for https://ui.perfetto.dev and other viewers of Chrome's format."""
         self.wait_for_times()
         from penstock.timeline.perfetto import as_perfetto
 
-        Path(path).write_text(as_perfetto(self, title), encoding="utf-8")
+        _write(path, as_perfetto(self, title))
 
     def __enter__(self) -> Trace:
         with _lock:
@@ -483,6 +483,11 @@ def _introduce_thread() -> tuple[str, int]:
     _local.thread = (threading.current_thread().name, threading.get_native_id())
     thread: tuple[str, int] = _local.thread
     return thread
+
+
+def _write(path: str | os.PathLike[str], text: str) -> None:
+    # Names may hold lone surrogates, which UTF-8 has no bytes for: Python's escape is also JSON's.
+    Path(path).write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def _fits(value: int | float, wanted: Expected) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -17,12 +18,27 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(miniature(tmp_path_factory.mktemp("model"), tokenizer=True))
 
 
-def test_text_and_then_the_receipt(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_text_is_the_output_and_the_receipt_is_not(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["generate", model, "-p", "Once", "-n", "8", "--temp", "0", "--json"]) == 0
+    text = json.loads(capsys.readouterr().out)["text"]
     assert main(["generate", model, "-p", "Once", "-n", "8", "--temp", "0"]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith("Once")
+    out, err = capsys.readouterr()
+    assert out == f"Once{text}\n"
     for line in ("tokens per second", "waits", "bytes copied", "allocations", "submissions"):
-        assert line in out
+        assert line in err
+
+
+def test_a_prompt_from_stdin(
+    model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("Öl".encode()), "ascii"))
+    assert main(["generate", model, "-f", "-", "-n", "1"]) == 0
+    assert capsys.readouterr().out.startswith("Öl")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff"), "ascii"))
+    assert main(["generate", model, "-f", "-", "-n", "1"]) == 1
+    assert "--file - cannot be read as text" in capsys.readouterr().err
 
 
 def test_json(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import re
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 import penstock as ps
 from penstock import llm
 from penstock.llm.mechanisms import AHEAD, Mechanisms
+from penstock.llm.network import Network
 from tests.llm.model_builders import gguf, hugging_face, shared, smollm2
 from tests.llm.reference_model import Reference
 
@@ -191,6 +194,22 @@ def test_smollm2_answers(load: Any) -> None:
     assert "<|im_end|>" not in made.text
 
 
+@pytest.mark.usefixtures("fast")
+def test_the_demo_gets_the_answer_that_the_readme_shows(load: Any) -> None:
+    root = Path(__file__).parent.parent.parent
+    asked = re.search(
+        r'generate smollm2 --chat -n 64 -p "([^"]+)"', (root / "scripts/demo").read_text()
+    )
+    assert asked is not None
+    question = asked[1].replace("\\\n", "")
+    made = load(smollm2(), context=256).chat([{"role": "user", "content": question}], max_tokens=64)
+    quoted = [
+        line[2:] for line in (root / "README.md").read_text().splitlines() if line[:2] == "> "
+    ]
+    assert made.text == " ".join(quoted)
+    assert made.finish_reason == "stop"
+
+
 # Generation.
 
 
@@ -280,6 +299,126 @@ def test_it_can_be_left_before_its_end(small: llm.Model) -> None:
     left.close()
     assert len(left.ids) < 20
     assert small.generate("abc", max_tokens=20, stop_ids=[]).ids == whole.ids
+
+
+def test_closing_from_another_thread_ends_the_reading(
+    small: llm.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`close` comes while the reader is in the middle of a step."""
+    whole = small.generate("abc", max_tokens=20, stop_ids=[])
+    made = small.generate("abc", max_tokens=20, stop_ids=[], stream=True)
+    token = Network.token
+    closer = threading.Thread(target=made.close)
+
+    def closed_meanwhile(network: Network, number: int) -> int:
+        if number == 3:
+            closer.start()
+            made._run.left.wait(60)
+        return token(network, number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Network, "token", closed_meanwhile)
+        pieces = list(made)
+    closer.join()
+    assert made.text == "".join(pieces)
+    assert made.text == whole.text[: len(made.text)]
+    assert (made.ids, made.finish_reason) == (whole.ids[:3], "closed")
+    assert made.receipt.generation.tokens == 3
+    assert_reused(small, whole.ids)
+
+
+@pytest.mark.parametrize("end", ["closed", "dropped", "closed twice"])
+def test_one_that_was_never_read_gives_its_network_back(small: llm.Model, end: str) -> None:
+    whole = small.generate("abc", max_tokens=20, stop_ids=[])
+    made = small.generate("abc", max_tokens=20, stop_ids=[], stream=True)
+    if end != "dropped":
+        for _ in range(1 + (end == "closed twice")):
+            made.close()
+        assert (made.text, made.ids, made.finish_reason) == ("", [], "closed")
+        assert made.receipt.prompt.tokens == made.receipt.generation.tokens == 0
+        assert next(made, "nothing") == "nothing"
+    del made
+    assert_reused(small, whole.ids)
+    with small.network() as one, small.network() as other:
+        assert one is not other
+
+
+def test_one_that_is_dropped_in_its_middle_gives_its_network_back(small: llm.Model) -> None:
+    whole = small.generate("abc", max_tokens=20, stop_ids=[])
+    for _ in small.generate("abc", max_tokens=20, stop_ids=[], stream=True):
+        break
+    assert_reused(small, whole.ids)
+
+
+def test_ctrl_c_ends_a_generation_and_not_the_model(
+    small: llm.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = small.generate("abc", max_tokens=20, stop_ids=[])
+    token, step = Network.token, Network.step
+    for name, real in (("token", token), ("step", step)):
+        calls = iter(range(100))
+
+        def interrupted(network: Network, argument: Any, real: Any = real) -> Any:
+            if next(calls) == 3:  # noqa: B023
+                signal.raise_signal(signal.SIGINT)
+            return real(network, argument)
+
+        made = small.generate("abc", max_tokens=20, stop_ids=[], stream=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(Network, name, interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                list(made)
+        assert made.finish_reason == "closed"
+        assert whole.text.startswith(made.text)
+        assert made.receipt.prompt.tokens == 3
+        assert small.generate("abc", max_tokens=20, stop_ids=[]).ids == whole.ids
+
+
+def test_ctrl_c_does_not_tear_a_step(small: llm.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the middle of a command the stream would be of no more use."""
+    whole = small.generate("abc", max_tokens=20, stop_ids=[])
+    replay = ps.Graph.replay
+    ended = 0
+
+    def interrupted(graph: ps.Graph) -> None:
+        nonlocal ended
+        signal.raise_signal(signal.SIGINT)
+        replay(graph)
+        ended += 1
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ps.Graph, "replay", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            small.generate("abc", max_tokens=20, stop_ids=[])
+    assert ended == 1
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert_reused(small, whole.ids)
+
+
+def test_a_signal_handler_may_close(small: llm.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = small.generate("abc", max_tokens=20, stop_ids=[])
+    made = small.generate("abc", max_tokens=20, stop_ids=[], stream=True)
+    token = Network.token
+
+    def closed_meanwhile(network: Network, number: int) -> int:
+        if number == 3:
+            made.close()  # as a handler does that runs in the middle of this call
+            with pytest.raises(ps.InvalidValue, match="in the middle of its own step"):
+                made.text  # noqa: B018
+        return token(network, number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Network, "token", closed_meanwhile)
+        list(made)
+    assert (made.ids, made.finish_reason) == (whole.ids[:3], "closed")
+    assert_reused(small, whole.ids)
+
+
+def assert_reused(model: llm.Model, ids: list[int]) -> None:
+    """The next generation gets the network of the one before, and its tokens are right."""
+    with ps.trace() as t:
+        assert model.generate("abc", max_tokens=20, stop_ids=[]).ids == ids
+    assert t.allocations == 0
 
 
 def test_several_at_once(small: llm.Model) -> None:

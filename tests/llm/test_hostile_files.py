@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import struct
 import tracemalloc
 from collections.abc import Iterator
@@ -10,10 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tokenizers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.llm import ChatTemplate, ModelError, Tokenizer, open_model
+from penstock.llm.safetensors_file import INDEX
+from penstock.llm.tokens import byte_characters
 from tests.llm.model_builders import hugging_face, miniature, shared
 
 ENOUGH = 32 << 20  # bytes of memory; what is asked for below would be gigabytes
@@ -169,8 +173,6 @@ def test_anything_after_the_magic(tmp_path: Path, rest: bytes) -> None:
     )
 )
 def test_any_json_as_header(directory: Path, header: object) -> None:
-    import json
-
     path = directory / "model.safetensors"
     good = path.read_bytes()
     text = json.dumps(header).encode()
@@ -179,6 +181,88 @@ def test_any_json_as_header(directory: Path, header: object) -> None:
         assert not survives(path)
     finally:
         path.write_bytes(good)
+
+
+#: Files beside the weights that are JSON. In JSON, a string may hold half of a character.
+DESCRIBING = [
+    "config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", INDEX,
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def talkative(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with all the files there may be."""
+    made = hugging_face(tmp_path_factory.mktemp("talkative"), vocabulary=288)
+    engine = tokenizers.Tokenizer(tokenizers.models.BPE(byte_characters(), []))
+    engine.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    engine.decoder = tokenizers.decoders.ByteLevel()
+    engine.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    engine.save(str(made / "tokenizer.json"))
+    added = {
+        "tokenizer_config.json": {
+            "bos_token": {"content": "<|im_start|>"}, "eos_token": "<|im_end|>",
+            "chat_template": "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}",
+        },
+        "generation_config.json": {"eos_token_id": [1]},
+        INDEX: {"weight_map": {"model.norm.weight": "model.safetensors"}},
+    }  # fmt: skip
+    for name, content in added.items():
+        (made / name).write_text(json.dumps(content))
+    assert use(made) == "<|im_start|>hi<|im_end|>"
+    return made
+
+
+@EASY
+@given(data=st.data())
+def test_half_a_character_anywhere_in_json(talkative: Path, data: st.DataObject) -> None:
+    """Whatever uses the string later (a tokenizer, a template, a file system) could not."""
+    path = talkative / data.draw(st.sampled_from([*DESCRIBING, "model.safetensors"]))
+    good = path.read_bytes()
+    start = 8 if path.suffix == ".safetensors" else 0
+    end = start + struct.unpack_from("<Q", good)[0] if start else len(good)
+    quotes = [at for at in range(start, end) if good[at : at + 1] == b'"']
+    at = data.draw(st.sampled_from(quotes)) + data.draw(st.integers(0, 1))
+    half = data.draw(st.sampled_from([b"\\ud800", b"\\uDFFF", b"\\ude00\\ud83d", b"\\ud83dx"]))
+    header = good[start:at] + half + good[at:end]
+    try:
+        length = struct.pack("<Q", len(header)) if start else b""
+        path.write_bytes(length + header + good[end:])
+        with pytest.raises(ModelError, match="not valid"):
+            use(talkative)
+    finally:
+        path.write_bytes(good)
+
+
+def use(path: Path) -> str:
+    """Open a model and both of what deals with text, and put a conversation into words."""
+    model = open_model(path)
+    tokenizer, template = Tokenizer.of(model), ChatTemplate.of(model)
+    return tokenizer.decode(tokenizer.encode(template.render([{"content": "hi"}])), special=True)
+
+
+def test_a_whole_character_in_two_halves_is_one(talkative: Path) -> None:
+    path = talkative / "tokenizer_config.json"
+    good = path.read_bytes()
+    try:
+        path.write_bytes(good.replace(b"{{ messages", b"\\ud83d\\ude00{{ messages"))
+        assert use(talkative) == "<|im_start|>\U0001f600hi<|im_end|>"
+    finally:
+        path.write_bytes(good)
+
+
+@pytest.mark.parametrize("template", [r"{{ '\ud800' }}", "{{ messages[0].content }}"])
+def test_half_a_character_from_a_template(template: str) -> None:
+    with pytest.raises(ModelError, match="half of a character"):
+        ChatTemplate(template).render([{"role": "user", "content": "a\udfff"}])
+
+
+def test_half_a_character_in_a_text(good_gguf: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "good.gguf"
+    path.write_bytes(good_gguf)
+    tokenizer = Tokenizer.of(open_model(path))
+    with pytest.raises(ModelError, match="text cannot be encoded"):
+        tokenizer.encode("a\ud800")
+    assert tokenizer.id_of("a\ud800") is None
 
 
 # Hostile on purpose.

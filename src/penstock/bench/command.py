@@ -34,6 +34,16 @@ def run(arguments: argparse.Namespace) -> int:
     return _model(words)
 
 
+def parsers() -> dict[str, argparse.ArgumentParser]:
+    """The parser of each thing that can be measured or done; that of a model has no name."""
+    return {
+        "": _model_options(),
+        "runtime": _runtime_options(),
+        "compare": _compare_options(),
+        "report": _report_options(),
+    }
+
+
 # A model.
 
 
@@ -137,7 +147,7 @@ def _check(repeat: int, caches: Sequence[str], batches: Sequence[int]) -> None:
 # The others.
 
 
-def _runtime(words: Sequence[str]) -> int:
+def _runtime_options() -> argparse.ArgumentParser:
     from penstock.bench import runtime
 
     parser = argparse.ArgumentParser(
@@ -148,7 +158,13 @@ def _runtime(words: Sequence[str]) -> int:
     parser.add_argument(
         "--only", help=f"some groups: {', '.join(runtime.GROUPS)} (default: all)", metavar="GROUPS"
     )
-    asked = parser.parse_args(words)
+    return parser
+
+
+def _runtime(words: Sequence[str]) -> int:
+    from penstock.bench import runtime
+
+    asked = _runtime_options().parse_args(words)
     groups = asked.only.split(",") if asked.only else list(runtime.GROUPS)
     if unknown := sorted(set(groups) - set(runtime.GROUPS)):
         raise ps.InvalidValue(f"--only knows {', '.join(runtime.GROUPS)}; not {', '.join(unknown)}")
@@ -162,9 +178,7 @@ def _runtime(words: Sequence[str]) -> int:
     return 0
 
 
-def _compare(words: Sequence[str]) -> int:
-    from penstock.bench import compare
-
+def _compare_options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="penstock bench compare", description="Before and after, row by row."
     )
@@ -178,23 +192,38 @@ def _compare(words: Sequence[str]) -> int:
         "--least", type=float, default=2.0, metavar="PERCENT",
         help="what is never called a difference (%(default)s)",
     )  # fmt: skip
-    parser.add_argument("-o", "--output", choices=("md", "json"), default="md")
-    asked = parser.parse_args(words)
+    parser.add_argument(
+        "-o", "--output", choices=("md", "json"), default="md", help="to the terminal (%(default)s)"
+    )
+    return parser
+
+
+def _compare(words: Sequence[str]) -> int:
+    from penstock.bench import compare
+
+    asked = _compare_options().parse_args(words)
     found = compare.compare(compare.read(asked.before), compare.read(asked.after), asked.least)
     print(compare.as_json(found) if asked.output == "json" else compare.as_text(found))
     return compare.exit_code(found, asked.fail_on)
 
 
+def _report_options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="penstock bench report",
+        description="A page and plots of what was measured. Needs: pip install penstock-gpu[bench]",
+    )
+    parser.add_argument("files", nargs="+", type=Path, help="JSON of penstock bench")
+    parser.add_argument(
+        "-o", "--output", type=Path, default=Path("bench-report"), metavar="DIR",
+        help="where to (%(default)s)",
+    )  # fmt: skip
+    return parser
+
+
 def _report(words: Sequence[str]) -> int:
     from penstock.bench import compare, report
 
-    parser = argparse.ArgumentParser(
-        prog="penstock bench report",
-        description="A page and plots of what was measured. Needs: pip install penstock[bench]",
-    )
-    parser.add_argument("files", nargs="+", type=Path, help="JSON of penstock bench")
-    parser.add_argument("-o", "--output", type=Path, default=Path("bench-report"), metavar="DIR")
-    asked = parser.parse_args(words)
+    asked = _report_options().parse_args(words)
     rows = [row for file in asked.files for row in compare.read(file)]
     for made in report.write(rows, asked.output):
         print(made)

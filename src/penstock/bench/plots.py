@@ -1,6 +1,6 @@
 """Curves and bars of what was measured, as PNG, for light and for dark pages.
 
-Needs matplotlib (`pip install penstock[bench]`), which only this module loads.
+Needs matplotlib (`pip install penstock-gpu[bench]`), which only this module loads.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _pyplot() -> Any:
         import matplotlib
     except ImportError as error:
         raise Unsupported(
-            "plots need matplotlib, which is not installed: pip install penstock[bench]"
+            "plots need matplotlib, which is not installed: pip install penstock-gpu[bench]"
         ) from error
     matplotlib.use("Agg")
     from matplotlib import pyplot

@@ -1,7 +1,7 @@
 """Language models on Penstock: `load` a model, and let it `generate` and `chat`.
 
 Uses the public API of `penstock` only. Needs the packages of the extra `llm`
-(`pip install penstock[llm]`), each where it is first needed.
+(`pip install penstock-gpu[llm]`), each where it is first needed.
 """
 
 from importlib import import_module

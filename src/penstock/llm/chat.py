@@ -67,11 +67,18 @@ class ChatTemplate:
         # Templates ask whether there are tools, not whether there is the name.
         given = {"tools": None, "documents": None} | self._tokens | variables
         with _on_budget("the chat template cannot be rendered"):
-            return _joined(
+            text = _joined(
                 self._template.generate(
                     messages=list(messages), add_generation_prompt=add_generation_prompt, **given
                 )
             )
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ModelError(
+                f"the text of the conversation has half of a character, a lone surrogate: {error}"
+            ) from error
+        return text
 
 
 def _stored(model: ModelFile) -> tuple[str | None, dict[str, str]]:
@@ -240,7 +247,7 @@ def _environment() -> Any:
         from jinja2.visitor import NodeTransformer
     except ImportError as error:
         raise ModelError(
-            "chat templates need the package jinja2: pip install 'penstock[llm]'"
+            "chat templates need the package jinja2: pip install 'penstock-gpu[llm]'"
         ) from error
 
     class Budgeted(NodeTransformer):

@@ -1,10 +1,11 @@
-"""`penstock generate`: text from a model, then what it cost."""
+"""`penstock generate`: text from a model to stdout, what it cost to stderr."""
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
     add("model", help="a .gguf file, a directory of safetensors, or 'smollm2'")
     given = command.add_mutually_exclusive_group(required=True)
     given.add_argument("-p", "--prompt", help="the text to continue")
-    given.add_argument("-f", "--file", type=Path, help="a file with the text to continue")
+    given.add_argument("-f", "--file", type=Path, help="a file with the text to continue; -: stdin")
     add("-n", "--tokens", type=int, default=128, help="at most so many tokens (%(default)s)")
     add("--chat", action="store_true", help="the prompt is what a user says to a chat model")
     add("--system", help="what the model is told first, with --chat")
@@ -56,8 +57,9 @@ def run(arguments: argparse.Namespace) -> int:
             print(prompt, end="", flush=True)
         for piece in text:
             print(piece, end="", flush=True)
-        print(f"\n\n{model.device.name}, {model.file.path.name}; {text.finish_reason}")
-        print(text.receipt)
+        print(flush=True)
+        about = f"{model.device.name}, {model.file.path.name}; {text.finish_reason}"
+        print(f"\n{about}\n{text.receipt}", file=sys.stderr)
     return 0
 
 
@@ -103,6 +105,8 @@ def _plain(model: Model, text: Generation) -> dict[str, Any]:
 
 def _text(path: Path) -> str:
     try:
+        if str(path) == "-":
+            return sys.stdin.buffer.read().decode()
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ps.InvalidValue(f"--file {path} cannot be read as text: {error}") from error

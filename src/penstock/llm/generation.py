@@ -8,6 +8,7 @@ it are for nothing: at most `AHEAD`, and nobody sees them.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -18,7 +19,7 @@ from penstock.llm.errors import ModelError
 from penstock.llm.network import End, Network
 from penstock.llm.tokens import Decoder
 
-Finish = Literal["stop", "length"]
+Finish = Literal["stop", "length", "closed"]
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,9 @@ class Generation:
     """A text on its way. Iterate over it for the pieces as they come; or ask for `.text`.
 
     Pieces are text, never half a character. Whatever is asked for that is not there yet is
-    generated first; closing it before the end leaves it as it is.
+    generated first; closing it before the end leaves it as it is. Any thread may read or close it
+    at any time; threads that read at once get different pieces. A `Generation` that is dropped
+    before its end is closed.
     """
 
     def __init__(
@@ -96,19 +99,12 @@ class Generation:
         decoder: Decoder | None,
         done: Callable[[], None],
     ) -> None:
+        """`done` is called once, when the network is not used any more."""
         self.prompt_ids = list(prompt)
-        self._network = network
-        self._most = most
-        self._end = end
-        self._stop_ids = stop_ids
-        self._held = _HeldBack(stop)
-        self._decoder = decoder
-        self._done = done
-        self._ids: list[int] = []
-        self._parts: list[str] = []
-        self._finish: Finish | None = None
-        self._receipt: Receipt | None = None
-        self._pieces = self._run()
+        self._turn = threading.RLock()  # held by the thread that is in `_pieces`
+        self._inside = False
+        self._run = _Run(network, self.prompt_ids, most, end, stop_ids, stop, decoder, done)
+        self._pieces = self._run.pieces()
 
     def __reduce__(self) -> NoReturn:
         raise ps.ArgumentError("a Generation cannot be copied or pickled; take its text or ids")
@@ -117,36 +113,66 @@ class Generation:
         return self
 
     def __next__(self) -> str:
-        return next(self._pieces)
+        with self._turn:
+            if self._inside:
+                raise ps.InvalidValue("a generation cannot be read in the middle of its own step")
+            self._inside = True
+            try:
+                if self._run.left.is_set():
+                    raise StopIteration
+                return next(self._pieces)
+            finally:
+                self._inside = False
+                if self._run.left.is_set():  # closed in the middle of the step
+                    self._end()
 
     @property
     def ids(self) -> list[int]:
         """The tokens of the text, without the one that ended it."""
         self._finish_it()
-        return self._ids
+        return self._run.ids
 
     @property
     def text(self) -> str:
-        if self._decoder is None:
+        if self._run.decoder is None:
             raise ModelError("the model's file has no tokenizer; there are only ids")
         self._finish_it()
-        return "".join(self._parts)
+        return "".join(self._run.parts)
 
     @property
     def finish_reason(self) -> Finish:
-        """ "stop" if a stop token or string came, "length" if there was no room for more."""
+        """ "stop": a stop token or string came; "length": there was no room for more; "closed":
+        it was closed, or failed, before its end.
+        """
         self._finish_it()
-        return self._finish or "stop"
+        return self._run.finish or "closed"
 
     @property
     def receipt(self) -> Receipt:
+        """What the generation cost; of one that was closed, up to there."""
         self._finish_it()
-        assert self._receipt is not None
-        return self._receipt
+        return self._run.receipt
 
     def close(self) -> None:
-        """Generate no more."""
+        """Generate no more. Safe to call twice, and from any thread.
+
+        Where another thread is reading, this waits for the step that it is in; that thread's
+        iteration ends as if the text had.
+        """
+        self._run.left.set()
+        with self._turn:
+            # A signal handler of the reading thread gets here in the middle of a step, and leaves
+            # the rest to the end of the step.
+            if not self._inside:
+                self._end()
+
+    def _end(self) -> None:
         self._pieces.close()
+        self._run.give_back()  # a generator that was never begun has not done it
+
+    def __del__(self) -> None:
+        if hasattr(self, "_pieces"):
+            self._end()
 
     def __enter__(self) -> Generation:
         return self
@@ -155,45 +181,88 @@ class Generation:
         self.close()
 
     def __repr__(self) -> str:
-        state = self._finish or "on its way"
-        return f"<Generation of {len(self._ids)} tokens: {state}>"
+        state = self._run.finish or ("closed" if self._run.left.is_set() else "on its way")
+        return f"<Generation of {len(self._run.ids)} tokens: {state}>"
 
     def _finish_it(self) -> None:
-        for _ in self._pieces:
+        for _ in self:
             pass
 
-    def _run(self) -> Generator[str, None, None]:
+
+class _Run:
+    """The work of a generation, and what has come of it.
+
+    Apart from `Generation`, so that the generator does not keep that one alive: its end is when
+    the caller drops it.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        prompt: Sequence[int],
+        most: int,
+        end: End,
+        stop_ids: Collection[int],
+        stop: Sequence[str],
+        decoder: Decoder | None,
+        done: Callable[[], None],
+    ) -> None:
+        self.decoder = decoder
+        self.ids: list[int] = []
+        self.parts: list[str] = []
+        self.finish: Finish | None = None
+        self.receipt = Receipt(Cost(), Cost())
+        self.left = threading.Event()  # set by any thread: no more steps
+        self._network = network
+        self._prompt = prompt
+        self._most = most
+        self._end = end
+        self._stop_ids = stop_ids
+        self._held = _HeldBack(stop)
+        self._done = [done]
+
+    def give_back(self) -> None:
+        """Give the network back to the model, the first time that this is called."""
+        try:
+            done = self._done.pop()
+        except IndexError:
+            return
+        done()
+
+    def pieces(self) -> Generator[str, None, None]:
         try:
             # Compiling is for the first time only, and would make the receipt of that one useless.
-            self._network.prepare(len(self.prompt_ids), self._most, self._end)
+            self._network.prepare(len(self._prompt), self._most, self._end)
             with ps.trace(times=False) as trace:
                 meter = _Meter(trace)
                 try:
                     for piece in self._tokens(meter):
                         if piece:
-                            self._parts.append(piece)
+                            self.parts.append(piece)
                             yield piece
                 finally:
-                    self._receipt = meter.receipt(len(self.prompt_ids))
+                    self.receipt = meter.receipt(len(self._prompt))
         finally:
-            self._done()
+            self.give_back()
 
     def _tokens(self, meter: _Meter) -> Iterator[str]:
         held = self._held
-        self._finish = "length"
-        for token in self._network.tokens(self.prompt_ids, self._most, self._end):
+        for token in self._network.tokens(self._prompt, self._most, self._end):
             meter.token()
             if token in self._stop_ids:
-                self._finish = "stop"
+                self.finish = "stop"
                 break
-            self._ids.append(token)
-            if self._decoder is not None:
-                yield held.push(self._decoder.push(token))
+            if self.left.is_set():
+                return
+            self.ids.append(token)
+            if self.decoder is not None:
+                yield held.push(self.decoder.push(token))
                 if held.stopped:
-                    self._finish = "stop"
+                    self.finish = "stop"
                     return
-        if self._decoder is not None:
-            yield held.push(self._decoder.finish())
+        self.finish = self.finish or "length"
+        if self.decoder is not None:
+            yield held.push(self.decoder.finish())
             if not held.stopped:
                 yield held.rest()
 

@@ -92,7 +92,8 @@ class Model:
         self._kernels = Kernels(device)
         angles = file.config.angles(context, file.rope_factors)
         self._angles = device.array(angles, role="weight", name="angles")
-        self._lock = threading.Lock()
+        # A generation that the garbage collector ends gives its network back within any call.
+        self._lock = threading.RLock()
         self._idle: dict[Mechanisms, list[Network]] = {}
         self._closed = False
 
@@ -150,22 +151,24 @@ class Model:
         words = [stop] if isinstance(stop, str) else list(stop)
         if words and self._tokenizer_or_none is None:
             raise ModelError(f"{self.file.path} has no tokenizer, so that stop= has no meaning")
+        ends = self._stop_ids if stop_ids is None else frozenset(stop_ids)
+        decoder = None if self._tokenizer_or_none is None else self.tokenizer.decoder()
         network = self._take(mechanisms)
         try:
             network.restart(settings)
-            made = Generation(
-                network,
-                ids,
-                most=room if max_tokens is None else min(max_tokens, room),
-                end="greedy" if temperature == 0 else "sampled",
-                stop_ids=self._stop_ids if stop_ids is None else frozenset(stop_ids),
-                stop=words,
-                decoder=None if self._tokenizer_or_none is None else self.tokenizer.decoder(),
-                done=partial(self._give_back, network),
-            )
         except BaseException:
             self._give_back(network)
             raise
+        made = Generation(
+            network,
+            ids,
+            most=room if max_tokens is None else min(max_tokens, room),
+            end="greedy" if temperature == 0 else "sampled",
+            stop_ids=ends,
+            stop=words,
+            decoder=decoder,
+            done=partial(self._give_back, network),
+        )
         if not stream:
             made._finish_it()
         return made

@@ -40,6 +40,7 @@ _INSIDE = {
     "mlp.down_proj": "ffn_down",
 }
 _LAYER = re.compile(r"model\.layers\.(0|[1-9][0-9]{0,4})\.([a-z_.]+)\.(weight|bias)", re.ASCII)
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # a character in two halves, or only one of them
 _DERIVED = re.compile(r".*rotary_emb\.inv_freq")  # old files store what the config says
 
 
@@ -89,9 +90,18 @@ def read_json(path: Path, longest: int = _LONGEST_JSON) -> dict[str, Any]:
 
 
 def parse_json(where: str, text: bytes) -> dict[str, Any]:
-    """An object, without repeated keys; everything else is refused."""
+    """An object, without repeated keys, of text that is Unicode; everything else is refused.
+
+    An escape in JSON may be half of a character, which neither a tokenizer nor a terminal takes.
+    """
     try:
         value = json.loads(text.decode(), object_pairs_hook=_without_repeats)
+        if _SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ModelError(
+            f"{where} is not valid JSON: a string has half of a character, a lone surrogate"
+        ) from error
     except (ValueError, RecursionError) as error:
         raise ModelError(f"{where} is not valid JSON: {error}") from error
     if not isinstance(value, dict):

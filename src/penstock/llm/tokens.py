@@ -123,7 +123,10 @@ class Tokenizer:
 
     def id_of(self, token: str) -> int | None:
         """The id of a token by its name, such as `<|im_end|>`."""
-        found = self._engine.token_to_id(token)
+        try:
+            found = self._engine.token_to_id(token)
+        except UnicodeEncodeError:  # half of a character is part of no name
+            return None
         return None if found is None else int(found)
 
     def name_of(self, token: int) -> str:
@@ -458,7 +461,7 @@ def _package() -> Any:
         import tokenizers
     except ImportError as error:
         raise ModelError(
-            "text needs the package tokenizers: pip install 'penstock[llm]'"
+            "text needs the package tokenizers: pip install 'penstock-gpu[llm]'"
         ) from error
     return tokenizers
 

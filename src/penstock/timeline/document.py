@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
+import operator
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -25,7 +27,12 @@ _OPTIONAL = ("nbytes", "buffer", "path", "submission", "command")
 
 
 def as_json(trace: Trace, title: str = "") -> str:
-    return json.dumps(as_document(trace, title), separators=(",", ":"), ensure_ascii=False)
+    return dumped(as_document(trace, title))
+
+
+def dumped(document: dict[str, Any]) -> str:
+    """As short as JSON can be; integers may be of NumPy's kinds."""
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False, default=operator.index)
 
 
 def as_document(trace: Trace, title: str = "") -> dict[str, Any]:
@@ -54,15 +61,17 @@ def as_document(trace: Trace, title: str = "") -> dict[str, Any]:
             told["seconds"] = _rounded(event.seconds)
         if event.stream_id >= 0:
             told["stream"] = streams[event.stream_id]
-        if event.awaited:
-            told["awaited"] = [
-                {
-                    "stream": streams[point.stream_id],
-                    "submission": point.submission,
-                    "what": point.what,
-                }
-                for point in event.awaited
-            ]
+        awaited = [
+            {
+                "stream": streams[point.stream_id],
+                "submission": point.submission,
+                "what": point.what,
+            }
+            for point in event.awaited
+            if point.stream_id in streams
+        ]
+        if awaited:
+            told["awaited"] = awaited
         if event.device_start is not None and event.device_seconds is not None:
             told["device_start"] = _rounded(event.device_start - origin)
             told["device_seconds"] = _rounded(event.device_seconds)
@@ -90,6 +99,7 @@ def as_document(trace: Trace, title: str = "") -> dict[str, Any]:
                 "seen": flight.seen,
             }
             for flight in flights(events, origin + seconds)
+            if flight.stream_id in streams
         ],
         "events": told,
     }
@@ -111,5 +121,8 @@ def _streams(events: Sequence[TraceEvent]) -> dict[int, dict[str, str]]:
 
 
 def _rounded(seconds: float) -> float:
-    """To the nanosecond: the clock has no more to say, and the file is half as long."""
-    return round(seconds, 9)
+    """To the nanosecond: the clock has no more to say, and the file is half as long.
+
+    JSON has no infinity; a time that is not finite, which no clock gives, becomes 0.
+    """
+    return round(seconds, 9) if math.isfinite(seconds) else 0.0

@@ -10,11 +10,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-import json
 from importlib import resources
 from typing import Any
 
-from penstock.timeline.document import as_document
+from penstock.timeline.document import as_document, dumped
 from penstock.tracing import Trace
 
 _SCRIPTS = (
@@ -28,7 +27,7 @@ def as_html(trace: Trace, title: str = "") -> str:
     document = as_document(trace, title)
     style = _asset("page.css")
     script = '"use strict";\n(() => {\n' + "\n".join(map(_asset, _SCRIPTS)) + "\n})();\n"
-    data = json.dumps(_packed(document), separators=(",", ":"), ensure_ascii=False)
+    data = dumped(_packed(document))
     parts = {
         "title": html.escape(title or "Penstock trace"),
         "policy": f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}",

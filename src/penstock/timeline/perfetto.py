@@ -7,11 +7,12 @@ work that was waited for to the wait.
 
 from __future__ import annotations
 
-import json
+import bisect
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from penstock.timeline.document import as_document
+from penstock.timeline.document import as_document, dumped
 from penstock.tracing import Trace
 
 _HOST = 1  # its process number; devices follow
@@ -23,11 +24,7 @@ def as_perfetto(trace: Trace, title: str = "") -> str:
     document = as_document(trace, title)
     entries = [entry for entry in _entries(document) if entry]
     about = {name: document[name] for name in ("title", "recorded", "penstock", "counts")}
-    return json.dumps(
-        {"traceEvents": entries, "displayTimeUnit": "ns", "otherData": about},
-        separators=(",", ":"),
-        ensure_ascii=False,
-    )
+    return dumped({"traceEvents": entries, "displayTimeUnit": "ns", "otherData": about})
 
 
 def _entries(document: Entry) -> Iterator[Entry]:
@@ -114,19 +111,19 @@ def _device_work(document: Entry, streams: list[Entry]) -> Iterator[Entry]:
 
 def _flows(document: Entry, streams: list[Entry], threads: list[Entry]) -> Iterator[Entry]:
     """From each flight that was waited for to the wait that it ended."""
-    flight_of = {
-        (flight["stream"], number): flight
-        for flight in document["flights"]
-        for number in range(flight["first"], flight["last"] + 1)
-    }
+    flights: dict[int, list[Entry]] = defaultdict(list)
+    for flight in sorted(document["flights"], key=_last):
+        flights[flight["stream"]].append(flight)
     number = 0
     for event in document["events"]:
         if event["kind"] != "wait":
             continue
-        for point in event["awaited"]:
-            flight = flight_of.get((point["stream"], point["submission"]))
-            if flight is None:
+        for point in event.get("awaited", ()):
+            ordered = flights[point["stream"]]
+            at = bisect.bisect_left(ordered, point["submission"], key=_last)
+            if at == len(ordered) or ordered[at]["first"] > point["submission"]:
                 continue  # submitted before the trace began
+            flight = ordered[at]
             number += 1
             flow = {"id": number, "name": "awaited", "cat": "wait"}
             begin = {**streams[flight["stream"]], "ts": _us(flight["start"])}
@@ -135,6 +132,11 @@ def _flows(document: Entry, streams: list[Entry], threads: list[Entry]) -> Itera
             end = {**threads[event["thread"]], "ts": _us(over)}
             yield {**flow, **begin, "ph": "s"}
             yield {**flow, **end, "ph": "f", "bp": "e"}
+
+
+def _last(flight: Entry) -> int:
+    last: int = flight["last"]
+    return last
 
 
 def _counters(document: Entry, streams: list[Entry]) -> Iterator[Entry]:
@@ -146,7 +148,7 @@ def _counters(document: Entry, streams: list[Entry]) -> Iterator[Entry]:
             made += event.get("nbytes", 0)
             about = {"name": "memory made", "args": {"bytes": made}}
             yield {"pid": _HOST, "tid": 0, "ph": "C", "ts": _us(event["start"]), **about}
-        elif event["kind"] == "submission":
+        elif event["kind"] == "submission" and "stream" in event:
             steps.append((event["start"], event["stream"], 1))
     steps += [
         (flight["end"], flight["stream"], flight["first"] - flight["last"] - 1)
