@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -37,6 +38,7 @@ _BEST_FIRST = ("discrete", "integrated", "virtual", "other", "cpu")
 
 
 _DRIVERS = ("vulkan", "hip", "sim")
+_opened = itertools.count(1)
 
 
 def devices(driver: str = "vulkan") -> list[DeviceInfo]:
@@ -95,6 +97,8 @@ class Device(Closing):
 
             index = _choose(which, enumerate_devices(validate))
             opened = VulkanDriver(index, _notify, validate=validate)
+        #: Counts the devices opened by this process; never used again, unlike `id(device)`.
+        self.number = next(_opened)
         self.info: DeviceInfo = opened.info
         self.name = self.info.name
         try:
@@ -382,7 +386,8 @@ class Device(Closing):
             scheduler.close()
 
     def __repr__(self) -> str:
-        return f"<Device {self.name!r} ({self.info.kind}){', closed' if self.closed else ''}>"
+        state = ", closed" if self.closed else ""
+        return f"<Device #{self.number} {self.name!r} ({self.info.kind}){state}>"
 
 
 def _choose(which: str | int | None, found: list[DeviceInfo]) -> int:

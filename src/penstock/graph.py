@@ -324,8 +324,10 @@ class Graph(Closing):
                 )
 
     def _check_array(self, name: str, recorded: Array, array: Any) -> None:
-        if not isinstance(array, Array) or array.buffer.scheduler is not self._scheduler:
+        if not isinstance(array, Array):
             raise ArgumentError(f"parameter {name!r} must be an array of {self.device}")
+        if array.buffer.scheduler is not self._scheduler:
+            raise ArgumentError(f"parameter {name!r} is on {array.device}, not on {self.device}")
         array.buffer.check()
         if array.dtype != recorded.dtype:
             raise DtypeMismatch(f"parameter {name!r} must be {recorded.dtype}, not {array.dtype}")

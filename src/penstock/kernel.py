@@ -146,7 +146,11 @@ class Kernel(Closing):
                 code, self.interface, chosen, reference
             )
         self._closed = False
-        self.slots = [Slot(b, device.info) for b in self.interface.bindings if b.purpose == "array"]
+        self.slots = [
+            Slot(binding, device.info, device.number)
+            for binding in self.interface.bindings
+            if binding.purpose == "array"
+        ]
         self._most_groups = device.info.limits["group_count"]
         self.what = f"kernel {self.name}"
         self.counts_of: dict[int, tuple[int, int, int]] = {}  # by threads, for the fast path
@@ -453,10 +457,8 @@ class Kernel(Closing):
         self.scheduler.check()
         raise Closed(f"{self.what} is closed")
 
-    def _explain_stream(self, stream: Any) -> NoReturn:
-        if getattr(stream, "scheduler", None) is not self.scheduler:
-            raise ArgumentError(f"stream={stream!r} is not a stream of {self.device}")
-        raise Closed(f"{stream.name} is closed")
+    def _explain_stream(self, stream: Any) -> None:
+        self.scheduler.stream_or_default(stream)
 
     def check_array(self, slot: Slot, array: Any, given: Mapping[str, Any]) -> None:
         """Everything about an array that does not change; remembered by the array if it fits."""
