@@ -10,10 +10,11 @@ that work of other threads on the same bytes is ordered against them like agains
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,7 @@ import numpy.typing as npt
 from penstock import tracing
 from penstock.errors import InvalidValue, NotWhileRecording, ViewHeld
 from penstock.hazards import Access, Lane, Region, needs_of_host
-from penstock.layout import Layout, row_offsets
+from penstock.layout import Layout, region_of, row_offsets
 from penstock.memory import Backing
 
 if TYPE_CHECKING:
@@ -96,6 +97,8 @@ def host_copy(
     value = host.start()
     verb = "write" if write else "read"
     backing.history.note(region, write, host.lane, value, f"a host {verb}")
+    theirs = source if write else target  # the caller's side, which may be adopted memory
+    note_host_memory(scheduler, theirs, not write, host.lane, value, f"a host {verb}")
 
     def copy_and_tell() -> None:
         try:
@@ -165,21 +168,142 @@ def views_shown(buffer: Buffer, region: Region) -> bool:
     return bool(shown)
 
 
-def check_host_memory(scheduler: Scheduler, array: Host, *, write: bool, what: str) -> None:
-    """Refuse a transfer from or to adopted memory that work in flight still uses (rule 3)."""
+def check_host_memory(
+    scheduler: Scheduler, array: Host, *, write: bool, what: str, behind: Lane | None = None
+) -> bool:
+    """Refuse a transfer from or to adopted memory that work in flight still uses (rule 3).
+
+    Copies of the lane `behind` are not refused; whether there are any is the answer, and then the
+    transfer must be made by that lane, too.
+    """
+    if not scheduler.host_memory:
+        return False
+    found = [access for use in _uses(scheduler, array, write, what) for access in use.found]
+    points = needs_of_host(found)
+    if points and points.keys() != {behind}:
+        raise InvalidValue(
+            f"{what} is adopted memory that work in flight still uses ({_latest(found)!r}); "
+            "use copy_from() with the adopted array, or wait for the work first"
+        )
+    return bool(points)
+
+
+def check_source(scheduler: Scheduler, source: Any) -> None:
+    """The same for what NumPy is about to make an array of: an array, or a list of arrays."""
     if not scheduler.host_memory:
         return
-    lo, hi = np.lib.array_utils.byte_bounds(array)
-    for start, _, backing in scheduler.host_memory.overlapping(lo, hi):
+    if isinstance(source, list | tuple):
+        for each in source:
+            check_source(scheduler, each)
+    elif isinstance(source, np.ndarray | memoryview):
+        with scheduler.lock:
+            check_host_memory(scheduler, np.asarray(source), write=False, what="the source")
+
+
+@contextlib.contextmanager
+def host_memory_at_rest(
+    scheduler: Scheduler, array: Host, *, write: bool, what: str
+) -> Iterator[None]:
+    """Let the host read or write a NumPy array of the caller's in the `with` block.
+
+    Adopted bytes among it are waited for, exactly those, and work on them that is recorded
+    meanwhile comes behind the block. Takes the lock, and holds it neither to wait nor in the block.
+    """
+    if not scheduler.host_memory:
+        yield
+        return
+    while True:
+        with scheduler.lock:
+            uses = _uses(scheduler, array, write, what)
+            busy = next((use for use in uses if needs_of_host(use.found)), None)
+            if busy is None:
+                host = scheduler.take_host_lane() if uses else None
+                value = 0 if host is None else host.start()
+                if host is not None:
+                    note_host_memory(scheduler, array, write, host.lane, value, what)
+                break
+        _wait_for(scheduler, busy, what)
+    try:
+        yield
+    finally:
+        if host is not None:
+            scheduler.host_copy_made(host, value)
+
+
+def note_host_memory(
+    scheduler: Scheduler, array: Host, write: bool, lane: Lane, value: int, what: str
+) -> None:
+    """Write down that the host reads or writes the adopted bytes of an array up to a point."""
+    for backing, region in _known(scheduler, array):
+        backing.history.note(region, write, lane, value, what)
+
+
+class _Use(NamedTuple):
+    """Bytes of adopted memory that the host is about to touch, and the accesses in its way."""
+
+    backing: Backing
+    region: Region
+    found: list[Access]
+
+
+def _known(scheduler: Scheduler, array: Host) -> Iterator[tuple[Backing, Region]]:
+    """The pieces of adopted memory that an array shares bytes with, and its bytes there."""
+    if not scheduler.host_memory or not array.size:
+        return
+    address = array.__array_interface__["data"][0]
+    region, _ = region_of(Layout(0, array.shape, array.strides, array.itemsize))
+    lo, hi = address + region.lo, address + region.hi
+    for start, end, backing in scheduler.host_memory.overlapping(lo, hi):
+        there = Region(lo - start, hi - start, region.width, region.pitch)
+        if there.overlaps(Region(0, end - start)):
+            yield backing, there
+
+
+def _uses(scheduler: Scheduler, array: Host, write: bool, what: str) -> list[_Use]:
+    """The adopted memory that an array is of, and what is in the way of the host's access.
+
+    Raises where that is more than work in flight: a view that the host's write would change, or
+    that another thread may be writing through.
+    """
+    uses = []
+    for backing, region in _known(scheduler, array):
+        if backing.views:
+            scheduler.drain()
+            _check_views(backing, region, write, what)
         found: list[Access] = []
-        backing.history.collect(Region(max(0, lo - start), hi - start), write, found)
+        backing.history.collect(region, write, found)
         for access in found:
             access.lane.owner.poll()
-        if needs_of_host(found):
-            raise InvalidValue(
-                f"{what} is adopted memory that work in flight still uses ({_latest(found)!r}); "
-                "use copy_from() with the adopted array, or wait for the work first"
-            )
+        uses.append(_Use(backing, region, found))
+    return uses
+
+
+def _check_views(backing: Backing, region: Region, write: bool, what: str) -> None:
+    shown = [view for view in backing.views if view.region.overlaps(region)]
+    others = any(view.writable and view.thread != get_ident() for view in shown)
+    own = any(view.writable and view.thread == get_ident() for view in shown)
+    if others or (write and shown and not own):
+        whose = "a live writable view of another thread's" if others else "a live view"
+        raise ViewHeld(
+            f"{what} is adopted memory that {whose} shows; drop the view (del it and all its "
+            "slices) first"
+        )
+
+
+def _wait_for(scheduler: Scheduler, use: _Use, what: str) -> None:
+    """Wait for exactly the accesses that are in the way of the host. Not under the lock."""
+    backing, region, found = use
+    points = needs_of_host(found)
+    if not points:
+        return  # done meanwhile
+    reason, works, names = what, {}, [""]
+    if tracing.active:
+        reason = f"{what} is adopted memory that work in flight uses: {_latest(found)!r}"
+        works = {each.lane: each.what for each in sorted(found, key=lambda each: each.value)}
+        with scheduler.lock:
+            names += [each.name for each in scheduler.host_memory.buffers(backing, region)]
+    lo, hi = region.lo, region.hi
+    scheduler.wait_for(points, None, reason, works, buffer=names[-1], lo=lo, hi=hi)
 
 
 def is_mapped(buffer: Buffer) -> bool:

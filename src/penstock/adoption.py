@@ -54,6 +54,8 @@ def adopt(device: Device, source: Host, name: str) -> Array:
             pinned=True,
             writable=bool(source.flags.writeable),
         )
+        buffer.whole = Region(offset, offset + span)
+        scheduler.host_memory.add_buffer(buffer)
         if tracing.active:
             tracing.emit(
                 "adopt", "the caller's memory is used in place", buffer=buffer.name,

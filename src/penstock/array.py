@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import transfer
+from penstock.access import check_source
 from penstock.buffer import Buffer
 from penstock.closing import Closing
 from penstock.dtypes import Dtype, Shape, as_dtype, as_shape
@@ -265,6 +266,7 @@ class Array(Closing):
         if isinstance(value, Array):
             part.copy_from(value.broadcast_to(part.shape))
         elif isinstance(value, np.ndarray | list | tuple):
+            check_source(self.buffer.scheduler, value)
             source = value if isinstance(value, np.ndarray) else as_array(value, self.dtype)
             try:
                 source = np.broadcast_to(source, part.shape)

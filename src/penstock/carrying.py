@@ -2,7 +2,8 @@
 
 Each gets a temporary array, which its slot keeps for the next call, so that from the second call on
 nothing is allocated. Memory that the device can use in place (adopted, or from `host_empty`) is
-used in place. Whatever the kernel writes is back in the caller's array when the call returns; that
+used in place; parts of it that cannot be bound are copied, once no work in flight conflicts with
+that. Whatever the kernel writes is back in the caller's array when the call returns; that
 takes one wait, after everything is queued.
 
 A temporary is known to one call at a time. So the host fills it without asking the ledger, once no
@@ -18,7 +19,15 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import adoption, tracing, transfer
-from penstock.access import emit_copy, flush, host_array, invalidate, is_mapped, is_readable
+from penstock.access import (
+    emit_copy,
+    flush,
+    host_array,
+    host_memory_at_rest,
+    invalidate,
+    is_mapped,
+    is_readable,
+)
 from penstock.arguments import Slot, same_bytes
 from penstock.array import Array
 from penstock.dtypes import as_dtype
@@ -69,18 +78,28 @@ def bring_in(
     if array is not None:
         carried.append(Carried(host, array, slot, in_place=True))
         return array
+    scheduler = device.scheduler
+    if slot.writes:
+        # Before the launch, so that a call which may not write the array back launches nothing.
+        with host_memory_at_rest(scheduler, host, write=True, what=label):
+            pass
     array = _temporary(device, slot, host.shape, dtype, f"{slot.name} of {kernel}")
     carried.append(Carried(host, array, slot, in_place=False))
+    with host_memory_at_rest(scheduler, host, write=False, what=label):
+        _fill(array, host, stream)
+    return array
+
+
+def _fill(array: Array, host: Host, stream: Stream | None) -> None:
     if not is_mapped(array.buffer):
         array.write(host, stream)
-        return array
+        return
     backing = array.buffer.backing
     start = time.perf_counter()
     np.copyto(host_array(array, backing), host)
-    flush(device.scheduler, backing, array.layout)
+    flush(array.buffer.scheduler, backing, array.layout)
     if tracing.active:
         emit_copy(array, "direct", "a NumPy argument", start)
-    return array
 
 
 def bring_back(carried: list[Carried], stream: Stream, value: int) -> None:
@@ -99,10 +118,12 @@ def bring_back(carried: list[Carried], stream: Stream, value: int) -> None:
             points.update(pending._points)
         scheduler.wait_for(points, None, "a kernel writes a NumPy array")
         for number, each in enumerate(copied):
-            if number in arriving:
-                np.copyto(each.host, arriving[number].result())
-            else:
-                _empty(each)
+            what = f"argument {each.slot.name!r}"
+            with host_memory_at_rest(scheduler, each.host, write=True, what=what):
+                if number in arriving:
+                    np.copyto(each.host, arriving[number].result())
+                else:
+                    _empty(each)
     with scheduler.lock:
         for each in carried:
             if not each.in_place:

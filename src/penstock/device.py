@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import adoption, tracing, transfer
+from penstock.access import check_source
 from penstock.array import Array
 from penstock.buffer import Buffer
 from penstock.closing import Closing
@@ -134,6 +135,7 @@ class Device(Closing):
         role: Role = "generic",
     ) -> Array:
         """A new array with a copy of `source`. With `role="weight"` it is sealed at once."""
+        check_source(self.scheduler, source)
         data = as_array(source, None if dtype is None else as_dtype(dtype))
         made = self._new(data.shape, data.dtype, name, role)
         made.write(data)

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import tracing
-from penstock.access import check_not_recording
+from penstock.access import check_not_recording, check_source
 from penstock.array import Array
 from penstock.buffer import Buffer
 from penstock.closing import Closing
@@ -89,6 +89,7 @@ class Graph(Closing):
         self._scheduler: Scheduler = device.scheduler
         self._arrays: dict[str, Array] = {}
         self._scalars: dict[str, Scalar] = {}
+        check_source(self._scheduler, [*parameters.values()])
         for name, value in parameters.items():
             if name == "stream":
                 raise ArgumentError("a parameter cannot be called 'stream', as replay() has one")
@@ -143,6 +144,7 @@ class Graph(Closing):
                     f"{kernel.name}: argument {slot.name!r} is a NumPy array, and a graph does not "
                     "carry it; make it an array of the device first (dev.array, dev.adopt)"
                 )
+        check_source(self._scheduler, [*given.values()])
         given = {name: _frozen(value) for name, value in given.items()}
         threads, groups = _frozen(threads), _frozen(groups)
         with self._scheduler.lock:
@@ -297,6 +299,7 @@ class Graph(Closing):
 
     def _values(self, changed: Mapping[str, Any]) -> dict[str, Any]:
         """The parameters of a replay: the arrays, and the numbers."""
+        check_source(self._scheduler, [*changed.values()])
         values: dict[str, Any] = dict(self._arrays)
         values |= {name: scalar.value for name, scalar in self._scalars.items()}
         for name, value in changed.items():

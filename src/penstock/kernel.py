@@ -7,19 +7,21 @@ every launch; here is how a kernel is made, and how a bad call is explained.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import os
 import re
 import struct
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from penstock import carrying, tracing
-from penstock.access import stream_of
+from penstock.access import host_memory_at_rest, stream_of
 from penstock.arguments import Slot, exactly, packer, same_bytes
 from penstock.array import Array, Bound
 from penstock.closing import Closing
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from penstock.carrying import Carried
     from penstock.device import Device
     from penstock.driver.protocol import Reference
+    from penstock.scheduler import Scheduler
     from penstock.stream import Stream
 
 #: How SPIR-V, a HIP code object, and a bundle of those begin.
@@ -155,6 +158,8 @@ class Kernel(Closing):
         self.what = f"kernel {self.name}"
         self.counts_of: dict[int, tuple[int, int, int]] = {}  # by threads, for the fast path
         self.pack = packer(self.interface.push, self._block_size)
+        if any(member.shape for member in self.interface.push):
+            self.pack = partial(_pack_at_rest, self.scheduler, self.name, self.pack)
         self.results = self._result_slots()
         launch = make_launch(self)
         self.__class__ = type("Kernel", (type(self),), {"__call__": launch, "__doc__": __doc__})
@@ -522,6 +527,18 @@ class Kernel(Closing):
                 else:
                     kind = ShapeMismatch if isinstance(error, ValueError) else ArgumentError
                 raise kind(f"{message} ({error})") from None
+
+
+def _pack_at_rest(
+    scheduler: Scheduler, name: str, pack: Callable[..., bytes], *values: Any
+) -> bytes:
+    """The scalars as bytes; those in adopted memory as the work in flight leaves them."""
+    with contextlib.ExitStack() as at_rest:
+        for value in values:
+            if isinstance(value, np.ndarray):
+                what = f"{name}: an argument"
+                at_rest.enter_context(host_memory_at_rest(scheduler, value, write=False, what=what))
+        return pack(*values)
 
 
 def _read(source: Any, name: str, language: str) -> tuple[str | bytes, str, Path | None]:

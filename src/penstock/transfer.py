@@ -34,6 +34,7 @@ from penstock.access import (
     at_once,
     check_host_memory,
     check_not_recording,
+    check_source,
     emit_copy,
     flush,
     host_array,
@@ -41,6 +42,7 @@ from penstock.access import (
     invalidate,
     is_mapped,
     is_readable,
+    note_host_memory,
     pending_conflicts,
     recording,
     stream_of,
@@ -116,9 +118,10 @@ def write(
 ) -> Pending[None]:
     if isinstance(source, type(array)):
         return copy(array, source, stream)
-    data = checked_source(array, source)
     buffer = array.buffer
     scheduler = buffer.scheduler
+    check_source(scheduler, source)
+    data = checked_source(array, source)
     with scheduler.lock:
         if stream is not None:
             scheduler.stream_or_default(stream)
@@ -215,6 +218,7 @@ def _write_ordered(
         emit_copy(array, "ordered", why)
     value = copier.add(points, copy_now)
     backing.history.note(array.region, True, copier.lane, value, what)
+    note_host_memory(scheduler, data, False, copier.lane, value, what)
     return Pending(scheduler, {copier.lane: value}, what, value=None)
 
 
@@ -222,6 +226,7 @@ def fill(array: Array, value: Any, stream: Stream | None) -> Pending[None]:
     """Set every element: by the host if that is quick and allowed, else by the device."""
     buffer = array.buffer
     scheduler = buffer.scheduler
+    check_source(scheduler, value)
     element = one_element(array, value)
     what = f"fill of {buffer.name}"
     with scheduler.lock:
@@ -331,12 +336,14 @@ def read(array: Array, stream: Stream | None, out: Host | None) -> Pending[Host]
         if not array.size:
             empty = np.empty(array.shape, array.dtype) if out is None else out
             return Pending(scheduler, {}, what, value=empty)
-        if out is not None:
-            check_host_memory(scheduler, out, write=True, what="out=")
+        behind = out is not None and check_host_memory(
+            scheduler, out, write=True, what="out=", behind=on.copier.lane
+        )
         views_shown(buffer, array.region)  # raises for a writable one: its holder may be writing
         busy = pending_conflicts(buffer, array.region, write=False)
-        if busy or not is_readable(buffer) or buffer.backing.history.quiet:
-            return _read_staged(array, on, out, what, "busy" if busy else "memory is not readable")
+        if busy or behind or not is_readable(buffer) or buffer.backing.history.quiet:
+            why = "busy" if busy or behind else "memory is not readable"
+            return _read_staged(array, on, out, what, why)
         result = _result(array) if out is None else out
         finish = _read_direct(array, result, "nothing pending writes the bytes")
     finish()
@@ -379,6 +386,7 @@ def _read_staged(
         emit_copy(array, "staged", "to the caller's array")
     copier = stream.copier
     ready = copier.add({stream.lane: value}, copy_out)
+    note_host_memory(scheduler, out, True, copier.lane, ready, what)
     return Pending(scheduler, {copier.lane: ready}, what, value=out)
 
 
