@@ -455,10 +455,21 @@ def by_copy_of_itself(x: ps.Array, mirror: Host) -> None:
     mirror[:] = mirror[::-1].copy()
 
 
+def by_write_with_gaps(x: ps.Array, mirror: Host) -> None:
+    source = np.full((8, 2, 16), 6, np.uint32)
+    x.reshape(8, 8, 16)[:, ::7].write(source)  # from the first byte to the last
+    mirror.reshape(8, 8, 16)[:, ::7] = source
+
+
+def by_copy_with_gaps(x: ps.Array, mirror: Host) -> None:
+    x.reshape(8, 8, 16)[:, ::7].copy_from(x.device.full((8, 2, 16), 6, np.uint32))
+    mirror.reshape(8, 8, 16)[:, ::7] = 6
+
+
 CHANGES = [
     by_kernel, by_kernel_in_part, by_kernel_that_writes_only_some, by_write, by_borrowed_write,
     by_write_in_part, by_fill, by_fill_in_part, by_copy, by_copy_of_its_own_part,
-    by_copy_of_itself,
+    by_copy_of_itself, by_write_with_gaps, by_copy_with_gaps,
 ]  # fmt: skip
 each_change = pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import itertools
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -399,6 +399,48 @@ def test_reading_an_output_does_not_hold_back_the_next_step(dev: ps.Device) -> N
     assert (t.waits, t.copies, t.renames) == (0, 0, 1)
     assert (out.numpy() == 9).all()
     assert (shown == counted()).all()
+
+
+def in_place(o: ps.Array) -> None:
+    slow_add(o, 1, spin=0)
+
+
+def from_its_other_half(o: ps.Array) -> None:
+    slow_copy(o[: N // 2], o[N // 2 :], spin=0)
+
+
+def onto_itself(o: ps.Array) -> None:
+    o.copy_from(o[::1])
+
+
+def onto_its_other_half(o: ps.Array) -> None:
+    o[N // 2 :].copy_from(o[: N // 2])
+
+
+def backwards(o: ps.Array) -> None:
+    o.copy_from(o[::-1])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [in_place, from_its_other_half, onto_itself, onto_its_other_half, backwards],
+    ids=lambda change: change.__name__,
+)
+def test_what_reads_an_output_finds_it_there_while_the_host_looks_at_it(
+    change: Callable[[ps.Array], None], any_device: ps.Device
+) -> None:
+    start = counted() % 3 + 1
+    expected = any_device.array(start)
+    change(expected)
+    out = any_device.empty(N, np.uint32, role="output", name="out")
+    for _ in range(2):  # the second time in memory that held something else before
+        slow_copy(any_device.array(start), out, spin=0)
+        shown = out.view()
+        change(out)
+        assert (out.numpy() == expected.numpy()).all()
+        assert (shown == start).all()
+        shown = None
+        any_device.full(N, 9, np.uint32, role="output").close()
 
 
 def test_outputs_are_double_buffered_without_allocating(dev: ps.Device) -> None:

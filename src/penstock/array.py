@@ -93,6 +93,11 @@ class Array(Closing):
         return self.bound
 
     @property
+    def is_whole(self) -> bool:
+        """Whether it has every byte of its buffer, in whatever order, and none twice."""
+        return self.nbytes == self.buffer.nbytes and self.region == self.buffer.whole
+
+    @property
     def device(self) -> Device:
         return self.buffer.device
 

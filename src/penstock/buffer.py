@@ -126,14 +126,23 @@ class Buffer:
         return [view for view in self.backing.views if view.region.overlaps(region)]
 
     def backing_for(
-        self, stream: Stream, region: Region, what: str, *, write: bool, overwrite: bool = False
+        self,
+        stream: Stream,
+        region: Region,
+        what: str,
+        *,
+        write: bool,
+        reads: bool = True,
+        overwrite: bool = False,
     ) -> Backing:
         """The backing for a command to use, after making way for live host views (rule 6).
 
-        `overwrite` tells that the command writes every byte of the region and reads none.
+        `reads` tells whether the command may read any byte of the buffer, and `overwrite` that it
+        reads none and writes all of them.
         """
         if self.backing.views:
-            self._make_way(stream, region, what, write=write, overwrite=overwrite)
+            keep = reads if self.role == "output" else not overwrite
+            self._make_way(stream, region, what, write=write, keep=keep)
         return self.backing
 
     def take_role(self, role: Role) -> None:
@@ -190,7 +199,7 @@ class Buffer:
         )
 
     def _make_way(
-        self, stream: Stream, region: Region, what: str, *, write: bool, overwrite: bool
+        self, stream: Stream, region: Region, what: str, *, write: bool, keep: bool
     ) -> None:
         shown = self.views_of(region)
         for view in shown:
@@ -208,8 +217,7 @@ class Buffer:
                 "drop the view first, or take a copy with numpy()"
             )
         fresh = self.new_backing()
-        whole = not region.pitch and region.hi - region.lo == self.nbytes
-        if self.role != "output" and not (overwrite and whole):
+        if keep:
             # Before the switch: if this fails, the buffer is what it was.
             try:
                 self._copy_all(stream, fresh)

@@ -327,14 +327,21 @@ class Kernel(Closing):
             stream.rings[self] = found
         return found
 
-    def bind(self, arrays: tuple[Array, ...], stream: Stream) -> list[Bound]:
+    def bind(
+        self, arrays: tuple[Array, ...], stream: Stream, groups: Array | None = None
+    ) -> list[Bound]:
         """Where each array's bytes are, where that takes a closer look."""
+        read = {a.buffer for slot, a in zip(self.slots, arrays, strict=True) if slot.access != "w"}
+        if groups is not None:
+            read.add(groups.buffer)
         for slot, array in zip(self.slots, arrays, strict=True):
             buffer = array.buffer
             buffer.check()
             if slot.writes and buffer.guarded:
                 buffer.check_write(array.region, self.what)
-            buffer.backing_for(stream, array.region, self.what, write=slot.writes)
+            buffer.backing_for(
+                stream, array.region, self.what, write=slot.writes, reads=buffer in read
+            )
         # Only now: making way for a view of one array may have moved another of the same buffer.
         return [array.bind() for array in arrays]
 
@@ -390,7 +397,7 @@ class Kernel(Closing):
         with self.scheduler.lock:
             launch = self.prepare(given, threads, groups)
             on = stream_of(groups.buffer, stream)
-            places = self.bind(launch.arrays, on)
+            places = self.bind(launch.arrays, on, groups)
             uses: list[Use] = [
                 bound.writing if slot.writes else bound.reading
                 for slot, bound in zip(self.slots, places, strict=True)

@@ -144,7 +144,7 @@ def write(
         case = Case(
             mapped=is_mapped(buffer),
             busy=busy,
-            whole=array.contiguous and array.nbytes == buffer.nbytes,
+            whole=array.contiguous and array.is_whole,
             renamable=buffer.can_rename,
             borrowed=borrow,
             large=array.nbytes >= scheduler.sizes.ordered,
@@ -170,7 +170,9 @@ def _write_staged(array: Array, data: Host, stream: Stream, why: str, what: str)
     scheduler = array.buffer.scheduler
     sizes = scheduler.sizes
     parts = pieces(array, data, sizes.staging_block)
-    target = array.buffer.backing_for(stream, array.region, what, write=True, overwrite=True)
+    target = array.buffer.backing_for(
+        stream, array.region, what, write=True, reads=False, overwrite=array.is_whole
+    )
     # All blocks before the first copy: past this nothing can run out of memory half-way.
     blocks: list[Backing] = []
     try:
@@ -257,7 +259,9 @@ def fill(array: Array, value: Any, stream: Stream | None) -> Pending[None]:
             return _write_staged(
                 array, np.broadcast_to(element, array.shape), on, "fill pattern", what
             )
-        backing = buffer.backing_for(on, array.region, what, write=True, overwrite=True)
+        backing = buffer.backing_for(
+            on, array.region, what, write=True, reads=False, overwrite=array.is_whole
+        )
         uses = ((backing.history, array.region, True),)
         offset = backing.offset + array.region.lo
         with on.command(uses) as commands:
@@ -291,7 +295,9 @@ def copy(array: Array, source: Array, stream: Stream | None) -> Pending[None]:
         if (graph := recording(scheduler)) is not None:
             return graph.copy(array, source, stream, what)
         alone = source.buffer is not buffer
-        target = buffer.backing_for(on, array.region, what, write=True, overwrite=alone)
+        target = buffer.backing_for(
+            on, array.region, what, write=True, reads=not alone, overwrite=alone and array.is_whole
+        )
         origin = source.buffer.backing_for(on, source.region, what, write=False)
         if origin is target and source.region.overlaps(array.region):
             value = _copy_overlapping(array, source, on, target, what)
