@@ -168,6 +168,20 @@ def views_shown(buffer: Buffer, region: Region) -> bool:
     return bool(shown)
 
 
+def check_views_of_others(buffer: Buffer, region: Region, what: str) -> None:
+    """Raise where another thread may be writing these bytes through a view, while this one reads.
+
+    Views of one thread show each other's writes, as those of one NumPy array do.
+    """
+    me = get_ident()
+    if any(view.writable and view.thread != me for view in buffer.views_of(region)):
+        raise ViewHeld(
+            f"{what} reads bytes {region.lo}:{region.hi} of array {buffer.name!r}, which a live "
+            "writable view of another thread's shows; have that thread drop the view (del it and "
+            "all its slices) first"
+        )
+
+
 def check_host_memory(
     scheduler: Scheduler, array: Host, *, write: bool, what: str, behind: Lane | None = None
 ) -> bool:

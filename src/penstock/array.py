@@ -246,6 +246,7 @@ class Array(Closing):
 
         A held view is stable: the device does not write what a view shows (it gets a fresh
         backing, or the call raises `ViewHeld`), and does not touch what a writable view shows.
+        Writes through one show in other views of the same thread; other threads are refused.
         Drop the array and its slices to end the view.
         """
         if mode != "w":

@@ -35,6 +35,7 @@ from penstock.access import (
     check_host_memory,
     check_not_recording,
     check_source,
+    check_views_of_others,
     emit_copy,
     flush,
     host_array,
@@ -417,6 +418,7 @@ def read_now(array: Array) -> Host:
             arriving = read(array, None, None)
         else:
             arriving = None
+            check_views_of_others(buffer, array.region, "numpy()")
             result = _result(array)
             finish = _read_direct(array, result, "the work that writes the bytes is done")
     if arriving is not None:
@@ -457,6 +459,8 @@ def view(array: Array, mode: str) -> Host:
                         f"another view of array {buffer.name!r} still shows bytes "
                         f"{array.region.lo}:{array.region.hi}; drop it before writing them"
                     )
+            else:
+                check_views_of_others(buffer, array.region, "view('r')")
             if array.size and pending_conflicts(buffer, array.region, write):
                 continue
             if any(stride < 0 for stride in array.strides):
