@@ -372,6 +372,75 @@ def test_every_sight_of_memory_keeps_its_own_permission(first: str, dev: ps.Devi
     assert (adopted[False].numpy() == 3).all()
 
 
+# Sealed weights.
+
+
+def test_a_sealed_weight_is_not_written_by_way_of_its_memory(dev: ps.Device) -> None:
+    memory = host(2 * N)
+    before = dev.adopt(memory, name="before")
+    w = dev.adopt(memory[:N], name="w")
+    source = dev.ones(N, np.uint32)
+    with dev.record() as graph:
+        slow_add(before[:N], 1, spin=0)
+    graph.replay()
+    shown = w.view("r")
+    del shown
+    dev.synchronize()
+    w.seal()
+    attempts = {
+        "adopt()": lambda: dev.adopt(memory),
+        "adopt() ": lambda: dev.adopt(memory[:N]),
+        "adopt()  ": lambda: dev.from_dlpack(memory[64:128]),
+        "argument 'x'": lambda: launched_into(dev, memory[:N]),
+        "argument 'x' ": lambda: launched_into(dev, memory[1:N]),
+        "argument 'x'  ": lambda: launched_into(dev, memory[1 : N + 1]),
+        "out=": lambda: source.read(out=memory[:N]),
+        "kernel slow_add": lambda: slow_add(before[:N], 1, spin=0),
+        "write()": lambda: before.write(np.ones(2 * N, np.uint32)),
+        "write() ": lambda: before[:4].write(np.ones(4, np.uint32)),
+        "fill()": lambda: before[N - 1 :].fill(3),
+        "copy_from()": lambda: before[:N].copy_from(source),
+        "view('rw')": lambda: before.view("rw"),
+        "a graph": graph.replay,
+    }
+    for what, attempt in attempts.items():
+        with pytest.raises(ps.RoleViolation, match=r"array 'w'.*'weight'.*never written") as info:
+            attempt()
+        assert what.strip() in str(info.value)
+    dev.synchronize()
+    assert (w.numpy() == 1).all()
+    assert (launched(dev, memory[:N]) == 1).all()  # reading is fine, in place or not
+    assert (launched(dev, memory[1:N]) == 1).all()
+    frozen = memory[:N].view()
+    frozen.flags.writeable = False
+    assert (dev.adopt(frozen).numpy() == 1).all()
+    before[N:].fill(5)  # what is not the weight's is not sealed
+    assert (launched_into(dev, memory[N:]) == 5).all()
+    graph.close()
+    w.close()
+    slow_add(before[:N], 1, spin=0)  # the memory is of no weight any more
+    assert (before.numpy()[:N] == 2).all()
+    before.close()
+
+
+def test_sealing_what_a_writable_view_shows_is_refused(dev: ps.Device) -> None:
+    for w in (dev.zeros(N, np.uint32, name="w"), dev.adopt(host(), name="w")):
+        readable = w[8:16].view("r")
+        view = w[:4].view("rw")
+        part = view[1:2]
+        del view
+        with pytest.raises(ps.ViewHeld, match=r"seal\(\) of array 'w'.*writable view.*drop"):
+            w.seal()
+        assert w.role == "generic"
+        part[:] = 7
+        del part
+        w.seal()
+        assert not readable.any()
+        assert w.numpy()[:3].tolist() == [0, 7, 0]
+        with pytest.raises(ps.RoleViolation):
+            w.fill(1)
+
+
 # Lifetime.
 
 

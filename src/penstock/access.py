@@ -46,7 +46,8 @@ def at_once(array: Array, *, write: bool) -> Host | None:
     scheduler = buffer.scheduler
     if (
         not backing.memory.coherent or backing.memory.address is None or backing.views
-        or backing.history.quiet or (write and buffer.role != "generic") or buffer.closed
+        or backing.history.quiet or (write and (buffer.role != "generic" or buffer.guarded))
+        or buffer.closed
         or scheduler.closed or scheduler.lost is not None or scheduler.recordings
         or scheduler.transfers != "auto" or array.nbytes > scheduler.sizes.under_lock
         or tracing.active or pending_conflicts(buffer, array.region, write)
@@ -214,6 +215,14 @@ def check_source(scheduler: Scheduler, source: Any) -> None:
             check_host_memory(scheduler, np.asarray(source), write=False, what="the source")
 
 
+def check_not_sealed(scheduler: Scheduler, array: Host, what: str) -> None:
+    """Refuse to write memory that is also a sealed weight (rule 9). Under the lock."""
+    for backing, region in _known(scheduler, array):
+        sealed = scheduler.host_memory.sealed(backing, region)
+        if sealed is not None:
+            sealed.refuse_write(region, what)
+
+
 @contextlib.contextmanager
 def host_memory_at_rest(
     scheduler: Scheduler, array: Host, *, write: bool, what: str
@@ -276,10 +285,12 @@ def _known(scheduler: Scheduler, array: Host) -> Iterator[tuple[Backing, Region]
 def _uses(scheduler: Scheduler, array: Host, write: bool, what: str) -> list[_Use]:
     """The adopted memory that an array is of, and what is in the way of the host's access.
 
-    Raises where that is more than work in flight: a view that the host's write would change, or
-    that another thread may be writing through.
+    Raises where that is more than work in flight: a sealed weight, a view that the host's write
+    would change, or one that another thread may be writing through.
     """
     uses = []
+    if write:
+        check_not_sealed(scheduler, array, what)
     for backing, region in _known(scheduler, array):
         if backing.views:
             scheduler.drain()

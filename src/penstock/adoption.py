@@ -19,7 +19,7 @@ from penstock import tracing
 from penstock.array import Array
 from penstock.buffer import Buffer
 from penstock.dtypes import Dtype, as_dtype
-from penstock.errors import ArgumentError, CannotAdopt, CannotRead, InvalidValue
+from penstock.errors import ArgumentError, CannotAdopt, CannotRead, InvalidValue, RoleViolation
 from penstock.hazards import Region
 from penstock.layout import Layout
 from penstock.memory import Backing, adopted_backing
@@ -34,6 +34,11 @@ Host = npt.NDArray[Any]
 
 def adopt(device: Device, source: Host, name: str) -> Array:
     """An array over the caller's memory; see `Device.adopt`."""
+    return _adopt(device, source, name, may_be_sealed=False)
+
+
+def _adopt(device: Device, source: Host, name: str, *, may_be_sealed: bool) -> Array:
+    """An array over the caller's memory; over a sealed weight a read-only one, if at all."""
     if not isinstance(source, np.ndarray):
         raise ArgumentError(f"adopt takes a NumPy array, not {type(source).__name__}")
     dtype = as_dtype(source.dtype)
@@ -46,15 +51,23 @@ def adopt(device: Device, source: Host, name: str) -> Array:
         scheduler.check()
         scheduler.drain()
         backing, offset = _backing(device, source, address, address + span)
+        region = Region(offset, offset + span)
+        sealed = scheduler.host_memory.sealed(backing, region)
+        if sealed is not None and source.flags.writeable and not may_be_sealed:
+            scheduler.retire(backing)
+            raise RoleViolation(
+                f"adopt() of writable memory of array {sealed.name!r}, which has the role "
+                "'weight': a sealed weight is never written; adopt a read-only NumPy array of it"
+            )
         buffer = Buffer(
             scheduler,
             backing,
             backing.nbytes,
             name or scheduler.new_name(),
             pinned=True,
-            writable=bool(source.flags.writeable),
+            writable=bool(source.flags.writeable) and sealed is None,
         )
-        buffer.whole = Region(offset, offset + span)
+        buffer.whole = region
         scheduler.host_memory.add_buffer(buffer)
         if tracing.active:
             tracing.emit(
@@ -75,7 +88,7 @@ def in_place(device: Device, source: Host, alignment: int) -> Array | None:
         for start, end, backing in scheduler.host_memory.overlapping(lo, hi):
             aligned = (backing.offset + lo - start) % alignment == 0
             if start <= lo and hi <= end and aligned:
-                return adopt(device, source, "")
+                return _adopt(device, source, "", may_be_sealed=True)
     return None
 
 

@@ -292,7 +292,10 @@ class Array(Closing):
         return self.buffer.role
 
     def seal(self) -> Array:
-        """Make the buffer a weight: from now on nothing may write it. The array itself."""
+        """Make the buffer a weight: from now on nothing may write it. The array itself.
+
+        Raises `ViewHeld` while a writable view of it is alive.
+        """
         with self.buffer.scheduler.lock:
             self.buffer.check()
             self.buffer.seal()

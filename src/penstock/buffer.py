@@ -160,9 +160,17 @@ class Buffer:
         self.guarded = True
 
     def seal(self) -> None:
-        """Become a weight: nothing may write it any more."""
+        """Become a weight: nothing may write it any more, nor others over the same memory."""
+        if any(view.writable for view in self.views_of(self.whole)):
+            raise ViewHeld(
+                f"seal() of array {self.name!r}, which a live writable view still shows; drop the "
+                "view (del it and all its slices) first"
+            )
         self.role = "weight"
         self.sealed = self.guarded = True
+        if self.pinned:
+            for other in self.scheduler.host_memory.buffers(self.backing, self.whole):
+                other.guarded = True
 
     def check_write(self, region: Region, what: str, *, by_host: bool = False) -> None:
         """Raise unless the memory and the role allow to write these bytes."""
@@ -172,13 +180,21 @@ class Buffer:
                 "(a file, or a read-only NumPy array); use dev.array to get a writable copy"
             )
         if self.sealed:
-            self._violated(what, "writes", region, "a sealed weight is never written")
+            self.refuse_write(region, what)
+        if self.guarded and self.pinned:
+            sealed = self.scheduler.host_memory.sealed(self.backing, region)
+            if sealed is not None:
+                sealed.refuse_write(region, what)
         if by_host and self.role == "output":
             self._violated(what, "writes", region, "an output is written by the device only")
         history = self.backing.history
         if isinstance(history, AppendHistory) and (earlier := history.overlap(region)) is not None:
             rule = f"bytes {earlier.lo}:{earlier.hi} are written already; reset() starts anew"
             self._violated(what, "writes", region, rule)
+
+    def refuse_write(self, region: Region, what: str) -> NoReturn:
+        """Say that a sealed weight is not written, by whatever way."""
+        self._violated(what, "writes", region, "a sealed weight is never written")
 
     def wrote(self, region: Region) -> None:
         """The host wrote these bytes itself; what the device writes, the ledger knows."""

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from penstock import adoption, tracing, transfer
 from penstock.access import (
+    check_not_sealed,
     emit_copy,
     flush,
     host_array,
@@ -74,6 +75,8 @@ def bring_in(
             raise ReadOnly(f"{label} is written by the kernel, and the NumPy array is read-only")
         if any(each.back and _share_memory(each.host, host) for each in carried):
             raise ArgumentError(f"{label}: two arguments that the kernel writes share memory")
+        with device.scheduler.lock:
+            check_not_sealed(device.scheduler, host, label)
     array = adoption.in_place(device, host, slot.alignment)
     if array is not None:
         carried.append(Carried(host, array, slot, in_place=True))

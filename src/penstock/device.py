@@ -229,7 +229,8 @@ class Device(Closing):
         """An array that *is* the caller's memory: no copy, now or later.
 
         The device works in place, so look at the memory through the array (`view`, `numpy`), or
-        after the work on it is done. The NumPy array is kept alive for as long as needed. Raises
+        after the work on it is done. The NumPy array is kept alive for as long as needed, and what
+        NumPy itself writes to it is not checked, not even where it is a sealed weight. Raises
         `CannotAdopt` where the device cannot do it; an array from `host_empty` always works.
         """
         return adoption.adopt(self, source, name)

@@ -215,9 +215,9 @@ class Graph(Closing):
             on = self._check(stream)
             variant = self._variant(self._values(changed))
             for buffer, region, write in variant.touched:
-                if buffer.closed or buffer.sealed or buffer.backing.views:
+                if buffer.closed or buffer.guarded or buffer.backing.views:
                     buffer.check()
-                    if write and buffer.sealed:
+                    if write and (buffer.sealed or (buffer.guarded and buffer.pinned)):
                         buffer.check_write(region, "a graph")
                     buffer.backing_for(on, region, "a graph", write=write)
             uses = variant.uses

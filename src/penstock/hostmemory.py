@@ -55,6 +55,10 @@ class HostMemory:
                 found.append((start, start + nbytes, backing))
         return found
 
+    def sealed(self, backing: Backing, region: Region) -> Buffer | None:
+        """A sealed weight that has any of these bytes of a piece."""
+        return next((each for each in self.buffers(backing, region) if each.sealed), None)
+
     def imported(self) -> Iterator[Backing]:
         """The pieces that belong to no pool: the caller's own memory."""
         return (backing for backing in self._pieces if backing.pool is None)
