@@ -534,6 +534,28 @@ def test_a_writable_view_keeps_the_device_out(
     assert same(x, mirror)
 
 
+@pytest.mark.parametrize("mode", ["r", "w", "rw"])
+def test_a_view_of_no_bytes_holds_nothing(mode: Any, any_device: ps.Device) -> None:
+    x = any_device.adopt(any_device.host_empty(N, np.uint32), name="x")
+    x.fill(1)
+    with any_device.record() as graph:
+        slow_add(x, 1, spin=0)
+    graph.replay()
+    views = [part.view(mode) for part in (x[:0], x[8:8], x[N:], x.reshape(32, 32)[3:3])]
+    assert [view.shape for view in views] == [(0,), (0,), (0,), (0, 32)]
+    assert {view.flags.writeable for view in views} == {mode != "r"}
+    whole = x.view("rw")  # no other view is in the way of it
+    assert x[8:8].view(mode).size == 0  # nor it of them
+    del whole
+    graph.replay()
+    slow_add(x, 1, spin=0)
+    x[0].fill(9)
+    x.seal()
+    assert x.numpy()[:2].tolist() == [9, 4]
+    graph.close()
+    x.close()
+
+
 def test_views_come_after_the_work_they_depend_on(dev: ps.Device) -> None:
     x, y = dev.array(numbers()), dev.empty(N, np.uint32)
     slow_add(x, 1)

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import tracing
-from penstock.errors import InvalidValue, NotWhileRecording, ViewHeld
+from penstock.errors import InvalidValue, NotWhileRecording, Unsupported, ViewHeld
 from penstock.hazards import Access, Lane, Region, needs_of_host
 from penstock.layout import Layout, region_of, row_offsets
 from penstock.memory import Backing
@@ -167,6 +167,27 @@ def views_shown(buffer: Buffer, region: Region) -> bool:
             "drop it (del it and all its slices) before using them otherwise"
         )
     return bool(shown)
+
+
+def check_view(array: Array, mode: str) -> None:
+    """Raise unless the host may have such a view of the array. Under the lock."""
+    buffer, region = array.buffer, array.region
+    if not is_mapped(buffer):
+        name = buffer.scheduler.name
+        raise Unsupported(f"the memory of {name} is not mapped; use numpy() and write()")
+    if mode != "r":
+        buffer.check_write(region, f"view({mode!r})", by_host=True)
+    if not array.size:
+        return
+    if mode == "r":
+        check_views_of_others(buffer, region, "view('r')")
+    elif views_shown(buffer, region):
+        raise ViewHeld(
+            f"another view of array {buffer.name!r} still shows bytes {region.lo}:{region.hi}; "
+            "drop it before writing them"
+        )
+    if any(stride < 0 for stride in array.strides):
+        raise Unsupported("a view of a reversed slice; reverse the view instead")
 
 
 def check_views_of_others(buffer: Buffer, region: Region, what: str) -> None:

@@ -124,7 +124,10 @@ def bring_back(carried: list[Carried], stream: Stream, value: int) -> None:
             what = f"argument {each.slot.name!r}"
             with host_memory_at_rest(scheduler, each.host, write=True, what=what):
                 if number in arriving:
+                    start = time.perf_counter()
                     np.copyto(each.host, arriving[number].result())
+                    if tracing.active:
+                        emit_copy(each.array, "staged", "to the caller's array", start)
                 else:
                     _empty(each)
     with scheduler.lock:

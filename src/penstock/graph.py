@@ -12,6 +12,7 @@ values is a *variant*, encoded when first wanted and kept for the next time.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import tracing
-from penstock.access import check_not_recording, check_source
+from penstock.access import check_not_recording, check_source, emit_copy
 from penstock.array import Array
 from penstock.buffer import Buffer
 from penstock.closing import Closing
@@ -172,7 +173,10 @@ class Graph(Closing):
         scheduler = self._scheduler
         block = scheduler.host_pool.allocate(target.nbytes)
         content = Buffer(scheduler, block, target.nbytes, what, pinned=True)
+        start = time.perf_counter()
         np.copyto(packed_array(target, block), data)
+        if tracing.active:
+            emit_copy(target, "staged", "snapshot: a graph is recorded", start)
         lo, hi = block.offset, block.offset + target.nbytes
         scheduler.flush(block.memory, lo, hi)
         self._nodes.append(WriteNode(content, target))

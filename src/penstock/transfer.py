@@ -35,6 +35,7 @@ from penstock.access import (
     check_host_memory,
     check_not_recording,
     check_source,
+    check_view,
     check_views_of_others,
     emit_copy,
     flush,
@@ -55,8 +56,6 @@ from penstock.errors import (
     DtypeMismatch,
     InvalidValue,
     ShapeMismatch,
-    Unsupported,
-    ViewHeld,
 )
 from penstock.hazards import Lane, Region
 from penstock.memory import Backing
@@ -448,28 +447,18 @@ def view(array: Array, mode: str) -> Host:
         wait_for_conflicts(array, write=write, what=f"the host views ({mode})")
         with scheduler.lock:
             buffer.check()
-            if not is_mapped(buffer):
-                raise Unsupported(
-                    f"the memory of {scheduler.name} is not mapped; use numpy() and write()"
-                )
-            if write:
-                buffer.check_write(array.region, f"view({mode!r})", by_host=True)
-                if views_shown(buffer, array.region):
-                    raise ViewHeld(
-                        f"another view of array {buffer.name!r} still shows bytes "
-                        f"{array.region.lo}:{array.region.hi}; drop it before writing them"
-                    )
-            else:
-                check_views_of_others(buffer, array.region, "view('r')")
-            if array.size and pending_conflicts(buffer, array.region, write):
+            check_view(array, mode)
+            if not array.size:  # nothing to track, and nothing that the device must respect
+                nothing = np.empty(array.shape, array.dtype)
+                nothing.flags.writeable = write
+                return nothing
+            if pending_conflicts(buffer, array.region, write):
                 continue
-            if any(stride < 0 for stride in array.strides):
-                raise Unsupported("a view of a reversed slice; reverse the view instead")
             if write:
                 buffer.wrote(array.region)
             backing = buffer.backing
             invalidate(scheduler, backing, array.layout)
-            span = Region(array.region.lo, max(array.region.hi, array.region.lo + 1))
+            span = Region(array.region.lo, array.region.hi)
             written = None
             if write and not backing.memory.coherent:
                 written = partial(flush, scheduler, backing, array.layout)
@@ -477,8 +466,7 @@ def view(array: Array, mode: str) -> Host:
                 scheduler, backing, span, write=write, respected=True, written=written,
                 owner=buffer,
             )  # fmt: skip
-            strides = array.strides if array.size else None
-            return shown.array(array.shape, array.dtype, strides)
+            return shown.array(array.shape, array.dtype, array.strides)
 
 
 def _result(array: Array) -> Host:
