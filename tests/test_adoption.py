@@ -524,6 +524,68 @@ def test_part_of_a_file(offset: int, numbers: Path, dev: ps.Device) -> None:
     assert np.fromfile(numbers, np.uint32)[:3].tolist() == [0, 1, 2]
 
 
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
+def test_arrays_of_one_file_share_a_descriptor(numbers: Path, dev: ps.Device) -> None:
+    step = alignment(dev)
+    before = descriptors()
+    parts = [dev.from_file(numbers, np.uint32, 4, at) for at in range(0, 4 * PAGE, step)]
+    assert descriptors() <= before + 1
+    expected = np.arange(4 * PAGE // 4, dtype=np.uint32)
+    for part, at in zip(parts, range(0, 4 * PAGE, step), strict=True):
+        assert (part.numpy() == expected[at // 4 : at // 4 + 4]).all()
+    del parts, part
+    gc.collect()
+    assert dev.memory.adopted == 0
+    assert descriptors() <= before
+
+
+def test_parts_of_a_file_may_overlap(numbers: Path, dev: ps.Device) -> None:
+    expected = np.arange(4 * PAGE // 4, dtype=np.uint32)
+    with ps.trace() as t:
+        part = dev.from_file(numbers, np.uint32, 64, PAGE)
+        more = dev.from_file(numbers, np.uint32, 128, PAGE)
+        whole = dev.from_file(numbers, np.uint32, expected.size)
+        again = dev.from_file(numbers, np.uint32, 64, PAGE)
+    assert (t.copies, len(t.of_kind("fallback"))) == (0, 0)
+    assert (whole.numpy() == expected).all()
+    for each in (part, more, again):
+        assert (each.numpy() == expected[PAGE // 4 :][: each.size]).all()
+
+
+def test_a_file_that_took_the_place_of_another_is_mapped_anew(
+    numbers: Path, tmp_path: Path, dev: ps.Device
+) -> None:
+    old = dev.from_file(numbers, np.uint32, 64)
+    np.full(4 * PAGE // 4, 9, np.uint32).tofile(tmp_path / "other")
+    (tmp_path / "other").replace(numbers)
+    new = dev.from_file(numbers, np.uint32, 64)
+    assert (old.numpy() == np.arange(64)).all()
+    assert (new.numpy() == 9).all()
+
+
+def test_only_the_first_adoption_of_memory_allocates(dev: ps.Device) -> None:
+    memory = host()
+    with ps.trace() as t:
+        x = dev.adopt(memory)
+    (made,) = t.of_kind("allocation")
+    assert "import of host memory" in made.reason
+    assert made.nbytes >= memory.nbytes
+    slow_add(x, 1, spin=0)
+    launched(dev, memory)
+    with ps.trace() as t:
+        also = dev.adopt(memory[64:128])
+        launched(dev, memory)
+        launched_into(dev, memory)
+    assert t.allocations == 0
+    dev.synchronize()
+    x.close()
+    also.close()
+
+
 def test_a_file_by_its_name(numbers: Path, dev: ps.Device) -> None:
     x = dev.from_file(str(numbers), "float16", 3)
     assert x.name == "numbers"
