@@ -262,6 +262,23 @@ def test_submissions_show_the_host_only_what_it_may_see(any_device: ps.Device) -
     assert (y.numpy() == counted()).all()
 
 
+@pytest.mark.parametrize("role", ["append", "scratch"])
+def test_looking_at_what_the_device_never_wrote_waits_for_nothing(
+    role: Any, any_device: ps.Device
+) -> None:
+    device = any_device
+    fresh = device.array(counted(), role=role)
+    y = device.zeros(N, np.uint32)
+    with held_until_waited(device.default_stream), ps.trace() as t:
+        slow_add(y, 1, spin=0)
+        assert (fresh.numpy(force=True) == counted()).all()
+        assert (fresh.view(force=True) == counted()).all()
+        t.expect(waits=0)
+    if role == "scratch":  # and what is written later is still made visible when it is looked at
+        slow_add(fresh, 1, spin=0)
+        assert (fresh.numpy(force=True) == counted() + 1).all()
+
+
 def take_what_is_idle(device: ps.Device) -> list[ps.Array]:
     """All idle memory in which an array of N would fit; the next gets memory that is in use."""
     device.synchronize()

@@ -138,7 +138,7 @@ def wait_for_conflicts(array: Array, *, write: bool, what: str) -> None:
         found: list[Access] = []
         history.collect(region, write, found)
         points = needs_of_host(found) if found else {}
-        quiet = history.quiet
+        quiet = history.quiet and bool(history.writes)  # what the device never wrote is visible
         if not points and not quiet:
             return
         reason, works = what, {}
