@@ -416,6 +416,7 @@ def _choose(which: str | int | None, found: list[DeviceInfo]) -> int:
 
 
 def _notify(what: str, nbytes: int) -> None:
-    """Put what the driver creates on the receipt."""
+    """Put what the driver creates on the receipt; apart, what it creates for the receipt itself."""
     if tracing.active:
-        tracing.emit("allocation", what, nbytes=nbytes)
+        kind = "clock" if what.startswith("clock: ") else "allocation"
+        tracing.emit(kind, what, nbytes=nbytes)

@@ -1,6 +1,6 @@
 """The device's clock: timestamps in recordings, and what they are on the host's clock.
 
-What is made here is made for the receipt, and so is not on it.
+What is made here is made for the receipt, which states it apart, as events of kind `clock`.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ class Timestamps:
         assert self._memory.address is not None
         pointer = ffi.cast("void *", self._memory.address)
         self._ticks = np.frombuffer(ffi.buffer(pointer, 8 * ROOM), np.uint64)
+        driver.notify("clock: memory and a query pool for timestamps", 8 * ROOM)
 
     def begin(self, command: C) -> None:
         """Forget the timestamps of the last time; recorded before any of this time."""
@@ -102,6 +103,7 @@ class Clock:
 
     def _compare(self) -> float:
         """What to add to the device's seconds."""
+        self._driver.notify(f"clock: {_ROUNDS} submissions to compare it with the host's", 0)
         queue = self._driver.unlisted_queue(0)
         timeline = VulkanTimeline(self._driver)
         recording = queue.unlisted_recording()
