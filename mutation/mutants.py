@@ -237,7 +237,7 @@ _SINGLE = [
     Mutant(
         "a rename loses what is not overwritten",
         "buffer",
-        '        if self.role != "output" and not (overwrite and whole):\n',
+        "        if keep:\n",
         "        if False:\n",
     ),
     Mutant(
@@ -353,8 +353,8 @@ _SINGLE = [
     Mutant(
         "a role is not asked before a write",
         "buffer",
-        "        if self.sealed:\n            self._violated(",
-        "        if False:\n            self._violated(",
+        "        if self.sealed:\n            self.refuse_write(",
+        "        if False:\n            self.refuse_write(",
     ),
     Mutant(
         "a role is not asked before a read",

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import OpenDevice
-from kernels import saxpy, slow_add, slow_copy
+from kernels import BLOCK_SUM, SLOW_ADD, SLOW_COPY, block_sum_of, kernel, saxpy, slow_add, slow_copy
 
 import penstock as ps
+from tests.gate import held, held_until_waited
 
 Host = np.ndarray[Any, Any]
 N = 1024
@@ -165,6 +166,177 @@ def test_memory_adopted_again_waits_for_work_of_before(
     assert (memory == 3).all()
 
 
+# The caller's NumPy array, handed in while the device works on its memory.
+
+
+def launched(dev: ps.Device, x: Host) -> Host:
+    """What a kernel reads that is given this NumPy array."""
+    y = dev.zeros(x.size, x.dtype)
+    copy = kernel(dev, SLOW_COPY, "slow_copy")
+    copy(x=x, y=y, n=x.size, spin=0, threads=x.size)
+    return y.numpy().reshape(x.shape)
+
+
+def launched_into(dev: ps.Device, x: Host) -> Host:
+    """The NumPy array, after a kernel added 1 to it."""
+    add = kernel(dev, SLOW_ADD, "slow_add")
+    add(x=x, n=x.size, spin=0, add=1, threads=x.size)
+    return x - 1
+
+
+def as_scalars(dev: ps.Device, x: Host) -> Host:
+    """The NumPy array, as a kernel got it that takes 100 numbers by value."""
+    y = dev.zeros(1, np.uint32)
+    part = x[:100]
+    kernel(dev, BLOCK_SUM, "block_sum")(y=y, at=0, n=1, spin=0, block=part, groups=1)
+    assert y.item() == block_sum_of(part)  # which is at rest by now
+    return x
+
+
+PARTS = {
+    "aligned": np.s_[:],
+    "every second": np.s_[::2],
+    "not aligned": np.s_[1:-1],
+    "backwards": np.s_[::-1],
+}
+
+
+@pytest.mark.parametrize("transfers", ["auto", "unmapped"])
+@pytest.mark.parametrize("use", [launched, launched_into, as_scalars])
+@pytest.mark.parametrize("part", PARTS)
+def test_an_argument_comes_after_the_work_on_its_memory(
+    part: str, use: Any, transfers: str, shared_device: OpenDevice
+) -> None:
+    dev = shared_device(transfers=transfers)
+    memory = host()
+    memory[:] = np.arange(N)
+    x = dev.adopt(memory, name="mine")
+    with dev.stream() as other, held_until_waited(other), ps.trace() as t:
+        slow_add(x, 5, other, spin=0)
+        assert (use(dev, memory[PARTS[part]]) == np.arange(5, N + 5)[PARTS[part]]).all()
+    waits = [event for event in t.of_kind("wait") if "adopted memory" in event.reason]
+    if part != "aligned":
+        assert [(wait.buffer, "slow_add" in wait.reason) for wait in waits] == [("mine", True)]
+    dev.synchronize()
+    x.close()
+
+
+def test_an_argument_waits_for_its_own_bytes_only(dev: ps.Device) -> None:
+    memory = host()
+    memory[:] = np.arange(N)
+    x = dev.adopt(memory)
+    with dev.stream() as other, held(other):
+        slow_add(x[512:], 5, other, spin=0)
+        slow_copy(x[:256], dev.zeros(256, np.uint32), other, spin=0)
+        with ps.trace() as t:
+            assert (launched(dev, memory[1:256]) == np.arange(1, 256)).all()
+            assert (launched(dev, memory[0:512:2]) == np.arange(0, 512, 2)).all()
+            launched_into(dev, memory[257:512])
+        assert not [each for each in t.of_kind("wait") if "adopted memory" in each.reason]
+    x.close()
+
+
+def test_work_on_the_memory_comes_after_what_a_kernel_writes_back(dev: ps.Device) -> None:
+    memory = host()
+    x, y = dev.adopt(memory), dev.zeros(N, np.uint32)
+    with dev.stream() as other, held_until_waited(other):
+        slow_copy(x, y, other, spin=0)  # reads what the argument is about to replace
+        launched_into(dev, memory[1:])
+        slow_add(x, 10, other, spin=0)
+    assert (y.numpy() == 0).all()
+    assert (x.numpy()[1:] == 11).all()
+    x.close()
+
+
+def test_transfers_from_memory_that_the_device_writes_are_refused(dev: ps.Device) -> None:
+    memory = host()
+    memory[:] = np.arange(N)
+    x, target = dev.adopt(memory), dev.zeros(N // 2, np.uint32)
+    number = dev.zeros(4, np.uint32)
+    with dev.record(a=np.uint32(1)) as graph:
+        target.fill(3)
+    with held(dev.default_stream):
+        slow_add(x, 5, spin=0)
+        for attempt in (
+            lambda: target.write(memory[::2]),
+            lambda: target.write(memory[::2], borrow=True),
+            lambda: target[:8].reshape(2, 4).write([memory[:4], memory[4:8]]),
+            lambda: target.__setitem__(slice(None), memory[::2]),
+            lambda: target.__setitem__(slice(0, 2), [memory[:1].reshape(()), memory[1, ...]]),
+            lambda: dev.array(memory[::2]),
+            lambda: dev.array(memory, np.float64),
+            lambda: dev.array([memory[:4], memory[4:8]]),
+            lambda: dev.array(memoryview(memory)),  # type: ignore[arg-type]
+            lambda: dev.asarray(memory[1:5]),
+            lambda: number.fill(memory[3, ...]),
+            lambda: dev.full(3, memory[3, ...]),
+            lambda: graph.replay(a=memory[3, ...]),
+            lambda: dev.record(a=memory[3, ...]),
+        ):
+            with pytest.raises(ps.InvalidValue, match=r"adopted memory .* in flight .*slow_add"):
+                attempt()
+        with dev.record(), pytest.raises(ps.InvalidValue, match="adopted memory"):
+            target.write(memory[::2])
+        with pytest.raises(ps.InvalidValue, match="out= is adopted memory"):
+            target.read(out=memory[::2])
+        with pytest.raises(ps.InvalidValue, match="out= is adopted memory"):
+            target.read(out=memory[: N // 2])
+    assert (target.numpy() == 0).all()
+    assert (x.numpy() == np.arange(5, N + 5)).all()
+    graph.close()
+    x.close()
+
+
+@pytest.mark.parametrize("transfers", ["auto", "ordered", "unmapped"])
+def test_copies_in_the_background_are_ordered_with_work_on_the_memory(
+    transfers: str, shared_device: OpenDevice
+) -> None:
+    dev = shared_device(transfers=transfers)
+    mine, theirs = host(), host()
+    theirs[:] = 7
+    x, y = dev.adopt(mine), dev.adopt(theirs)
+    source, target = dev.array(np.arange(N, dtype=np.uint32)), dev.zeros(N, np.uint32)
+    other = dev.stream()
+    with held(dev.default_stream):
+        slow_add(source, 1, spin=0)
+        slow_add(target, 1, spin=0)
+        for _ in range(2):
+            source.read(out=mine)  # made by a thread, when the work before it is done
+        target.write(theirs, borrow=True)  # and so may be this
+        slow_add(x, 100, other, spin=0)
+        slow_add(y, 100, other, spin=0)
+    assert (x.numpy() == np.arange(101, N + 101)).all()
+    assert (mine == np.arange(101, N + 101)).all()
+    assert (target.numpy() == 7).all()
+    assert (y.numpy() == 107).all()
+    other.close()
+    x.close()
+    y.close()
+
+
+def test_memory_that_views_show_is_not_written_by_other_ways(dev: ps.Device) -> None:
+    memory = host()
+    x, y = dev.adopt(memory), dev.ones(N - 1, np.uint32)
+    view = x[:4].view("r")
+    for attempt in (
+        lambda: launched_into(dev, memory[1:]),
+        lambda: launched_into(dev, memory),
+        lambda: y.read(out=memory[1:]),
+    ):
+        with pytest.raises(ps.ViewHeld, match="view"):
+            attempt()
+    assert (launched(dev, memory[1:]) == 0).all()
+    assert not memory.any()
+    del view
+    own = x.view("rw")  # the host's to write, and so to have filled
+    y.read(out=own[1:]).result()
+    assert (memory[1:] == 1).all()
+    del own
+    launched_into(dev, memory[1:])
+    assert (memory[1:] == 2).all()
+    x.close()
+
+
 # What may be written.
 
 
@@ -198,6 +370,75 @@ def test_every_sight_of_memory_keeps_its_own_permission(first: str, dev: ps.Devi
     with pytest.raises(ps.ReadOnly):
         adopted[False].fill(4)
     assert (adopted[False].numpy() == 3).all()
+
+
+# Sealed weights.
+
+
+def test_a_sealed_weight_is_not_written_by_way_of_its_memory(dev: ps.Device) -> None:
+    memory = host(2 * N)
+    before = dev.adopt(memory, name="before")
+    w = dev.adopt(memory[:N], name="w")
+    source = dev.ones(N, np.uint32)
+    with dev.record() as graph:
+        slow_add(before[:N], 1, spin=0)
+    graph.replay()
+    shown = w.view("r")
+    del shown
+    dev.synchronize()
+    w.seal()
+    attempts = {
+        "adopt()": lambda: dev.adopt(memory),
+        "adopt() ": lambda: dev.adopt(memory[:N]),
+        "adopt()  ": lambda: dev.from_dlpack(memory[64:128]),
+        "argument 'x'": lambda: launched_into(dev, memory[:N]),
+        "argument 'x' ": lambda: launched_into(dev, memory[1:N]),
+        "argument 'x'  ": lambda: launched_into(dev, memory[1 : N + 1]),
+        "out=": lambda: source.read(out=memory[:N]),
+        "kernel slow_add": lambda: slow_add(before[:N], 1, spin=0),
+        "write()": lambda: before.write(np.ones(2 * N, np.uint32)),
+        "write() ": lambda: before[:4].write(np.ones(4, np.uint32)),
+        "fill()": lambda: before[N - 1 :].fill(3),
+        "copy_from()": lambda: before[:N].copy_from(source),
+        "view('rw')": lambda: before.view("rw"),
+        "a graph": graph.replay,
+    }
+    for what, attempt in attempts.items():
+        with pytest.raises(ps.RoleViolation, match=r"array 'w'.*'weight'.*never written") as info:
+            attempt()
+        assert what.strip() in str(info.value)
+    dev.synchronize()
+    assert (w.numpy() == 1).all()
+    assert (launched(dev, memory[:N]) == 1).all()  # reading is fine, in place or not
+    assert (launched(dev, memory[1:N]) == 1).all()
+    frozen = memory[:N].view()
+    frozen.flags.writeable = False
+    assert (dev.adopt(frozen).numpy() == 1).all()
+    before[N:].fill(5)  # what is not the weight's is not sealed
+    assert (launched_into(dev, memory[N:]) == 5).all()
+    graph.close()
+    w.close()
+    slow_add(before[:N], 1, spin=0)  # the memory is of no weight any more
+    assert (before.numpy()[:N] == 2).all()
+    before.close()
+
+
+def test_sealing_what_a_writable_view_shows_is_refused(dev: ps.Device) -> None:
+    for w in (dev.zeros(N, np.uint32, name="w"), dev.adopt(host(), name="w")):
+        readable = w[8:16].view("r")
+        view = w[:4].view("rw")
+        part = view[1:2]
+        del view
+        with pytest.raises(ps.ViewHeld, match=r"seal\(\) of array 'w'.*writable view.*drop"):
+            w.seal()
+        assert w.role == "generic"
+        part[:] = 7
+        del part
+        w.seal()
+        assert not readable.any()
+        assert w.numpy()[:3].tolist() == [0, 7, 0]
+        with pytest.raises(ps.RoleViolation):
+            w.fill(1)
 
 
 # Lifetime.
@@ -281,6 +522,68 @@ def test_part_of_a_file(offset: int, numbers: Path, dev: ps.Device) -> None:
         with pytest.raises(ps.ReadOnly):
             write()
     assert np.fromfile(numbers, np.uint32)[:3].tolist() == [0, 1, 2]
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
+def test_arrays_of_one_file_share_a_descriptor(numbers: Path, dev: ps.Device) -> None:
+    step = alignment(dev)
+    before = descriptors()
+    parts = [dev.from_file(numbers, np.uint32, 4, at) for at in range(0, 4 * PAGE, step)]
+    assert descriptors() <= before + 1
+    expected = np.arange(4 * PAGE // 4, dtype=np.uint32)
+    for part, at in zip(parts, range(0, 4 * PAGE, step), strict=True):
+        assert (part.numpy() == expected[at // 4 : at // 4 + 4]).all()
+    del parts, part
+    gc.collect()
+    assert dev.memory.adopted == 0
+    assert descriptors() <= before
+
+
+def test_parts_of_a_file_may_overlap(numbers: Path, dev: ps.Device) -> None:
+    expected = np.arange(4 * PAGE // 4, dtype=np.uint32)
+    with ps.trace() as t:
+        part = dev.from_file(numbers, np.uint32, 64, PAGE)
+        more = dev.from_file(numbers, np.uint32, 128, PAGE)
+        whole = dev.from_file(numbers, np.uint32, expected.size)
+        again = dev.from_file(numbers, np.uint32, 64, PAGE)
+    assert (t.copies, len(t.of_kind("fallback"))) == (0, 0)
+    assert (whole.numpy() == expected).all()
+    for each in (part, more, again):
+        assert (each.numpy() == expected[PAGE // 4 :][: each.size]).all()
+
+
+def test_a_file_that_took_the_place_of_another_is_mapped_anew(
+    numbers: Path, tmp_path: Path, dev: ps.Device
+) -> None:
+    old = dev.from_file(numbers, np.uint32, 64)
+    np.full(4 * PAGE // 4, 9, np.uint32).tofile(tmp_path / "other")
+    (tmp_path / "other").replace(numbers)
+    new = dev.from_file(numbers, np.uint32, 64)
+    assert (old.numpy() == np.arange(64)).all()
+    assert (new.numpy() == 9).all()
+
+
+def test_only_the_first_adoption_of_memory_allocates(dev: ps.Device) -> None:
+    memory = host()
+    with ps.trace() as t:
+        x = dev.adopt(memory)
+    (made,) = t.of_kind("allocation")
+    assert "import of host memory" in made.reason
+    assert made.nbytes >= memory.nbytes
+    slow_add(x, 1, spin=0)
+    launched(dev, memory)
+    with ps.trace() as t:
+        also = dev.adopt(memory[64:128])
+        launched(dev, memory)
+        launched_into(dev, memory)
+    assert t.allocations == 0
+    dev.synchronize()
+    x.close()
+    also.close()
 
 
 def test_a_file_by_its_name(numbers: Path, dev: ps.Device) -> None:

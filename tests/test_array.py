@@ -518,10 +518,21 @@ def by_copy_of_itself(x: ps.Array, mirror: Host) -> None:
     mirror[:] = mirror[::-1].copy()
 
 
+def by_write_with_gaps(x: ps.Array, mirror: Host) -> None:
+    source = np.full((8, 2, 16), 6, np.uint32)
+    x.reshape(8, 8, 16)[:, ::7].write(source)  # from the first byte to the last
+    mirror.reshape(8, 8, 16)[:, ::7] = source
+
+
+def by_copy_with_gaps(x: ps.Array, mirror: Host) -> None:
+    x.reshape(8, 8, 16)[:, ::7].copy_from(x.device.full((8, 2, 16), 6, np.uint32))
+    mirror.reshape(8, 8, 16)[:, ::7] = 6
+
+
 CHANGES = [
     by_kernel, by_kernel_in_part, by_kernel_that_writes_only_some, by_write, by_borrowed_write,
     by_write_in_part, by_fill, by_fill_in_part, by_copy, by_copy_of_its_own_part,
-    by_copy_of_itself,
+    by_copy_of_itself, by_write_with_gaps, by_copy_with_gaps,
 ]  # fmt: skip
 each_change = pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 
@@ -584,6 +595,28 @@ def test_a_writable_view_keeps_the_device_out(
     del part
     change(x, mirror)
     assert same(x, mirror)
+
+
+@pytest.mark.parametrize("mode", ["r", "w", "rw"])
+def test_a_view_of_no_bytes_holds_nothing(mode: Any, any_device: ps.Device) -> None:
+    x = any_device.adopt(any_device.host_empty(N, np.uint32), name="x")
+    x.fill(1)
+    with any_device.record() as graph:
+        slow_add(x, 1, spin=0)
+    graph.replay()
+    views = [part.view(mode) for part in (x[:0], x[8:8], x[N:], x.reshape(32, 32)[3:3])]
+    assert [view.shape for view in views] == [(0,), (0,), (0,), (0, 32)]
+    assert {view.flags.writeable for view in views} == {mode != "r"}
+    whole = x.view("rw")  # no other view is in the way of it
+    assert x[8:8].view(mode).size == 0  # nor it of them
+    del whole
+    graph.replay()
+    slow_add(x, 1, spin=0)
+    x[0].fill(9)
+    x.seal()
+    assert x.numpy()[:2].tolist() == [9, 4]
+    graph.close()
+    x.close()
 
 
 def test_views_come_after_the_work_they_depend_on(dev: ps.Device) -> None:

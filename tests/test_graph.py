@@ -210,6 +210,16 @@ def test_a_parameter_may_be_an_array_that_the_graph_uses_already(any_device: ps.
     assert (y.numpy() == mirror).all()
 
 
+def test_a_recorded_write_is_on_the_receipt(any_device: ps.Device) -> None:
+    (x,) = arrays(any_device, 0)
+    with ps.trace() as t, any_device.record() as g:
+        x[:16].write(np.arange(16, dtype=np.uint32))
+    (copy,) = t.of_kind("copy")
+    assert (copy.nbytes, copy.path, copy.buffer) == (64, "staged", x.name)
+    g.replay()
+    assert x.numpy()[:16].tolist() == [*range(16)]
+
+
 def test_scalars_threads_and_blocks(any_device: ps.Device) -> None:
     (x,) = arrays(any_device, 0)
     y = any_device.zeros(8, np.uint32)

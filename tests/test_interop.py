@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import re
 import threading
 from typing import Any
 
@@ -228,6 +229,51 @@ def test_waiting_for_what_shares_a_queue_with_work_that_waits(any_device: ps.Dev
         held[:] = 5
         del held
         assert (y.numpy() == 5).all()
+
+
+def test_views_of_one_thread_show_each_others_writes(any_device: ps.Device) -> None:
+    x = any_device.zeros(N, np.uint32)
+    written = x.view("rw")
+    shown = x.view("r")
+    written[:] = 9
+    assert (shown == 9).all()
+    assert (x.numpy() == 9).all()
+    del written
+    slow_add(x, 1, spin=0)  # the device's writes are no host's: they go to other memory
+    assert (shown == 9).all()
+    assert (x.numpy() == 10).all()
+
+
+def test_what_another_thread_may_be_writing_is_not_read(any_device: ps.Device) -> None:
+    x = any_device.zeros(N, np.uint32, name="x")
+    ways = {
+        "view": lambda part: part.view("r"),
+        "numpy": lambda part: part.numpy(),
+        "read": lambda part: part.read(),
+        "item": lambda part: part[0].item(),
+        "dlpack": np.from_dlpack,
+        "asarray": np.asarray,
+    }
+    held = x[: N // 2].view("rw")
+    refused: dict[str, str] = {}
+
+    def look() -> None:
+        for name, way in ways.items():
+            way(x[N // 2 :])  # nothing of it is shown
+            try:
+                way(x)
+            except ps.ViewHeld as error:
+                refused[name] = str(error)
+
+    in_thread(look)
+    assert refused.keys() == ways.keys()
+    for message in refused.values():
+        assert "'x'" in message
+        assert re.search("writable view.* drop", message)
+    del held
+    refused.clear()
+    in_thread(look)
+    assert not refused
 
 
 def test_views_that_are_gone_are_not_waited_for(any_device: ps.Device) -> None:

@@ -194,6 +194,32 @@ def test_read_only_inputs_are_not_copied_back_and_not_waited_for(any_device: ps.
     assert t.waits <= 1
 
 
+def test_every_copy_is_on_the_receipt(
+    any_device: ps.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In and back through staging memory, each a copy by the host and one by the device."""
+    options: Any = {"driver": any_device.info.driver}
+    which = any_device.name if any_device.info.driver == "vulkan" else None
+    with ps.Device(which, transfers="unmapped", **options) as dev:
+        x, y = np.ones(N, np.float32), np.ones(N, np.float32)
+        made: list[int] = []
+        copyto = np.copyto
+
+        def counted(target: Host, source: Host) -> None:
+            made.append(target.nbytes)
+            copyto(target, source)
+
+        run = saxpy(dev)
+        monkeypatch.setattr(np, "copyto", counted)
+        with ps.trace() as t:
+            run(x=x, y=y, a=1.0, n=N, threads=N)
+        monkeypatch.undo()
+        assert (y == 2).all()
+        on_device = [each for each in t.of_kind("copy") if each.path == "device"]
+        assert (len(made), len(on_device)) == (3, 3)
+        assert (t.copies, t.bytes_copied) == (6, 6 * 4 * N)
+
+
 def test_memory_of_the_device_is_used_in_place(moved: ps.Device) -> None:
     x, y = moved.host_empty(N, np.uint32), moved.host_empty((20, 50), np.uint32)
     x[:], y[:] = numbers(N), 0

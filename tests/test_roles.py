@@ -6,7 +6,7 @@ import contextlib
 import copy
 import itertools
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -279,6 +279,23 @@ def test_submissions_show_the_host_only_what_it_may_see(any_device: ps.Device) -
     assert (y.numpy() == counted()).all()
 
 
+@pytest.mark.parametrize("role", ["append", "scratch"])
+def test_looking_at_what_the_device_never_wrote_waits_for_nothing(
+    role: Any, any_device: ps.Device
+) -> None:
+    device = any_device
+    fresh = device.array(counted(), role=role)
+    y = device.zeros(N, np.uint32)
+    with held_until_waited(device.default_stream), ps.trace() as t:
+        slow_add(y, 1, spin=0)
+        assert (fresh.numpy(force=True) == counted()).all()
+        assert (fresh.view(force=True) == counted()).all()
+        t.expect(waits=0)
+    if role == "scratch":  # and what is written later is still made visible when it is looked at
+        slow_add(fresh, 1, spin=0)
+        assert (fresh.numpy(force=True) == counted() + 1).all()
+
+
 def take_what_is_idle(device: ps.Device) -> list[ps.Array]:
     """All idle memory in which an array of N would fit; the next gets memory that is in use."""
     device.synchronize()
@@ -416,6 +433,48 @@ def test_reading_an_output_does_not_hold_back_the_next_step(dev: ps.Device) -> N
     assert (t.waits, t.copies, t.renames) == (0, 0, 1)
     assert (out.numpy() == 9).all()
     assert (shown == counted()).all()
+
+
+def in_place(o: ps.Array) -> None:
+    slow_add(o, 1, spin=0)
+
+
+def from_its_other_half(o: ps.Array) -> None:
+    slow_copy(o[: N // 2], o[N // 2 :], spin=0)
+
+
+def onto_itself(o: ps.Array) -> None:
+    o.copy_from(o[::1])
+
+
+def onto_its_other_half(o: ps.Array) -> None:
+    o[N // 2 :].copy_from(o[: N // 2])
+
+
+def backwards(o: ps.Array) -> None:
+    o.copy_from(o[::-1])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [in_place, from_its_other_half, onto_itself, onto_its_other_half, backwards],
+    ids=lambda change: change.__name__,
+)
+def test_what_reads_an_output_finds_it_there_while_the_host_looks_at_it(
+    change: Callable[[ps.Array], None], any_device: ps.Device
+) -> None:
+    start = counted() % 3 + 1
+    expected = any_device.array(start)
+    change(expected)
+    out = any_device.empty(N, np.uint32, role="output", name="out")
+    for _ in range(2):  # the second time in memory that held something else before
+        slow_copy(any_device.array(start), out, spin=0)
+        shown = out.view()
+        change(out)
+        assert (out.numpy() == expected.numpy()).all()
+        assert (shown == start).all()
+        shown = None
+        any_device.full(N, 9, np.uint32, role="output").close()
 
 
 def test_outputs_are_double_buffered_without_allocating(dev: ps.Device) -> None:

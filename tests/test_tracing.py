@@ -413,6 +413,30 @@ def test_a_trace_may_do_without_times(dev: ps.Device) -> None:
     assert alone.launches == 1
 
 
+def test_what_the_times_cost_is_stated_apart(open_device: OpenDevice) -> None:
+    dev = open_device()
+    x = dev.zeros(N, np.uint32)
+    traces = []
+    for times in (False, True, True):
+        slow_add(x, 1, spin=0)
+        dev.synchronize()
+        with ps.trace(times=times) as t:
+            slow_add(x, 1, spin=0)
+            dev.synchronize()
+            t.expect(allocations=0, submissions=1, waits=range(2))
+            t.wait_for_times()  # which is when the clocks are compared, at the latest
+        traces.append(t)
+    untimed, first, second = traces
+    assert not untimed.of_kind("clock")
+    made = {event.reason: event.nbytes for event in first.of_kind("clock")}
+    assert made == {
+        "clock: memory and a query pool for timestamps": 4096,
+        "clock: 5 submissions to compare it with the host's": 0,
+    }
+    assert "clock: memory" in str(first)
+    assert not [event for event in second.of_kind("clock") if "compare" in event.reason]
+
+
 @contextlib.contextmanager
 def in_flight(dev: ps.Device, stream: ps.Stream | None = None) -> Iterator[tracing.Trace]:
     """A trace that has ended; its one launch is in flight until the host waits."""

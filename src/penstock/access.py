@@ -10,19 +10,20 @@ that work of other threads on the same bytes is ordered against them like agains
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock import tracing
-from penstock.errors import InvalidValue, NotWhileRecording, ViewHeld
+from penstock.errors import InvalidValue, NotWhileRecording, Unsupported, ViewHeld
 from penstock.hazards import Access, Lane, Region, needs_of_host
-from penstock.layout import Layout, row_offsets
+from penstock.layout import Layout, region_of, row_offsets
 from penstock.memory import Backing
 from penstock.scheduler import Guest
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.array import Array
     from penstock.buffer import Buffer
     from penstock.graph import Graph
+    from penstock.hostlane import HostLane
     from penstock.scheduler import Scheduler
     from penstock.stream import Stream
 
@@ -47,7 +49,8 @@ def at_once(array: Array, *, write: bool) -> Host | None:
     scheduler = buffer.scheduler
     if (
         not backing.memory.coherent or backing.memory.address is None or backing.views
-        or backing.history.quiet or (write and buffer.role != "generic") or buffer.closed
+        or backing.history.quiet or (write and (buffer.role != "generic" or buffer.guarded))
+        or buffer.closed
         or scheduler.closed or scheduler.lost is not None or scheduler.recordings
         or scheduler.transfers != "auto" or array.nbytes > scheduler.sizes.under_lock
         or tracing.active or pending_conflicts(buffer, array.region, write)
@@ -83,7 +86,8 @@ def host_copy(
     if array.nbytes <= array.buffer.scheduler.sizes.under_lock:
         copy()
         return _nothing
-    return HostCopy(array, backing, copy, write=write)
+    theirs = source if write else target  # the caller's side, which may be adopted memory
+    return HostCopy(array, backing, theirs, copy, write=write)
 
 
 def copy_now(
@@ -111,17 +115,18 @@ class HostCopy:
     __slots__ = ("_copy", "_host", "_scheduler", "_told", "_value")
 
     def __init__(
-        self, array: Array, backing: Backing, copy: Callable[[], None], *, write: bool
+        self, array: Array, backing: Backing, theirs: Host, copy: Callable[[], None], *, write: bool
     ) -> None:
         self._told = True
         self._copy = copy
-        self._scheduler = array.buffer.scheduler
+        self._scheduler = scheduler = array.buffer.scheduler
         self._host = self._scheduler.take_host_lane()
         self._value = self._host.lane.submitted + 1
         self._told = False
         self._host.start()
         what = f"a host {'write' if write else 'read'}"
         backing.history.note(array.region, write, self._host.lane, self._value, what)
+        note_host_memory(scheduler, theirs, not write, self._host.lane, self._value, what)
 
     def __call__(self) -> None:
         try:
@@ -176,7 +181,7 @@ def wait_for_conflicts(array: Array, *, write: bool, what: str) -> None:
         found: list[Access] = []
         history.collect(region, write, found)
         points = needs_of_host(found) if found else {}
-        quiet = history.quiet
+        quiet = history.quiet and bool(history.writes)  # what the device never wrote is visible
         if not points and not quiet:
             return
         reason, works = what, {}
@@ -207,21 +212,192 @@ def views_shown(buffer: Buffer, region: Region) -> bool:
     return bool(shown)
 
 
-def check_host_memory(scheduler: Scheduler, array: Host, *, write: bool, what: str) -> None:
-    """Refuse a transfer from or to adopted memory that work in flight still uses (rule 3)."""
+def check_view(array: Array, mode: str) -> None:
+    """Raise unless the host may have such a view of the array. Under the lock."""
+    buffer, region = array.buffer, array.region
+    if not is_mapped(buffer):
+        name = buffer.scheduler.name
+        raise Unsupported(f"the memory of {name} is not mapped; use numpy() and write()")
+    if mode != "r":
+        buffer.check_write(region, f"view({mode!r})", by_host=True)
+    if not array.size:
+        return
+    if mode == "r":
+        check_views_of_others(buffer, region, "view('r')")
+    elif views_shown(buffer, region):
+        raise ViewHeld(
+            f"another view of array {buffer.name!r} still shows bytes {region.lo}:{region.hi}; "
+            "drop it before writing them"
+        )
+    if any(stride < 0 for stride in array.strides):
+        raise Unsupported("a view of a reversed slice; reverse the view instead")
+
+
+def check_views_of_others(buffer: Buffer, region: Region, what: str) -> None:
+    """Raise where another thread may be writing these bytes through a view, while this one reads.
+
+    Views of one thread show each other's writes, as those of one NumPy array do.
+    """
+    me = get_ident()
+    if any(view.writable and view.thread != me for view in buffer.views_of(region)):
+        raise ViewHeld(
+            f"{what} reads bytes {region.lo}:{region.hi} of array {buffer.name!r}, which a live "
+            "writable view of another thread's shows; have that thread drop the view (del it and "
+            "all its slices) first"
+        )
+
+
+def check_host_memory(
+    scheduler: Scheduler, array: Host, *, write: bool, what: str, behind: Lane | None = None
+) -> bool:
+    """Refuse a transfer from or to adopted memory that work in flight still uses (rule 3).
+
+    Copies of the lane `behind` are not refused; whether there are any is the answer, and then the
+    transfer must be made by that lane, too.
+    """
+    if not scheduler.host_memory:
+        return False
+    found = [access for use in _uses(scheduler, array, write, what) for access in use.found]
+    points = needs_of_host(found)
+    if points and points.keys() != {behind}:
+        raise InvalidValue(
+            f"{what} is adopted memory that work in flight still uses ({_latest(found)!r}); "
+            "use copy_from() with the adopted array, or wait for the work first"
+        )
+    return bool(points)
+
+
+def check_source(scheduler: Scheduler, source: Any) -> None:
+    """The same for what NumPy is about to make an array of: an array, or a list of arrays."""
     if not scheduler.host_memory:
         return
-    lo, hi = np.lib.array_utils.byte_bounds(array)
-    for start, _, backing in scheduler.host_memory.overlapping(lo, hi):
+    if isinstance(source, list | tuple):
+        for each in source:
+            check_source(scheduler, each)
+    elif isinstance(source, np.ndarray | memoryview):
+        with scheduler.lock:
+            check_host_memory(scheduler, np.asarray(source), write=False, what="the source")
+
+
+def check_not_sealed(scheduler: Scheduler, array: Host, what: str) -> None:
+    """Refuse to write memory that is also a sealed weight (rule 9). Under the lock."""
+    for backing, region in _known(scheduler, array):
+        sealed = scheduler.host_memory.sealed(backing, region)
+        if sealed is not None:
+            sealed.refuse_write(region, what)
+
+
+@contextlib.contextmanager
+def host_memory_at_rest(
+    scheduler: Scheduler, array: Host, *, write: bool, what: str
+) -> Iterator[None]:
+    """Let the host read or write a NumPy array of the caller's in the `with` block.
+
+    Adopted bytes among it are waited for, exactly those, and work on them that is recorded
+    meanwhile comes behind the block. Takes the lock, and holds it neither to wait nor in the block.
+    """
+    if not scheduler.host_memory:
+        yield
+        return
+    host: HostLane | None = None
+    value = 0
+    try:
+        while True:
+            with scheduler.lock:
+                uses = _uses(scheduler, array, write, what)
+                busy = next((use for use in uses if needs_of_host(use.found)), None)
+                if busy is None:
+                    if uses:
+                        lane = scheduler.take_host_lane()
+                        value = lane.lane.submitted + 1
+                        host = lane
+                        host.start()
+                        note_host_memory(scheduler, array, write, host.lane, value, what)
+                    break
+            _wait_for(scheduler, busy, what)
+        yield
+    finally:
+        if host is not None:
+            scheduler.copies_made.append((host, value))
+            scheduler.tell_of_copies()
+
+
+def note_host_memory(
+    scheduler: Scheduler, array: Host, write: bool, lane: Lane, value: int, what: str
+) -> None:
+    """Write down that the host reads or writes the adopted bytes of an array up to a point."""
+    for backing, region in _known(scheduler, array):
+        backing.history.note(region, write, lane, value, what)
+
+
+class _Use(NamedTuple):
+    """Bytes of adopted memory that the host is about to touch, and the accesses in its way."""
+
+    backing: Backing
+    region: Region
+    found: list[Access]
+
+
+def _known(scheduler: Scheduler, array: Host) -> Iterator[tuple[Backing, Region]]:
+    """The pieces of adopted memory that an array shares bytes with, and its bytes there."""
+    if not scheduler.host_memory or not array.size:
+        return
+    address = array.__array_interface__["data"][0]
+    region, _ = region_of(Layout(0, array.shape, array.strides, array.itemsize))
+    lo, hi = address + region.lo, address + region.hi
+    for start, end, backing in scheduler.host_memory.overlapping(lo, hi):
+        there = Region(lo - start, hi - start, region.width, region.pitch)
+        if there.overlaps(Region(0, end - start)):
+            yield backing, there
+
+
+def _uses(scheduler: Scheduler, array: Host, write: bool, what: str) -> list[_Use]:
+    """The adopted memory that an array is of, and what is in the way of the host's access.
+
+    Raises where that is more than work in flight: a sealed weight, a view that the host's write
+    would change, or one that another thread may be writing through.
+    """
+    uses = []
+    if write:
+        check_not_sealed(scheduler, array, what)
+    for backing, region in _known(scheduler, array):
+        if backing.views:
+            scheduler.drain()
+            _check_views(backing, region, write, what)
         found: list[Access] = []
-        backing.history.collect(Region(max(0, lo - start), hi - start), write, found)
+        backing.history.collect(region, write, found)
         for access in found:
             access.lane.owner.poll()
-        if needs_of_host(found):
-            raise InvalidValue(
-                f"{what} is adopted memory that work in flight still uses ({_latest(found)!r}); "
-                "use copy_from() with the adopted array, or wait for the work first"
-            )
+        uses.append(_Use(backing, region, found))
+    return uses
+
+
+def _check_views(backing: Backing, region: Region, write: bool, what: str) -> None:
+    shown = [view for view in backing.views if view.region.overlaps(region)]
+    others = any(view.writable and view.thread != get_ident() for view in shown)
+    own = any(view.writable and view.thread == get_ident() for view in shown)
+    if others or (write and shown and not own):
+        whose = "a live writable view of another thread's" if others else "a live view"
+        raise ViewHeld(
+            f"{what} is adopted memory that {whose} shows; drop the view (del it and all its "
+            "slices) first"
+        )
+
+
+def _wait_for(scheduler: Scheduler, use: _Use, what: str) -> None:
+    """Wait for exactly the accesses that are in the way of the host. Not under the lock."""
+    backing, region, found = use
+    points = needs_of_host(found)
+    if not points:
+        return  # done meanwhile
+    reason, works, names = what, {}, [""]
+    if tracing.active:
+        reason = f"{what} is adopted memory that work in flight uses: {_latest(found)!r}"
+        works = {each.lane: each.what for each in sorted(found, key=lambda each: each.value)}
+        with scheduler.lock:
+            names += [each.name for each in scheduler.host_memory.buffers(backing, region)]
+    lo, hi = region.lo, region.hi
+    scheduler.wait_for(points, None, reason, works, buffer=names[-1], lo=lo, hi=hi)
 
 
 def is_mapped(buffer: Buffer) -> bool:

@@ -6,11 +6,14 @@ memory share one backing and so one page of the ledger (see `penstock.hostmemory
 
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
 import operator
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +22,7 @@ from penstock import tracing
 from penstock.array import Array
 from penstock.buffer import Buffer
 from penstock.dtypes import Dtype, as_dtype
-from penstock.errors import ArgumentError, CannotAdopt, CannotRead, InvalidValue
+from penstock.errors import ArgumentError, CannotAdopt, CannotRead, InvalidValue, RoleViolation
 from penstock.hazards import Lane, Region
 from penstock.layout import Layout
 from penstock.memory import Backing, adopted_backing
@@ -51,8 +54,13 @@ def adopt(device: Device, source: Host, name: str) -> Array:
         scheduler.wait_for(adopted, None, reason)
 
 
-def _adopt(device: Device, source: Host, dtype: Dtype, name: str) -> Array | dict[Lane, int]:
-    """The array over the caller's memory, or what to wait for before it can be made."""
+def _adopt(
+    device: Device, source: Host, dtype: Dtype, name: str, *, may_be_sealed: bool = False
+) -> Array | dict[Lane, int]:
+    """The array over the caller's memory, or what to wait for before it can be made.
+
+    Over a sealed weight it is a read-only one, if at all.
+    """
     scheduler = device.scheduler
     span = _span(source)
     address = source.__array_interface__["data"][0]
@@ -60,14 +68,24 @@ def _adopt(device: Device, source: Host, dtype: Dtype, name: str) -> Array | dic
     if isinstance(found, dict):
         return found
     backing, offset = found
+    region = Region(offset, offset + span)
+    sealed = scheduler.host_memory.sealed(backing, region)
+    if sealed is not None and source.flags.writeable and not may_be_sealed:
+        scheduler.retire(backing)
+        raise RoleViolation(
+            f"adopt() of writable memory of array {sealed.name!r}, which has the role "
+            "'weight': a sealed weight is never written; adopt a read-only NumPy array of it"
+        )
     buffer = Buffer(
         scheduler,
         backing,
         backing.nbytes,
         name or scheduler.new_name(),
         pinned=True,
-        writable=bool(source.flags.writeable),
+        writable=bool(source.flags.writeable) and sealed is None,
     )
+    buffer.whole = region
+    scheduler.host_memory.add_buffer(buffer)
     if tracing.active:
         tracing.emit(
             "adopt", "the caller's memory is used in place", buffer=buffer.name,
@@ -87,7 +105,7 @@ def in_place(device: Device, source: Host, alignment: int) -> Array | None:
         for start, end, backing in scheduler.host_memory.overlapping(lo, hi):
             aligned = (backing.offset + lo - start) % alignment == 0
             if start <= lo and hi <= end and aligned:
-                adopted = _adopt(device, source, as_dtype(source.dtype), "")
+                adopted = _adopt(device, source, as_dtype(source.dtype), "", may_be_sealed=True)
                 assert isinstance(adopted, Array)  # it is part of what is adopted already
                 return adopted
     return None
@@ -111,11 +129,40 @@ def from_file(
     device: Device, path: Path, dtype: Dtype, shape: tuple[int, ...], offset: int, name: str
 ) -> Array:
     """A part of a file as an array; see `Device.from_file`."""
-    nbytes = dtype.itemsize * math.prod(shape)
     try:
         offset = operator.index(offset)
     except TypeError as error:
         raise ArgumentError(f"offset= is a number of bytes, not {offset!r}") from error
+    name = name or path.name
+    if not math.prod(shape):
+        _map(path, dtype, shape, offset)  # is it there, and as long as it must be?
+        return device.empty(shape, dtype, name=name)
+    part, shared = _map(path, dtype, shape, offset)
+    try:
+        return adopt(device, part, name)
+    except CannotAdopt as error:
+        reason = error
+    if shared:
+        # Other arrays of the file may be in the way; a mapping of its own has none.
+        with contextlib.suppress(CannotAdopt, CannotRead):
+            return adopt(device, _map(path, dtype, shape, offset, anew=True)[0], name)
+    if tracing.active:
+        tracing.emit("fallback", f"{path.name} is copied: {reason}", path="copy")
+    copied = device.array(part, name=name)
+    copied.buffer.make_read_only()
+    return copied
+
+
+#: The mapped files that are in use, by device, inode, time of change and size. Each mapping keeps a
+#: descriptor open, so arrays of one file share one.
+_mapped: WeakValueDictionary[tuple[int, ...], mmap.mmap] = WeakValueDictionary()
+
+
+def _map(
+    path: Path, dtype: Dtype, shape: tuple[int, ...], offset: int, *, anew: bool = False
+) -> tuple[Host, bool]:
+    """A part of a file as a read-only NumPy array, and whether it shares a mapping with others."""
+    nbytes = dtype.itemsize * math.prod(shape)
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
@@ -125,22 +172,21 @@ def from_file(
                     f"{offset + nbytes:,}, the file has {size:,}"
                 )
             if not nbytes:
-                return device.empty(shape, dtype, name=name or path.name)
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                return np.empty(shape, dtype), False
+            found = os.fstat(file.fileno())
+            key = (found.st_dev, found.st_ino, found.st_mtime_ns, size)
+            mapped = None if anew else _mapped.get(key)
+            shared = mapped is not None
+            if mapped is None:
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            if not anew:
+                _mapped[key] = mapped
     except (OSError, ValueError) as error:
         if isinstance(error, InvalidValue):
             raise
         raise CannotRead(f"{path} cannot be read: {error}") from error
     whole = np.frombuffer(mapped, np.uint8)
-    part = np.ndarray(shape, dtype, buffer=whole, offset=offset)
-    try:
-        return adopt(device, part, name or path.name)
-    except CannotAdopt as error:
-        if tracing.active:
-            tracing.emit("fallback", f"{path.name} is copied: {error}", path="copy")
-    copied = device.array(part, name=name or path.name)
-    copied.buffer.make_read_only()
-    return copied
+    return np.ndarray(shape, dtype, buffer=whole, offset=offset), shared
 
 
 def from_dlpack(device: Device, source: Any, name: str) -> Array:

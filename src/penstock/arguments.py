@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 class Slot:
     """A binding, as a call wants to see it.
 
-    `wants` stands for all that an array must be; slots that want the same have the same.
+    `wants` stands for all that an array must be, the device it is on included; slots that want the
+    same have the same. It is a string, whose hash Python keeps: a launch looks it up per array.
     """
 
     __slots__ = (
@@ -29,7 +30,8 @@ class Slot:
         "wants", "writes",
     )  # fmt: skip
 
-    def __init__(self, binding: Binding, info: DeviceInfo) -> None:
+    def __init__(self, binding: Binding, info: DeviceInfo, device: int) -> None:
+        """`device` is the number of the opened device, which no other ever has."""
         self.name = binding.name
         self.access = binding.access
         self.writes = binding.access != "r"
@@ -40,8 +42,9 @@ class Slot:
         uniform = binding.kind == "uniform"
         self.max_size: Any = info.limits["uniform_range" if uniform else "binding_range"]
         self.alignment: Any = info.limits["uniform_alignment" if uniform else "binding_alignment"]
-        sizes = f"{self.min_size} {self.max_size}"
-        self.wants = sys.intern(f"{self.dtype} {sizes} {self.writes} {self.elements}")
+        sizes = f"{self.min_size} {self.max_size} {self.alignment}"
+        wants = f"{device} {self.dtype} {sizes} {self.writes} {self.elements}"
+        self.wants = sys.intern(wants)
 
 
 def same_bytes(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:

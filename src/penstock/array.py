@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import transfer
+from penstock.access import check_source
 from penstock.buffer import Buffer
 from penstock.closing import Closing
 from penstock.dtypes import Dtype, Shape, as_dtype, as_shape
@@ -94,6 +95,11 @@ class Array(Closing):
         if self.bound.backing is not self.buffer.backing:
             self.bound = Bound(self)
         return self.bound
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has every byte of its buffer, in whatever order, and none twice."""
+        return self.nbytes == self.buffer.nbytes and self.region == self.buffer.whole
 
     @property
     def device(self) -> Device:
@@ -295,6 +301,7 @@ class Array(Closing):
 
         A held view is stable: the device does not write what a view shows (it gets a fresh
         backing, or the call raises `ViewHeld`), and does not touch what a writable view shows.
+        Writes through one show in other views of the same thread; other threads are refused.
         Drop the array and its slices to end the view.
         """
         if mode != "r":
@@ -328,6 +335,7 @@ class Array(Closing):
         if isinstance(value, int | float | complex | np.generic):
             part.fill(value)
             return
+        check_source(self.buffer.scheduler, value)
         source = as_source(value, self.dtype)
         if source.shape == () and not isinstance(value, np.ndarray):
             part.fill(value)
@@ -348,7 +356,10 @@ class Array(Closing):
         return self.buffer.role
 
     def seal(self) -> Array:
-        """Make the buffer a weight: from now on nothing may write it. The array itself."""
+        """Make the buffer a weight: from now on nothing may write it. The array itself.
+
+        Raises `ViewHeld` while a writable view of it is alive.
+        """
         with self.buffer.scheduler.lock:
             self.buffer.check()
             self.buffer.seal()

@@ -132,14 +132,23 @@ class Buffer:
         return [view for view in self.backing.views if view.region.overlaps(region)]
 
     def backing_for(
-        self, stream: Stream, region: Region, what: str, *, write: bool, overwrite: bool = False
+        self,
+        stream: Stream,
+        region: Region,
+        what: str,
+        *,
+        write: bool,
+        reads: bool = True,
+        overwrite: bool = False,
     ) -> Backing:
         """The backing for a command to use, after making way for live host views (rule 6).
 
-        `overwrite` tells that the command writes every byte of the region and reads none.
+        `reads` tells whether the command may read any byte of the buffer, and `overwrite` that it
+        reads none and writes all of them.
         """
         if self.backing.views:
-            self._make_way(stream, region, what, write=write, overwrite=overwrite)
+            keep = reads if self.role == "output" else not overwrite
+            self._make_way(stream, region, what, write=write, keep=keep)
         return self.backing
 
     def take_role(self, role: Role) -> None:
@@ -157,9 +166,17 @@ class Buffer:
         self.guarded = True
 
     def seal(self) -> None:
-        """Become a weight: nothing may write it any more."""
+        """Become a weight: nothing may write it any more, nor others over the same memory."""
+        if any(view.writable for view in self.views_of(self.whole)):
+            raise ViewHeld(
+                f"seal() of array {self.name!r}, which a live writable view still shows; drop the "
+                "view (del it and all its slices) first"
+            )
         self.role = "weight"
         self.sealed = self.guarded = True
+        if self.pinned:
+            for other in self.scheduler.host_memory.buffers(self.backing, self.whole):
+                other.guarded = True
 
     def check_write(self, region: Region, what: str, *, by_host: bool = False) -> None:
         """Raise unless the memory and the role allow to write these bytes."""
@@ -169,13 +186,21 @@ class Buffer:
                 "(a file, or a read-only NumPy array); use dev.array to get a writable copy"
             )
         if self.sealed:
-            self._violated(what, "writes", region, "a sealed weight is never written")
+            self.refuse_write(region, what)
+        if self.guarded and self.pinned:
+            sealed = self.scheduler.host_memory.sealed(self.backing, region)
+            if sealed is not None:
+                sealed.refuse_write(region, what)
         if by_host and self.role == "output":
             self._violated(what, "writes", region, "an output is written by the device only")
         history = self.backing.history
         if isinstance(history, AppendHistory) and (earlier := history.overlap(region)) is not None:
             rule = f"bytes {earlier.lo}:{earlier.hi} are written already; reset() starts anew"
             self._violated(what, "writes", region, rule)
+
+    def refuse_write(self, region: Region, what: str) -> NoReturn:
+        """Say that a sealed weight is not written, by whatever way."""
+        self._violated(what, "writes", region, "a sealed weight is never written")
 
     def wrote(self, region: Region) -> None:
         """The host wrote these bytes itself; what the device writes, the ledger knows."""
@@ -196,7 +221,7 @@ class Buffer:
         )
 
     def _make_way(
-        self, stream: Stream, region: Region, what: str, *, write: bool, overwrite: bool
+        self, stream: Stream, region: Region, what: str, *, write: bool, keep: bool
     ) -> None:
         shown = self.views_of(region)
         for view in shown:
@@ -214,8 +239,7 @@ class Buffer:
                 "drop the view first, or take a copy with numpy()"
             )
         fresh = self.new_backing()
-        whole = not region.pitch and region.hi - region.lo == self.nbytes
-        if self.role != "output" and not (overwrite and whole):
+        if keep:
             # Before the switch: if this fails, the buffer is what it was.
             try:
                 self._copy_all(stream, fresh)

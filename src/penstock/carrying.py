@@ -2,7 +2,8 @@
 
 Each gets a temporary array, which its slot keeps for the next call, so that from the second call on
 nothing is allocated. Memory that the device can use in place (adopted, or from `host_empty`) is
-used in place. Whatever the kernel writes is back in the caller's array when the call returns; that
+used in place; parts of it that cannot be bound are copied, once no work in flight conflicts with
+that. Whatever the kernel writes is back in the caller's array when the call returns; that
 takes one wait, after everything is queued.
 
 A temporary is known to one call at a time. So the host fills it without asking the ledger, once no
@@ -20,9 +21,11 @@ import numpy.typing as npt
 
 from penstock import adoption, tracing, transfer
 from penstock.access import (
+    check_not_sealed,
     emit_copy,
     flush,
     host_array,
+    host_memory_at_rest,
     invalidate,
     is_mapped,
     is_readable,
@@ -74,16 +77,24 @@ def bring_in(
             raise ReadOnly(f"{label} is written by the kernel, and the NumPy array is read-only")
         if any(each.back and _share_memory(each.host, host) for each in carried):
             raise ArgumentError(f"{label}: two arguments that the kernel writes share memory")
+        with device.scheduler.lock:
+            check_not_sealed(device.scheduler, host, label)
     array = adoption.in_place(device, host, slot.alignment)
     if array is not None:
         carried.append(Carried(host, array, slot, in_place=True))
         return array
+    scheduler = device.scheduler
+    if slot.writes:
+        # Before the launch, so that a call which may not write the array back launches nothing.
+        with host_memory_at_rest(scheduler, host, write=True, what=label):
+            pass
     array = _temporary(device, slot, host.shape, dtype, f"{slot.name} of {kernel}")
     carried.append(Carried(host, array, slot, in_place=False))
-    if not is_mapped(array.buffer):
-        array.write(host, stream)
-        return array
-    touch(device.scheduler, partial(_fill, array, host))
+    with host_memory_at_rest(scheduler, host, write=False, what=label):
+        if is_mapped(array.buffer):
+            touch(scheduler, partial(_fill, array, host))
+        else:
+            array.write(host, stream)
     return array
 
 
@@ -103,10 +114,15 @@ def bring_back(carried: list[Carried], stream: Stream, value: int) -> None:
             points.update(pending._points)
         scheduler.wait_for(points, None, "a kernel writes a NumPy array")
         for number, each in enumerate(copied):
-            if number in arriving:
-                np.copyto(each.host, arriving[number].result())
-            else:
-                touch(scheduler, partial(_empty, each))
+            what = f"argument {each.slot.name!r}"
+            with host_memory_at_rest(scheduler, each.host, write=True, what=what):
+                if number in arriving:
+                    start = time.perf_counter()
+                    np.copyto(each.host, arriving[number].result())
+                    if tracing.active:
+                        emit_copy(each.array, "staged", "to the caller's array", start)
+                else:
+                    touch(scheduler, partial(_empty, each))
     with scheduler.lock:
         for each in carried:
             if not each.in_place:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import adoption, tracing, transfer
+from penstock.access import check_source
 from penstock.array import Array
 from penstock.buffer import Buffer
 from penstock.closing import Closing
@@ -37,6 +39,7 @@ _BEST_FIRST = ("discrete", "integrated", "virtual", "other", "cpu")
 
 
 _DRIVERS = ("vulkan", "hip", "sim")
+_opened = itertools.count(1)
 
 
 def devices(driver: str = "vulkan") -> list[DeviceInfo]:
@@ -106,6 +109,8 @@ class Device(Closing):
 
             index = _choose(which, enumerate_devices(validate))
             opened = VulkanDriver(index, _notify, validate=validate)
+        #: Counts the devices opened by this process; never used again, unlike `id(device)`.
+        self.number = next(_opened)
         self.info: DeviceInfo = opened.info
         self.name = self.info.name
         try:
@@ -141,6 +146,7 @@ class Device(Closing):
         role: Role = "generic",
     ) -> Array:
         """A new array with a copy of `source`. With `role="weight"` it is sealed at once."""
+        check_source(self.scheduler, source)
         data = as_array(source, None if dtype is None else as_dtype(dtype))
         made = self._new(data.shape, data.dtype, name, role)
         made.write(data)
@@ -242,7 +248,8 @@ class Device(Closing):
         """An array that *is* the caller's memory: no copy, now or later.
 
         The device works in place, so look at the memory through the array (`view`, `numpy`), or
-        after the work on it is done. The NumPy array is kept alive for as long as needed. Raises
+        after the work on it is done. The NumPy array is kept alive for as long as needed, and what
+        NumPy itself writes to it is not checked, not even where it is a sealed weight. Raises
         `CannotAdopt` where the device cannot do it; an array from `host_empty` always works.
         """
         return adoption.adopt(self, source, name)
@@ -401,7 +408,8 @@ class Device(Closing):
             scheduler.close()
 
     def __repr__(self) -> str:
-        return f"<Device {self.name!r} ({self.info.kind}){', closed' if self.closed else ''}>"
+        state = ", closed" if self.closed else ""
+        return f"<Device #{self.number} {self.name!r} ({self.info.kind}){state}>"
 
 
 def _choose(which: str | int | None, found: list[DeviceInfo]) -> int:
@@ -427,6 +435,7 @@ def _choose(which: str | int | None, found: list[DeviceInfo]) -> int:
 
 
 def _notify(what: str, nbytes: int) -> None:
-    """Put what the driver creates on the receipt."""
+    """Put what the driver creates on the receipt; apart, what it creates for the receipt itself."""
     if tracing.active:
-        tracing.emit("allocation", what, nbytes=nbytes)
+        kind = "clock" if what.startswith("clock: ") else "allocation"
+        tracing.emit(kind, what, nbytes=nbytes)

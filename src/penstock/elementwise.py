@@ -236,6 +236,11 @@ class Elementwise(Closing):
         """Arrays of no elements are not bound, and yet must be what was declared."""
         self._explain_arrays(given)
         for parameter, array in zip(self._arrays, given, strict=True):
+            if isinstance(array, Array) and array.device is not self.kernel.device:
+                raise ArgumentError(
+                    f"{self.name}: argument {parameter.name!r} is on {array.device}, the kernel on "
+                    f"{self.kernel.device}; copy it over"
+                )
             if not same_bytes(array.dtype, self._bound(parameter)):
                 raise DtypeMismatch(
                     f"{self.name}: argument {parameter.name!r} must be {parameter.type}, "

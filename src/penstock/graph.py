@@ -12,6 +12,7 @@ values is a *variant*, encoded when first wanted and kept for the next time.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import tracing
-from penstock.access import check_not_recording
+from penstock.access import check_not_recording, check_source, emit_copy
 from penstock.array import Array
 from penstock.buffer import Buffer
 from penstock.closing import Closing
@@ -89,6 +90,7 @@ class Graph(Closing):
         self._scheduler: Scheduler = device.scheduler
         self._arrays: dict[str, Array] = {}
         self._scalars: dict[str, Scalar] = {}
+        check_source(self._scheduler, [*parameters.values()])
         for name, value in parameters.items():
             if name == "stream":
                 raise ArgumentError("a parameter cannot be called 'stream', as replay() has one")
@@ -144,6 +146,7 @@ class Graph(Closing):
                     f"{kernel.name}: argument {slot.name!r} is a NumPy array, and a graph does not "
                     "carry it; make it an array of the device first (dev.array, dev.adopt)"
                 )
+        check_source(self._scheduler, [*given.values()])
         given = {name: _frozen(value) for name, value in given.items()}
         threads, groups = _frozen(threads), _frozen(groups)
         now = {name: self._now(value) for name, value in given.items()}
@@ -172,7 +175,10 @@ class Graph(Closing):
         scheduler = self._scheduler
         block = scheduler.host_pool.allocate(target.nbytes)
         content = Buffer(scheduler, block, target.nbytes, what, pinned=True)
+        start = time.perf_counter()
         np.copyto(packed_array(target, block), data)
+        if tracing.active:
+            emit_copy(target, "staged", "snapshot: a graph is recorded", start)
         lo, hi = block.offset, block.offset + target.nbytes
         scheduler.flush(block.memory, lo, hi)
         self._nodes.append(WriteNode(content, target))
@@ -219,9 +225,9 @@ class Graph(Closing):
             for growth in self._growths.values():
                 growth.settle(on)
             for buffer, region, write in variant.touched:
-                if buffer.closed or buffer.sealed or buffer.backing.views:
+                if buffer.closed or buffer.guarded or buffer.backing.views:
                     buffer.check()
-                    if write and buffer.sealed:
+                    if write and (buffer.sealed or (buffer.guarded and buffer.pinned)):
                         buffer.check_write(region, "a graph")
                     buffer.backing_for(on, region, "a graph", write=write)
             uses = variant.uses
@@ -305,6 +311,7 @@ class Graph(Closing):
 
     def _values(self, changed: Mapping[str, Any]) -> dict[str, Any]:
         """The parameters of a replay: the arrays, and the numbers."""
+        check_source(self._scheduler, [*changed.values()])
         values: dict[str, Any] = dict(self._arrays)
         values |= {name: scalar.value for name, scalar in self._scalars.items()}
         for name, value in changed.items():
@@ -332,8 +339,10 @@ class Graph(Closing):
                 )
 
     def _check_array(self, name: str, recorded: Array, array: Any) -> None:
-        if not isinstance(array, Array) or array.buffer.scheduler is not self._scheduler:
+        if not isinstance(array, Array):
             raise ArgumentError(f"parameter {name!r} must be an array of {self.device}")
+        if array.buffer.scheduler is not self._scheduler:
+            raise ArgumentError(f"parameter {name!r} is on {array.device}, not on {self.device}")
         array.buffer.check()
         if array.dtype != recorded.dtype:
             raise DtypeMismatch(f"parameter {name!r} must be {recorded.dtype}, not {array.dtype}")

@@ -9,16 +9,22 @@ the work of before. All calls are made under the device's lock.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
+from penstock.hazards import Region
 from penstock.memory import Backing
+
+if TYPE_CHECKING:
+    from penstock.buffer import Buffer
 
 
 class HostMemory:
-    """The pieces, each with what must be kept alive for it."""
+    """The pieces, each with what must be kept alive for it, and the buffers over it."""
 
     def __init__(self) -> None:
         self._pieces: dict[Backing, tuple[int, Any]] = {}
+        self._buffers: dict[Backing, WeakSet[Buffer]] = {}
 
     def add(self, backing: Backing, nbytes: int, kept: Any = None) -> None:
         """Write down a backing of which the host knows the first `nbytes` bytes."""
@@ -29,6 +35,16 @@ class HostMemory:
 
     def remove(self, backing: Backing) -> None:
         self._pieces.pop(backing, None)
+        self._buffers.pop(backing, None)
+
+    def add_buffer(self, buffer: Buffer) -> None:
+        """Write down a buffer over a piece, or over the part `buffer.whole` of it."""
+        self._buffers.setdefault(buffer.backing, WeakSet()).add(buffer)
+
+    def buffers(self, backing: Backing, region: Region) -> list[Buffer]:
+        """The open buffers that share a byte with these of a piece."""
+        known = self._buffers.get(backing, ())
+        return [each for each in known if not each.closed and each.whole.overlaps(region)]
 
     def overlapping(self, lo: int, hi: int) -> list[tuple[int, int, Backing]]:
         """The pieces that share a byte with the addresses lo to hi: start, end, backing."""
@@ -38,6 +54,10 @@ class HostMemory:
             if start < hi and lo < start + nbytes:
                 found.append((start, start + nbytes, backing))
         return found
+
+    def sealed(self, backing: Backing, region: Region) -> Buffer | None:
+        """A sealed weight that has any of these bytes of a piece."""
+        return next((each for each in self.buffers(backing, region) if each.sealed), None)
 
     def imported(self) -> Iterator[Backing]:
         """The pieces that belong to no pool: the caller's own memory."""

@@ -7,20 +7,22 @@ every launch; here is how a kernel is made, and how a bad call is explained.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import os
 import re
 import struct
 import unicodedata
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from penstock import carrying, tracing
-from penstock.access import stream_of
+from penstock.access import host_memory_at_rest, stream_of
 from penstock.arguments import Slot, check_elements, exactly, how_to_pass, packer, same_bytes
 from penstock.array import Array, Bound
 from penstock.closing import Closing
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from penstock.carrying import Carried
     from penstock.device import Device
     from penstock.driver.protocol import Reference
+    from penstock.scheduler import Scheduler
     from penstock.stream import Stream
 
 #: How SPIR-V, a HIP code object, and a bundle of those begin.
@@ -153,11 +156,17 @@ class Kernel(Closing):
                 code, self.interface, chosen, reference
             )
         self._closed = False
-        self.slots = [Slot(b, device.info) for b in self.interface.bindings if b.purpose == "array"]
+        self.slots = [
+            Slot(binding, device.info, device.number)
+            for binding in self.interface.bindings
+            if binding.purpose == "array"
+        ]
         self._most_groups = device.info.limits["group_count"]
         self.what = f"kernel {self.name}"
         self.counts_of: dict[int, tuple[int, int, int]] = {}  # by threads, for the fast path
         self.pack = packer(self.interface.push, self._block_size)
+        if any(member.shape for member in self.interface.push):
+            self.pack = partial(_pack_at_rest, self.scheduler, self.name, self.pack)
         self.results = self._result_slots()
         launch = make_launch(self)
         self.__class__ = type("Kernel", (type(self),), {"__call__": launch, "__doc__": __doc__})
@@ -336,14 +345,21 @@ class Kernel(Closing):
             stream.rings[self] = found
         return found
 
-    def bind(self, arrays: tuple[Array, ...], stream: Stream) -> list[Bound]:
+    def bind(
+        self, arrays: tuple[Array, ...], stream: Stream, groups: Array | None = None
+    ) -> list[Bound]:
         """Where each array's bytes are, where that takes a closer look."""
+        read = {a.buffer for slot, a in zip(self.slots, arrays, strict=True) if slot.access != "w"}
+        if groups is not None:
+            read.add(groups.buffer)
         for slot, array in zip(self.slots, arrays, strict=True):
             buffer = array.buffer
             buffer.check()
             if slot.writes and buffer.guarded:
                 buffer.check_write(array.region, self.what)
-            buffer.backing_for(stream, array.region, self.what, write=slot.writes)
+            buffer.backing_for(
+                stream, array.region, self.what, write=slot.writes, reads=buffer in read
+            )
         # Only now: making way for a view of one array may have moved another of the same buffer.
         return [array.bind() for array in arrays]
 
@@ -407,7 +423,7 @@ class Kernel(Closing):
         with scheduler.lock:
             launch = self.prepare(given, block, threads, groups)
             on = stream_of(groups.buffer, on)
-            places = self.bind(launch.arrays, on)
+            places = self.bind(launch.arrays, on, groups)
             uses: list[Use] = [
                 bound.writing if slot.writes else bound.reading
                 for slot, bound in zip(self.slots, places, strict=True)
@@ -487,8 +503,8 @@ class Kernel(Closing):
         self.scheduler.check()
         raise Closed(f"{self.what if stream is None or self._closed else stream.name} is closed")
 
-    def _explain_stream(self, stream: Any) -> NoReturn:
-        raise ArgumentError(f"stream={stream!r} is not a stream of {self.device}")
+    def _explain_stream(self, stream: Any) -> None:
+        self.scheduler.stream_or_default(stream)
 
     def check_array(self, slot: Slot, array: Any, given: Mapping[str, Any]) -> None:
         """Everything about an array that does not change; remembered by the array if it fits."""
@@ -556,6 +572,18 @@ class Kernel(Closing):
                 else:
                     kind = ShapeMismatch if isinstance(error, ValueError) else ArgumentError
                 raise kind(f"{message} ({error})") from None
+
+
+def _pack_at_rest(
+    scheduler: Scheduler, name: str, pack: Callable[..., bytes], *values: Any
+) -> bytes:
+    """The scalars as bytes; those in adopted memory as the work in flight leaves them."""
+    with contextlib.ExitStack() as at_rest:
+        for value in values:
+            if isinstance(value, np.ndarray):
+                what = f"{name}: an argument"
+                at_rest.enter_context(host_memory_at_rest(scheduler, value, write=False, what=what))
+        return pack(*values)
 
 
 def _read(source: Any, name: str, language: str) -> tuple[str | bytes, str, Path | None]:

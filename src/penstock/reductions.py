@@ -163,6 +163,8 @@ class Reductions:
     def dot(self, x: Array, y: Any, stream: Stream | None = None) -> Result:
         if not isinstance(y, Array):
             raise ArgumentError(f"dot takes an Array, not {type(y).__name__}; dev.array makes one")
+        if x.device is not y.device:
+            raise ArgumentError(f"dot of arrays on {x.device} and on {y.device}; copy one over")
         if x.dtype != y.dtype:
             raise DtypeMismatch(f"dot of {x.dtype} and {y.dtype}: nothing is cast")
         if x.ndim != 1 or x.shape != y.shape:

@@ -8,7 +8,8 @@ weight     once sealed, nothing writes it: reading it waits for nothing, ever
 append     bytes are written once; a second write to them needs `reset` first
 scratch    contents mean nothing to the host, which may not read them unless it insists
 output     written by the device only, read by the host; a write while the host still looks at the
-           last content goes to fresh memory, and does not keep what it does not write
+           last content goes to fresh memory, and does not keep what it does not write, unless the
+           command may read the array, too
 =========  =========================================================================================
 
 A role is checked where an access is about to be recorded or made, and only then: it never takes

@@ -174,8 +174,12 @@ class Scheduler:
         """The stream to work on, after checking that it is open and of this device."""
         if stream is None:
             return self.device.default_stream
-        if getattr(stream, "scheduler", None) is not self:
+        if not isinstance(stream, Stream):
             raise ArgumentError(f"stream={stream!r} is not a stream of {self.device}")
+        if stream.scheduler is not self:
+            raise ArgumentError(
+                f"{stream.name} of {stream.scheduler.device} is not a stream of {self.device}"
+            )
         if stream.closed:
             raise Closed(f"{stream.name} is closed")
         return stream

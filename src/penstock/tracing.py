@@ -219,7 +219,7 @@ class Trace(Handle):
 
     @property
     def allocations(self) -> int:
-        """How often the driver made memory, a timeline, a recording or a pool."""
+        """How often the driver made or imported memory, or made a timeline, recording or pool."""
         return self._count("allocation")
 
     @property

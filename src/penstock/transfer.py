@@ -34,14 +34,19 @@ from penstock.access import (
     at_once,
     check_host_memory,
     check_not_recording,
+    check_source,
+    check_view,
+    check_views_of_others,
     copy_now,
     emit_copy,
     flush,
     host_array,
     host_copy,
+    host_memory_at_rest,
     invalidate,
     is_mapped,
     is_readable,
+    note_host_memory,
     pending_conflicts,
     recording,
     stream_of,
@@ -56,8 +61,6 @@ from penstock.errors import (
     DtypeMismatch,
     InvalidValue,
     ShapeMismatch,
-    Unsupported,
-    ViewHeld,
 )
 from penstock.hazards import Lane, Region
 from penstock.memory import Backing
@@ -121,9 +124,10 @@ def write(
 ) -> Pending[None]:
     if isinstance(source, type(array)):
         return copy(array, source, stream)
-    data = checked_source(array, source)
     buffer = array.buffer
     scheduler = buffer.scheduler
+    check_source(scheduler, source)
+    data = checked_source(array, source)
     with scheduler.lock:
         if stream is not None:
             scheduler.stream_or_default(stream)
@@ -159,7 +163,7 @@ def _begin_write(
     case = Case(
         mapped=is_mapped(buffer),
         busy=busy,
-        whole=array.contiguous and array.nbytes == buffer.nbytes,
+        whole=array.contiguous and array.is_whole,
         renamable=buffer.can_rename,
         borrowed=borrow,
         large=array.nbytes >= scheduler.sizes.ordered,
@@ -183,7 +187,7 @@ def _begin_write(
             buffer.wrote(array.region)
             return lambda: scheduler.done
         again = partial(write, array, data, stream, borrow)
-        return partial(_write_renamed, array, backing, fresh, fill_it, why, again)
+        return partial(_write_renamed, array, data, backing, fresh, fill_it, why, again)
     target = host_array(array, backing)
     buffer.wrote(array.region)
     copy = host_copy(array, backing, target, data, write=True, path=path, why=why)
@@ -196,13 +200,14 @@ def _begin_write(
 
 
 def _write_renamed(
-    array: Array, old: Backing, fresh: Backing, fill_it: Callable[[], None], why: str,
+    array: Array, data: Host, old: Backing, fresh: Backing, fill_it: Callable[[], None], why: str,
     again: Callable[[], Pending[None]],
 ) -> Pending[None]:  # fmt: skip
     """Fill fresh memory, then give it to the buffer; `again` if another thread came in between."""
     buffer = array.buffer
     scheduler = buffer.scheduler
-    touch(scheduler, fill_it)
+    with host_memory_at_rest(scheduler, data, write=False, what="the source"):
+        touch(scheduler, fill_it)
     with scheduler.lock:
         scheduler.check()
         buffer.check()
@@ -226,7 +231,9 @@ def _write_staged(
     scheduler = array.buffer.scheduler
     sizes = scheduler.sizes
     parts = pieces(array, data, sizes.staging_block)
-    target = array.buffer.backing_for(stream, array.region, what, write=True, overwrite=True)
+    target = array.buffer.backing_for(
+        stream, array.region, what, write=True, reads=False, overwrite=array.is_whole
+    )
     # All blocks before the first copy: past this nothing can run out of memory half-way.
     blocks: list[Backing] = []
     try:
@@ -234,7 +241,10 @@ def _write_staged(
             blocks.append(scheduler.host_pool.allocate(max(p.nbytes for p, _ in parts)))
         staged = [Staged(*part, blocks[i % len(blocks)], why) for i, part in enumerate(parts)]
         if len(parts) > len(blocks):
-            return Turns(stream, target, staged, len(blocks), what).start()
+            finish = Turns(stream, target, staged, len(blocks), what).start()
+            host = finish.host.lane
+            note_host_memory(scheduler, data, False, host, host.submitted, what)
+            return finish
         value = 0
         for each in staged:
             each.fill()
@@ -294,7 +304,8 @@ class Turns:
         self._staged = staged
         self._blocks = blocks
         self._what = what
-        self._host = stream.scheduler.take_host_lane()
+        self.host = stream.scheduler.take_host_lane()
+        self._failure: BaseException | None = None  # of the recording
         self._recorded: list[tuple[int, int]] = []  # by part, the values of host and device copy
         self._filled = 0  # parts that are, or that the copier will see to
 
@@ -302,10 +313,9 @@ class Turns:
         if self._filled < len(self._recorded):
             self._scheduler.left_over.append(self._leave_to_copier)
 
-    def start(self) -> Callable[[], Pending[None]]:
+    def start(self) -> Turns:
         """Record all parts. If that fails, those that are recorded still get their content."""
-        stream, host = self._stream, self._host
-        failure: BaseException | None = None
+        stream, host = self._stream, self.host
         try:
             for each in self._staged:
                 filled = host.lane.submitted + 1
@@ -316,29 +326,30 @@ class Turns:
                 self._recorded[-1] = (filled, copied)
                 stream.submit()
         except BaseException as error:
-            failure = error
-        return partial(self._fill, failure)
+            self._failure = error
+        return self
 
-    def _fill(self, failure: BaseException | None) -> Pending[None]:
+    def __call__(self) -> Pending[None]:
+        """Fill the parts; called without the lock."""
         scheduler = self._scheduler
         try:
             while self._filled < len(self._recorded):
                 points = self._leaves_block(self._filled)
                 scheduler.wait_for(points, None, "a large write fills the staging ring")
                 touch(scheduler, self._staged[self._filled].fill)
-                self._host.finish(self._recorded[self._filled][0])
+                self.host.finish(self._recorded[self._filled][0])
                 self._filled += 1
         except (Closed, DeviceLost):
             self._filled = len(self._recorded)
-            self._host.abort()
+            self.host.abort()
             raise
         finally:
             if self._filled < len(self._recorded):
                 scheduler.left_over.append(self._leave_to_copier)
                 scheduler.tell_of_copies()
-        scheduler.host_copy_made(self._host, self._host.lane.submitted)
-        if failure is not None:
-            raise failure
+        scheduler.host_copy_made(self.host, self.host.lane.submitted)
+        if self._failure is not None:
+            raise self._failure
         points = {self._stream.lane: self._recorded[-1][1]}
         return Pending(scheduler, points, self._what, value=None)
 
@@ -355,7 +366,7 @@ class Turns:
             part = each._replace(content=each.content.copy())
             done = self._recorded[number][0]
             self._stream.copier.add(
-                self._leaves_block(number), partial(_fill_and_tell, part, self._host, done)
+                self._leaves_block(number), partial(_fill_and_tell, part, self.host, done)
             )
             self._filled += 1
 
@@ -383,6 +394,7 @@ def _write_ordered(
         emit_copy(array, "ordered", why)
     value = copier.add(points, copy_now)
     backing.history.note(array.region, True, copier.lane, value, what)
+    note_host_memory(scheduler, data, False, copier.lane, value, what)
     return Pending(scheduler, {copier.lane: value}, what, value=None)
 
 
@@ -390,6 +402,7 @@ def fill(array: Array, value: Any, stream: Stream | None) -> Pending[None]:
     """Set every element: by the host if that is quick and allowed, else by the device."""
     buffer = array.buffer
     scheduler = buffer.scheduler
+    check_source(scheduler, value)
     element = one_element(array, value)
     what = f"fill of {buffer.name}"
     scheduler.admit(stream)
@@ -437,7 +450,9 @@ def _begin_fill(
     word = fill_word(array, element)
     if word is None:
         return _write_staged(array, np.broadcast_to(element, array.shape), on, "fill pattern", what)
-    backing = buffer.backing_for(on, array.region, what, write=True, overwrite=True)
+    backing = buffer.backing_for(
+        on, array.region, what, write=True, reads=False, overwrite=array.is_whole
+    )
     uses = ((backing.history, array.region, True),)
     offset = backing.offset + array.region.lo
     on.begin(uses, what).fill(backing.memory, offset, array.nbytes, word)
@@ -472,7 +487,9 @@ def copy(array: Array, source: Array, stream: Stream | None) -> Pending[None]:
         if (graph := recording(scheduler)) is not None:
             return graph.copy(array, source, stream, what)
         alone = source.buffer is not buffer
-        target = buffer.backing_for(on, array.region, what, write=True, overwrite=alone)
+        target = buffer.backing_for(
+            on, array.region, what, write=True, reads=not alone, overwrite=alone and array.is_whole
+        )
         origin = source.buffer.backing_for(on, source.region, what, write=False)
         if origin is target and source.region.overlaps(array.region):
             value = _copy_overlapping(array, source, on, target, what)
@@ -532,12 +549,14 @@ def _begin_read(
     if not array.size:
         empty = np.empty(array.shape, array.dtype) if out is None else out
         return Pending(scheduler, {}, what, value=empty)
-    if out is not None:
-        check_host_memory(scheduler, out, write=True, what="out=")
+    behind = out is not None and check_host_memory(
+        scheduler, out, write=True, what="out=", behind=on.copier.lane
+    )
     views_shown(buffer, array.region)  # raises for a writable one: its holder may be writing
     busy = pending_conflicts(buffer, array.region, write=False)
-    if busy or not is_readable(buffer) or buffer.backing.history.quiet:
-        return _read_staged(array, on, out, what, "busy" if busy else "memory is not readable")
+    if busy or behind or not is_readable(buffer) or buffer.backing.history.quiet:
+        why = "busy" if busy or behind else "memory is not readable"
+        return _read_staged(array, on, out, what, why)
     result = _result(array) if out is None else out
     return result, _read_direct(array, result, "nothing pending writes the bytes")
 
@@ -582,6 +601,7 @@ def _read_staged(
         emit_copy(array, "staged", "to the caller's array")
     copier = stream.copier
     ready = copier.add({stream.lane: value}, copy_out)
+    note_host_memory(scheduler, out, True, copier.lane, ready, what)
     return Pending(scheduler, {copier.lane: ready}, what, value=out)
 
 
@@ -606,6 +626,7 @@ def read_now(array: Array) -> Host:
         if not array.size or again or not is_readable(buffer):
             arriving = _begin_read(array, None, None, f"read of {buffer.name}")
         else:
+            check_views_of_others(buffer, array.region, "numpy()")
             result = _result(array)
             arriving = result, _read_direct(array, result, "the work that writes the bytes is done")
     if isinstance(arriving, Pending):
@@ -637,26 +658,18 @@ def view(array: Array, mode: str) -> Host:
         with scheduler.lock:
             scheduler.check()
             buffer.check()
-            if not is_mapped(buffer):
-                raise Unsupported(
-                    f"the memory of {scheduler.name} is not mapped; use numpy() and write()"
-                )
-            if write:
-                buffer.check_write(array.region, f"view({mode!r})", by_host=True)
-                if views_shown(buffer, array.region):
-                    raise ViewHeld(
-                        f"another view of array {buffer.name!r} still shows bytes "
-                        f"{array.region.lo}:{array.region.hi}; drop it before writing them"
-                    )
-            if array.size and pending_conflicts(buffer, array.region, write):
+            check_view(array, mode)
+            if not array.size:  # nothing to track, and nothing that the device must respect
+                nothing = np.empty(array.shape, array.dtype)
+                nothing.flags.writeable = write
+                return nothing
+            if pending_conflicts(buffer, array.region, write):
                 continue
-            if any(stride < 0 for stride in array.strides):
-                raise Unsupported("a view of a reversed slice; reverse the view instead")
             if write:
                 buffer.wrote(array.region)
             backing = buffer.backing
             invalidate(scheduler, backing, array.layout)
-            span = Region(array.region.lo, max(array.region.hi, array.region.lo + 1))
+            span = Region(array.region.lo, array.region.hi)
             written = None
             if write and not backing.memory.coherent:
                 written = partial(flush, scheduler, backing, array.layout)
@@ -664,8 +677,7 @@ def view(array: Array, mode: str) -> Host:
                 scheduler, backing, span, write=write, respected=True, written=written,
                 owner=buffer,
             )  # fmt: skip
-            strides = array.strides if array.size else None
-            return shown.array(array.shape, array.dtype, strides)
+            return shown.array(array.shape, array.dtype, array.strides)
 
 
 def _result(array: Array) -> Host:

@@ -227,7 +227,10 @@ class Oracle:
             case View(of=part) if self.declared[part.array].role == "scratch":
                 raise Raises(ps.RoleViolation)
             case View(of=part, mode=mode) if self.mapped:
+                self._refuse_for_threads(part)
                 self._check_view(part, mode)
+            case Numpy(of=part):
+                self._refuse_for_threads(part)
             case Copy(source=source, target=target):
                 if self.at(source).dtype != self.at(target).dtype:
                     raise Raises(ps.DtypeMismatch)
@@ -257,6 +260,10 @@ class Oracle:
             if on_device and self.threads > 1 and any(v.writable for v in self._shown_at(part)):
                 _refuse("raises in the thread that holds the view, waits in the others")
             self._check_held(part, write)
+
+    def _refuse_for_threads(self, part: Part) -> None:
+        if self.threads > 1 and any(view.writable for view in self._shown_at(part)):
+            _refuse("what one thread may be writing is for that thread alone to read")
 
     def _check_view(self, part: Part, mode: str) -> None:
         if mode != "r":

@@ -164,7 +164,12 @@ class _Writer:
         return [*before, _equal(shown, expected), *after]
 
     def end(self) -> list[str]:
-        lines = [
+        views = [_equal(f"view{slot}", shown.value) for slot, shown in self.oracle.views.items()]
+        lines = []
+        if self.program.threads > 1:  # this thread may not read what those hold writable
+            lines = [*views, *(f"del view{slot}" for slot in self.oracle.views)]
+            views = []
+        lines += [
             _equal(f"a{n}.numpy({'force=True' if self._is_scratch(n) else ''})", value)
             for n, value in enumerate(self.oracle.arrays)
         ]
@@ -175,8 +180,7 @@ class _Writer:
                 lines.append(_equal(result, transfer.value))
             elif not transfer.collected:
                 lines.append(result)
-        lines += [_equal(f"view{slot}", shown.value) for slot, shown in self.oracle.views.items()]
-        lines += ["dev.synchronize(20)"]
+        lines += [*views, "dev.synchronize(20)"]
         for number, declared in enumerate(self.program.arrays):
             if declared.how in IN_PLACE:
                 lines.append(_equal(f"host{number}", self.oracle.arrays[number]))

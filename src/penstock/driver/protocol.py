@@ -43,7 +43,8 @@ from penstock.spirv import Interface
 #: Regions of a copy: rows of (source offset, destination offset, byte count).
 Regions = npt.NDArray[np.uint64]
 
-#: Called by a driver with (what, bytes) whenever it creates something that costs.
+#: Called by a driver with (what, bytes) whenever it creates something that costs. What it creates
+#: only to tell a receipt the device's times begins with "clock: ".
 Notify = Callable[[str, int], None]
 
 

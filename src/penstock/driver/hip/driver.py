@@ -159,7 +159,9 @@ class HipDriver:
 
     def import_host(self, address: int, nbytes: int) -> HipMemory:
         self.select()
-        return HipMemory(self, nbytes, imported=address)
+        memory = HipMemory(self, nbytes, imported=address)
+        self.notify("import of host memory", nbytes)
+        return memory
 
     def free(self, memory: HipMemory) -> None:
         memory.close()

@@ -289,6 +289,7 @@ class SimDriver:
 
     def import_host(self, address: int, nbytes: int) -> SimMemory:
         self.called("import_host")
+        self.notify("import of host memory", nbytes)
         return self._memory(nbytes, imported=address, shared=True)
 
     def _memory(self, nbytes: int, **options: Any) -> SimMemory:

@@ -1,6 +1,6 @@
 """The device's clock: timestamps in recordings, and what they are on the host's clock.
 
-What is made here is made for the receipt, and so is not on it.
+What is made here is made for the receipt, which states it apart, as events of kind `clock`.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ class Timestamps:
         assert self._memory.address is not None
         pointer = ffi.cast("void *", self._memory.address)
         self._ticks = np.frombuffer(ffi.buffer(pointer, 8 * ROOM), np.uint64)
+        driver.notify("clock: memory and a query pool for timestamps", 8 * ROOM)
 
     def begin(self, command: C) -> None:
         """Forget the timestamps of the last time; recorded before any of this time."""
@@ -127,6 +128,7 @@ class _Asking:
     """Some rounds of asking the device for the time, one after the other."""
 
     def __init__(self, driver: VulkanDriver) -> None:
+        driver.notify(f"clock: {_ROUNDS} submissions to compare it with the host's", 0)
         self._queue = driver.unlisted_queue(0)
         self._timeline = VulkanTimeline(driver)
         self._recording = self._queue.unlisted_recording()

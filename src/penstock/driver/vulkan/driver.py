@@ -332,7 +332,9 @@ class VulkanDriver:
                 f"{self.info.name} cannot import host memory ({_HOST_IMPORT} is missing); use an "
                 "array from dev.host_empty, or dev.array to copy"
             )
-        return VulkanMemory(self, nbytes, imported=address)
+        memory = VulkanMemory(self, nbytes, imported=address)
+        self.notify("import of host memory", nbytes)
+        return memory
 
     def free(self, memory: VulkanMemory) -> None:
         self.generation += 1

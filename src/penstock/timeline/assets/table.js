@@ -96,7 +96,8 @@ function tableRow(group) {
   return row;
 }
 
-const colourName = (kind) => `var(--${KINDS.some(([each]) => each === kind) && kind !== "fallback" ? kind : "other"})`;
+const PLAIN = ["clock", "fallback"]; // kinds without a colour of their own
+const colourName = (kind) => `var(--${KINDS.some(([each]) => each === kind) && !PLAIN.includes(kind) ? kind : "other"})`;
 
 function markChosenRow() {
   const i = selected?.event;

@@ -4,8 +4,8 @@
 // In the order in which they are drawn: what is loud comes last, on top.
 const KINDS = [
   ["barrier", "barriers"], ["submission", "submissions"], ["launch", "launches"],
-  ["replay", "replays"], ["adopt", "adoptions"], ["fallback", "fallbacks"], ["fill", "fills"],
-  ["rename", "renames"], ["allocation", "allocations"], ["copy", "copies"], ["wait", "waits"],
+  ["replay", "replays"], ["adopt", "adoptions"], ["fallback", "fallbacks"], ["clock", "clock"],
+  ["fill", "fills"], ["rename", "renames"], ["allocation", "allocations"], ["copy", "copies"], ["wait", "waits"],
 ];
 // The order of the counts at the top: what costs most comes first.
 const COUNTED = [
