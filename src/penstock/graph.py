@@ -218,6 +218,7 @@ class Graph(Closing):
         """
         scheduler = self._scheduler
         scheduler.admit(stream)
+        check_source(scheduler, [*changed.values()])
         changed = {name: _frozen(value) for name, value in changed.items()}
         with scheduler.lock:
             on = self._check(stream)
@@ -311,7 +312,6 @@ class Graph(Closing):
 
     def _values(self, changed: Mapping[str, Any]) -> dict[str, Any]:
         """The parameters of a replay: the arrays, and the numbers."""
-        check_source(self._scheduler, [*changed.values()])
         values: dict[str, Any] = dict(self._arrays)
         values |= {name: scalar.value for name, scalar in self._scalars.items()}
         for name, value in changed.items():
