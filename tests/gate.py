@@ -13,7 +13,7 @@ import penstock as ps
 @contextlib.contextmanager
 def held(stream: ps.Stream) -> Iterator[None]:
     """Until the end of the block, nothing that the stream is given gets done."""
-    let_go = _hold(stream)
+    let_go = hold(stream)
     event = stream.record()
     try:
         yield
@@ -25,7 +25,7 @@ def held(stream: ps.Stream) -> Iterator[None]:
 @contextlib.contextmanager
 def held_until_waited(stream: ps.Stream) -> Iterator[None]:
     """Nothing that the stream is given gets done before the host waits for something."""
-    let_go = _hold(stream)
+    let_go = hold(stream)
     scheduler: Any = stream.scheduler
     await_points = scheduler.await_points
 
@@ -41,7 +41,7 @@ def held_until_waited(stream: ps.Stream) -> Iterator[None]:
         let_go()
 
 
-def _hold(stream: ps.Stream) -> Callable[[], None]:
+def hold(stream: ps.Stream) -> Callable[[], None]:
     """Let a stream wait on the device, as for a copy that the host makes; what ends that."""
     scheduler = stream.scheduler
     with scheduler.lock:

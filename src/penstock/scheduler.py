@@ -25,7 +25,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from penstock import tracing
 from penstock.driver.protocol import Driver
@@ -46,13 +46,14 @@ from penstock.memory import Backing, Hold, MemoryStats, Pool, Shown
 from penstock.pending import Pending
 from penstock.pump import Pump
 from penstock.sizes import Sizes
-from penstock.stream import Stream
+from penstock.stream import NoRoom, Stream
 from penstock.timekeeper import Timekeeper
 
 if TYPE_CHECKING:
     from penstock.device import Device
     from penstock.graph import Graph
 
+T = TypeVar("T")
 _UNKNOWN: Mapping[Lane, str] = {}
 _SLICE = 0.1  # seconds; waits wake this often, to hear of Ctrl-C and of a lost or closed device
 _MOMENT = 0.05  # seconds that a wait on the receipt may take longer, to learn the device's clock
@@ -190,6 +191,16 @@ class Scheduler:
         if found.deep:
             found.make_room()
         return found
+
+    def issue(self, begin: Callable[[], T]) -> T:
+        """Call `begin` under the lock; again, if the stream that it uses had to be given room."""
+        while True:
+            try:
+                with self.lock:
+                    return begin()
+            except NoRoom as full:
+                stream = full.stream
+            stream.make_room()
 
     def new_stream(self, name: str) -> Stream:
         self.drain()  # streams that were closed make room for it

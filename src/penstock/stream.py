@@ -41,6 +41,14 @@ _RECORDINGS = 8  # made at a time; how many are in flight depends on chance
 _DEEPEST = 256  # submissions in flight on one stream
 
 
+class NoRoom(Exception):
+    """A stream that has run too far ahead: to be waited for without the lock, and tried again."""
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__()
+        self.stream = stream
+
+
 class Stream(Closing):
     """Work that takes effect in the order it was called. Made by `Device.stream`."""
 
@@ -478,6 +486,11 @@ class Stream(Closing):
             # The command is recorded and will be submitted with the next; the caller who needs
             # its outcome gets the error, if it lasts.
             self._next_check = 1
+
+    def need_room(self) -> None:
+        """Raise `NoRoom` if the caller is to wait before it records anything."""
+        if self.deep:
+            raise NoRoom(self)
 
     def make_room(self) -> None:
         """Block while too many submissions are in flight. Called without the lock."""

@@ -136,10 +136,7 @@ def write(
             check_host_memory(scheduler, data, write=False, what="the source")
             np.copyto(target, data)
             return scheduler.done
-    scheduler.admit(stream)
-    with scheduler.lock:
-        finish = _begin_write(array, data, stream, borrow)
-    return finish()
+    return scheduler.issue(partial(_begin_write, array, data, stream, borrow))()
 
 
 def _begin_write(
@@ -228,6 +225,7 @@ def _write_staged(
     More data than the blocks hold goes through them in turns. All of its device copies are recorded
     at once, each behind the host's copy to its block, which is made without the lock.
     """
+    stream.need_room()
     scheduler = array.buffer.scheduler
     sizes = scheduler.sizes
     parts = pieces(array, data, sizes.staging_block)
@@ -405,28 +403,17 @@ def fill(array: Array, value: Any, stream: Stream | None) -> Pending[None]:
     check_source(scheduler, value)
     element = one_element(array, value)
     what = f"fill of {buffer.name}"
-    scheduler.admit(stream)
-    with scheduler.lock:
-        if (graph := recording(scheduler)) is not None:
-            stream_of(buffer, stream)
-            buffer.check_write(array.region, "fill()", by_host=True)
-            if not array.size:
-                return scheduler.done
-            word = fill_word(array, element)
-            if word is None:
-                return graph.write(array, np.broadcast_to(element, array.shape), stream, what)
-            return graph.fill(array, word, value, stream, what)
-        finish = _begin_fill(array, element, stream, what)
-    return finish()
+    return scheduler.issue(partial(_begin_fill, array, value, element, stream, what))()
 
 
 def fill_locked(array: Array, value: Any, stream: Stream | None) -> None:
     """`fill` a small array, under the lock, now and not in a graph that is being recorded."""
-    _begin_fill(array, one_element(array, value), stream, f"fill of {array.name}")()
+    on = stream_of(array.buffer, stream)
+    _fill_now(array, one_element(array, value), on, f"fill of {array.name}", patient=False)
 
 
 def _begin_fill(
-    array: Array, element: Host, stream: Stream | None, what: str
+    array: Array, value: Any, element: Host, stream: Stream | None, what: str
 ) -> Callable[[], Pending[None]]:
     buffer = array.buffer
     scheduler = buffer.scheduler
@@ -434,6 +421,23 @@ def _begin_fill(
     buffer.check_write(array.region, "fill()", by_host=True)
     if not array.size:
         return lambda: scheduler.done
+    graph = recording(scheduler)
+    if graph is None:
+        return _fill_now(array, element, on, what, patient=True)
+    word = fill_word(array, element)
+    if word is None:
+        recorded = graph.write(array, np.broadcast_to(element, array.shape), stream, what)
+    else:
+        recorded = graph.fill(array, word, value, stream, what)
+    return lambda: recorded
+
+
+def _fill_now(
+    array: Array, element: Host, on: Stream, what: str, *, patient: bool
+) -> Callable[[], Pending[None]]:
+    """`patient` callers try again if the stream has no room."""
+    buffer = array.buffer
+    scheduler = buffer.scheduler
     busy = (
         buffer.backing.history.quiet
         or pending_conflicts(buffer, array.region, True)
@@ -450,6 +454,8 @@ def _begin_fill(
     word = fill_word(array, element)
     if word is None:
         return _write_staged(array, np.broadcast_to(element, array.shape), on, "fill pattern", what)
+    if patient:
+        on.need_room()
     backing = buffer.backing_for(
         on, array.region, what, write=True, reads=False, overwrite=array.is_whole
     )
@@ -527,12 +533,10 @@ def read(array: Array, stream: Stream | None, out: Host | None) -> Pending[Host]
     what = f"read of {buffer.name}"
     if out is not None:
         check_out(array, out)
-    scheduler.admit(stream)
-    with scheduler.lock:
-        arriving = _begin_read(array, stream, out, what)
-        if isinstance(arriving, Pending):
-            return arriving
-        result, finish = arriving
+    arriving = scheduler.issue(partial(_begin_read, array, stream, out, what))
+    if isinstance(arriving, Pending):
+        return arriving
+    result, finish = arriving
     finish()
     return Pending(scheduler, {}, what, value=result)
 
@@ -570,6 +574,7 @@ def _read_direct(array: Array, result: Host, why: str) -> Callable[[], None]:
 def _read_staged(
     array: Array, stream: Stream, out: Host | None, what: str, why: str
 ) -> Pending[Host]:
+    stream.need_room()
     scheduler = array.buffer.scheduler
     source = array.buffer.backing_for(stream, array.region, what, write=False)
     block = scheduler.host_pool.allocate(array.nbytes)
@@ -618,22 +623,25 @@ def read_now(array: Array) -> Host:
     quick = _copy_at_once(array)
     if quick is not None:
         return quick
-    with scheduler.lock:
-        scheduler.check()
-        buffer.check()
-        # Another thread may have written meanwhile; a read in stream order settles that.
-        again = array.size and pending_conflicts(buffer, array.region, write=False)
-        if not array.size or again or not is_readable(buffer):
-            arriving = _begin_read(array, None, None, f"read of {buffer.name}")
-        else:
-            check_views_of_others(buffer, array.region, "numpy()")
-            result = _result(array)
-            arriving = result, _read_direct(array, result, "the work that writes the bytes is done")
+    arriving = scheduler.issue(partial(_begin_read_now, array))
     if isinstance(arriving, Pending):
         return arriving.result()
     result, finish = arriving
     finish()
     return result
+
+
+def _begin_read_now(array: Array) -> Pending[Host] | tuple[Host, Callable[[], None]]:
+    buffer = array.buffer
+    buffer.scheduler.check()
+    buffer.check()
+    # Another thread may have written meanwhile; a read in stream order settles that.
+    again = array.size and pending_conflicts(buffer, array.region, write=False)
+    if not array.size or again or not is_readable(buffer):
+        return _begin_read(array, None, None, f"read of {buffer.name}")
+    check_views_of_others(buffer, array.region, "numpy()")
+    result = _result(array)
+    return result, _read_direct(array, result, "the work that writes the bytes is done")
 
 
 def _copy_at_once(array: Array) -> Host | None:
