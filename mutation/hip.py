@@ -34,14 +34,14 @@ HIP = [
     _mutant(
         "work that waits for the host is not held",
         "recording",
-        "ready = not self.held and (not waits or on_their_way(waits))",
-        "ready = not self.held",
+        "not self.held and (not waits or on_their_way(waits))\n",
+        "not self.held\n",
     ),
     _mutant(
         "work behind what is held is not held",
         "recording",
-        "ready = not self.held and (not waits or on_their_way(waits))",
-        "ready = not waits or on_their_way(waits)",
+        "not self.held and (not waits or on_their_way(waits))\n",
+        "not waits or on_their_way(waits)\n",
     ),
     _mutant(
         "work that waits for what is held is not held",

@@ -32,8 +32,8 @@ _SINGLE = [
     Mutant(
         "no barrier between commands",
         "stream",
-        "                recording.barrier()\n",
-        "                pass\n",
+        "            recording.barrier()\n",
+        "            pass\n",
     ),
     Mutant(
         "results not published to the host",
@@ -83,8 +83,8 @@ _SINGLE = [
     Mutant(
         "reads of several lanes count as one",
         "hazards",
-        "if not ((not lane or a.lane is lane) and region.covers(a.region))",
-        "if not region.covers(a.region)",
+        "if a is new or not ((not lane or a.lane is lane) and region.covers(a.region))",
+        "if a is new or not region.covers(a.region)",
     ),
     Mutant(
         "a write covers what it only touches",
@@ -117,7 +117,10 @@ _SINGLE = [
         "            waits.setdefault(lane, access.value - 1)\n",
     ),
     Mutant(
-        "commands are not written down", "stream", "        note_all(uses, lane, value, what)\n", ""
+        "commands are not written down",
+        "stream",
+        "        note_all(uses, lane, self._open_value, what)\n",
+        "",
     ),
     # Waits on the device.
     Mutant(
@@ -129,8 +132,8 @@ _SINGLE = [
     Mutant(
         "Stream.wait does nothing",
         "stream",
-        "                self.wait_for_lanes(event._points)",
-        "                pass",
+        "            self.wait_for_lanes(event.points_left())",
+        "            pass",
     ),
     Mutant(
         "work waited for is not submitted",
@@ -168,8 +171,8 @@ _SINGLE = [
     Mutant(
         "an ordered copy does not wait for its predecessors",
         "copier",
-        "            scheduler.await_points(after)\n",
-        "",
+        "                scheduler.await_points(after, closing=True)\n",
+        "                pass\n",
         also=(
             Mutant(
                 "nor does an inline driver mind",
@@ -219,8 +222,17 @@ _SINGLE = [
     Mutant(
         "a rename keeps the busy backing",
         "transfer",
-        "            buffer.rename(why)\n",
-        "            pass\n",
+        "        fresh = buffer.new_backing()\n        target",
+        "        fresh = backing\n        target",
+        also=(
+            Mutant(
+                "",
+                "transfer",
+                "            buffer.rename(why, fresh)\n            buffer.wrote(array.region)\n"
+                "            return lambda",
+                "            return lambda",
+            ),
+        ),
     ),
     Mutant(
         "a snapshot is not taken",
@@ -295,7 +307,7 @@ _SINGLE = [
     Mutant(
         "an ordered copy waits for the newest work of a lane",
         "copier",
-        "            scheduler.await_points(after)\n",
+        "                scheduler.await_points(after, closing=True)\n",
         "            scheduler.await_points({lane: lane.submitted for lane in after})\n",
         also=(
             Mutant(
@@ -335,8 +347,8 @@ _SINGLE = [
     Mutant(
         "results of kernels are not published",
         "stream",
-        "that no use of it tells.\"\"\"\n        self._loud = True\n",
-        "that no use of it tells.\"\"\"\n",
+        "that none of its uses tells.\"\"\"\n        self._loud = True\n",
+        "that none of its uses tells.\"\"\"\n",
     ),
     Mutant(
         "the host looks at scratch as it is",
@@ -347,8 +359,8 @@ _SINGLE = [
     Mutant(
         "a view is not tracked",
         "view",
-        "            backing.views.append(self._shown)\n",
-        "            self._shown = None\n",
+        "            backing.views.append(shown)\n",
+        "            hold.shown = None\n",
     ),
     Mutant(
         "a role is not asked before a write",
@@ -366,7 +378,7 @@ _SINGLE = [
     Mutant(
         "an event drops what is recorded",
         "stream",
-        "            self.flush()\n            return Event(",
+        "            self.submit()\n            return Event(",
         "            self._open = None\n            return Event(",
     ),
     Mutant(
@@ -385,27 +397,23 @@ _SINGLE = [
     Mutant(
         "a write is made after the call",
         "transfer",
-        "        buffer.wrote(array.region)\n        finish = host_copy(",
-        "        return _write_ordered(array, data, on, {}, why, what)\n"
-        "        finish = host_copy(",
+        "    buffer.wrote(array.region)\n    copy = host_copy(",
+        "    late = _write_ordered(array, data, on, {}, why, what)\n    return lambda: late\n"
+        "    copy = host_copy(",
     ),
     Mutant(
         "a snapshot is taken after the call",
         "transfer",
-        "            np.copyto(snapshot, content)\n"
-        "            flush(scheduler, block, packed_layout(part.layout))\n",
-        "            taken = stream.copier.add({}, lambda: (np.copyto(snapshot, content), "
-        "flush(scheduler, block, packed_layout(part.layout))))\n"
-        "            block.history.note("
-        "Region(0, part.nbytes), True, stream.copier.lane, taken, what)\n",
+        "            each.fill()\n            value",
+        "            taken = stream.copier.add({}, each.fill)\n"
+        "            each.block.history.note(each.packed, True, stream.copier.lane, taken, what)\n"
+        "            value",
     ),
     Mutant(
         "a read is made after the call",
         "transfer",
-        "        finish = _read_direct(array, result, \"nothing pending writes the bytes\")\n"
-        "    finish()\n"
-        "    return Pending(scheduler, {}, what, value=result)\n",
-        "        read = on.copier.add({}, lambda: _read_direct(array, result, what)())\n"
+        "    return result, _read_direct(array, result, \"nothing pending writes the bytes\")\n",
+        "    read = on.copier.add({}, lambda: _read_direct(array, result, what)())\n"
         "    return Pending(scheduler, {on.copier.lane: read}, what, value=result)\n",
     ),
 ]  # fmt: skip
@@ -424,10 +432,10 @@ def _together(name: str, first: Mutant, *others: str) -> Mutant:
 _BORROWED_PUT_OFF = Mutant(
     "a borrowed write is made after the call",
     "transfer",
-    "        buffer.wrote(array.region)\n        finish = host_copy(",
-    "        if borrow:\n"
-    "            return _write_ordered(array, data, on, {}, why, what)\n"
-    "        finish = host_copy(",
+    "    buffer.wrote(array.region)\n    copy = host_copy(",
+    "    if borrow:\n"
+    "        late = _write_ordered(array, data, on, {}, why, what)\n        return lambda: late\n"
+    "    copy = host_copy(",
 )
 
 MUTANTS = [

@@ -234,15 +234,15 @@ VULKAN = [
     ),
     _mutant(
         "a host copy is signalled too early",
-        "driver",
-        "        info.value = value\n",
-        "        info.value = value + 1\n",
+        "timeline",
+        "            info.value = value\n",
+        "            info.value = value + 1\n",
     ),
     _mutant(
         "a host copy is not signalled",
-        "driver",
-        '        check(self.call.vkSignalSemaphore(self.handle, info), "vkSignalSemaphore")\n',
-        "        pass\n",
+        "timeline",
+        "map(self._driver.call.vkSignalSemaphore, (self.device,), (info,))",
+        "[0]",
     ),
     # Ends of life.
     _mutant(
@@ -279,7 +279,7 @@ VULKAN = [
     _mutant(
         "another program keeps the bindings of the last",
         "recording",
-        "            self._bindings = self._pushed = None\n",
+        "            self._program = self._bindings = self._pushed = None\n",
         "",
     ),
     _mutant(
@@ -298,24 +298,23 @@ VULKAN = [
     Mutant(
         "programs and streams go while they are in use",
         "scheduler",
-        "            if all(value <= lane.complete for lane, value in points.items()):\n"
-        "                release()\n",
-        "            if True:\n                release()\n",
+        "if lane not in awaited and all(_reached(at(), value) for at, value in points):\n",
+        "if True:\n",
         driver="vulkan",
     ),
     Mutant(
         "adopted memory goes while it is in use",
         "scheduler",
-        "            if backing.idle:\n",
-        "            if True:\n",
+        "            elif backing.idle:\n",
+        "            else:\n",
         driver="vulkan",
     ),
     # What waits for the host.
     _mutant(
         "work that waits for the host is not held",
         "recording",
-        "            ready = not self.held and on_their_way(waits)\n",
-        "            ready = not self.held\n",
+        "(not self.held and on_their_way(waits))\n",
+        "(not self.held)\n",
         also=(
             _mutant(
                 "",
@@ -328,22 +327,15 @@ VULKAN = [
     _mutant(
         "work behind what is held is not held",
         "recording",
-        "            ready = not self.held and on_their_way(waits)\n",
-        "            ready = on_their_way(waits)\n",
+        "(not self.held and on_their_way(waits))\n",
+        "on_their_way(waits)\n",
     ),
     _mutant(
         "a signal does not let go of what is held",
         "driver",
-        "        timeline.issued = value\n        if self.backlog.queues:\n"
+        "        timeline.signal(value)\n        if self.backlog.queues:\n"
         "            self.backlog.hand_over()\n",
-        "        timeline.issued = value\n",
-    ),
-    Mutant(
-        "what is held goes twice",
-        "driver.holding",
-        "        queue.held.popleft()\n",
-        "",
-        driver="vulkan",
+        "        timeline.signal(value)\n",
     ),
     # Memory that is not coherent.
     _mutant(
