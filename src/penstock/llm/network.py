@@ -12,8 +12,6 @@ replay writes, and reading a token waits for the step that made it, not for thos
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Generator, Mapping, Sequence
 from typing import Literal, TypeAlias
 
@@ -107,11 +105,10 @@ class Network:
 
     def restart(self, settings: Sampling) -> None:
         """Forget everything, and choose tokens by these settings from now on. Waits for nothing."""
-        with _Whole():
-            self._cache.reset()
-            self._log.reset()
-            self._progress.restart()
-            self._sampler.set(settings)
+        self._cache.reset()
+        self._log.reset()
+        self._progress.restart()
+        self._sampler.set(settings)
 
     def prepare(self, count: int, steps: int, end: End) -> None:
         """Record, and compile, what reading so many tokens and so many steps after them need."""
@@ -214,8 +211,7 @@ class Network:
 
     def _write(self, ids: Sequence[int]) -> None:
         self._before_access()
-        with _Whole():
-            self._progress.tokens[: len(ids)].write(np.array(ids, np.uint32))
+        self._progress.tokens[: len(ids)].write(np.array(ids, np.uint32))
 
     def _before_access(self) -> None:
         if not self.mechanisms.access:
@@ -224,12 +220,11 @@ class Network:
     def _do(self, count: int, prompt: bool, end: str) -> None:
         rows = self.position + count
         if self.mechanisms.records_once:
-            with _Whole():
-                self._graph(count, prompt, end, rows).replay()
+            self._graph(count, prompt, end, rows).replay()
             return
         if not self.mechanisms.scratch:
             self._make_activations()
-        with _Whole(), self._record(count, prompt, end, self._reach(count, rows)) as graph:
+        with self._record(count, prompt, end, self._reach(count, rows)) as graph:
             graph.replay()
 
     # Recording.
@@ -308,33 +303,6 @@ class Network:
         eps = self.config.norm_epsilon
         self._kernels.layers.rmsnorm(self._x, norm, self._h, count=count, eps=eps, first=first)
         self._kernels.products.multiply(self._output, self._h, logits, count)
-
-
-class _Whole:
-    """A block that Ctrl-C does not end in its middle, but at its end.
-
-    A step is many calls, and a stream that is left in the middle of a command is of no more use.
-    What waits for the device stays outside: Ctrl-C is heard there at once. Handlers that the
-    program has installed itself are left alone.
-    """
-
-    def __enter__(self) -> None:
-        self._heard: list[int] = []
-        self._before: object = None
-        if (
-            threading.current_thread() is threading.main_thread()
-            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        ):
-            self._before = signal.signal(
-                signal.SIGINT, lambda number, _: self._heard.append(number)
-            )
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._before is None:
-            return
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        if self._heard and kind is None:
-            raise KeyboardInterrupt
 
 
 class _Block:
