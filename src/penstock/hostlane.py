@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
-import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import Error
 from penstock.hazards import Lane
@@ -20,7 +20,7 @@ class HostLane:
         self._driver = driver
         self.timeline = driver.timeline()
         self.lane = Lane(name, self, is_host=True, device=driver.info.name)
-        self._changed = threading.Condition()
+        self._waiting: list[Any] = []  # a lock for each thread that waits, which `finish` lets go
         self._signalled = 0
         self._aborted = False
 
@@ -34,37 +34,44 @@ class HostLane:
         return self.lane.submitted
 
     def finish(self, value: int) -> None:
-        """The copy is made. May be called again for the same value, if a call was interrupted."""
-        with self._changed:
-            self._signal(value)
-            self.lane.submitted = max(value, self.lane.submitted)
-            self.lane.complete = max(value, self.lane.complete)
-            self._changed.notify_all()
+        """The copy is made. May be called again for the same value, if a call was interrupted.
+
+        The host is told first: device work behind the copy may be done before this returns, and a
+        host that has seen so must not be told that the copy is still under way.
+        """
+        self.lane.submitted = max(value, self.lane.submitted)
+        self.lane.complete = max(value, self.lane.complete)
+        self._wake()
+        self._signal(value)
 
     def wait(self, value: int, timeout: float) -> bool:
-        """Block until the copy of this value is made; False when time ran out."""
+        """Block until the copy of this value is made; may return False before time has run out."""
 
         def over() -> bool:
             return self._aborted or self.lane.complete >= value
 
         if self._driver.inline:
             self._driver.run_until(over)
-        else:
-            with self._changed:
-                self._changed.wait_for(over, timeout)
+        elif not over():
+            # No lock is held while Python code runs: it may be interrupted by code that takes one.
+            waker = _thread.allocate_lock()
+            waker.acquire()
+            self._waiting.append(waker)
+            if not over():
+                waker.acquire(timeout=timeout)
         return self.lane.complete >= value
+
+    def _wake(self) -> None:
+        """Let every thread that waits look again."""
+        while self._waiting:
+            with contextlib.suppress(IndexError):  # another thread was faster
+                self._waiting.pop().release()
 
     def ensure_submitted(self, value: int) -> None:
         """Always so: a copy is under way from its start."""
 
     def poll(self) -> None:
-        """Let whoever has just told the device of a copy write it down here, too.
-
-        The device may be done with work behind the copy before that, and a host that has seen
-        so must not be told that the copy is still under way.
-        """
-        with self._changed:
-            pass
+        """Nothing to do: what there is to know is known."""
 
     def rest(self) -> None:
         """Nothing to do."""
@@ -73,9 +80,8 @@ class HostLane:
         """Let go of device work that waits for copies which will never be made."""
         with contextlib.suppress(Error):
             self._signal(self.lane.submitted)
-        with self._changed:
-            self._aborted = True  # whoever waits on the host is to hear of the loss
-            self._changed.notify_all()
+        self._aborted = True  # threads that wait on the host are to hear of the loss
+        self._wake()
 
     def close(self) -> None:
         self.timeline.close()

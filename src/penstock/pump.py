@@ -40,6 +40,11 @@ class Pump:
             self._thread = threading.Thread(target=self._run, name="penstock pump", daemon=True)
             self._thread.start()
 
+    def hurry(self) -> None:
+        """From a finaliser: a message was left that the thread should see, if there is one."""
+        if self._thread is not None:
+            self._wanted.set()
+
     def close(self) -> None:
         self._stopped = True
         self._wanted.set()

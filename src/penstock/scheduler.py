@@ -554,10 +554,26 @@ class Scheduler:
     def view_ended(self, hold: Hold) -> None:
         """From a finaliser: nothing shows this memory any more."""
         self.views_ended.append(hold)
-        if hold.shown is not None and hold.written is None:
-            self._let_go_of(hold.shown)  # at once: another thread's work may be waiting for it
+        if self._torn_down:
+            return
+        self._try_locked(self._drain_views)  # at once: another thread's work may be waiting for it
         if self._over:
             self._tear_down()
+
+    def _try_locked(self, act: Callable[[], None]) -> None:
+        """Act under the lock if it is free, from a finaliser; else others will, in a moment."""
+        if self.is_locked_here():
+            return
+        try:
+            if self._mutex.acquire(blocking=False):
+                act()
+            else:
+                self.pump.hurry()
+        finally:
+            try:  # noqa: SIM105 (the first call here must be the one that cannot be interrupted)
+                self._mutex.release()
+            except RuntimeError:
+                pass  # it was not free
 
     def retire_program(self, program: Any) -> None:
         """Give a program back once everything recorded so far is done."""
@@ -747,27 +763,26 @@ class Scheduler:
 
     def _tear_down(self) -> None:
         """Release the driver's objects, unless an exported array or a thread still needs them."""
-        if self._torn_down or not self._resting or not self._mutex.acquire(blocking=False):
+        if self._resting and not self._torn_down:
+            self._try_locked(self._tear_down_now)
+
+    def _tear_down_now(self) -> None:
+        self._drain_views()
+        if self.exports or self.guests or self._torn_down:
             return
-        try:
-            self._drain_views()
-            if self.exports or self.guests or self._torn_down:
-                return
-            self._torn_down = True
-            self.driver.settle()
-            for release, _, _ in self._to_release:
-                release()
-            for stream in self._all_streams():
-                stream.release()
-            for host in (*self._host_lanes, *self._view_lanes):
-                host.close()
-            for backing in self.host_memory.imported():
-                self.driver.free(backing.memory)
-            self.pool.close()
-            self.host_pool.close()
-            self.driver.close()
-        finally:
-            self._mutex.release()
+        self._torn_down = True
+        self.driver.settle()
+        for release, _, _ in self._to_release:
+            release()
+        for stream in self._all_streams():
+            stream.release()
+        for host in (*self._host_lanes, *self._view_lanes):
+            host.close()
+        for backing in self.host_memory.imported():
+            self.driver.free(backing.memory)
+        self.pool.close()
+        self.host_pool.close()
+        self.driver.close()
 
 
 class Guest:
