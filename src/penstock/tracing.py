@@ -26,7 +26,7 @@ from penstock.errors import ArgumentError
 _PACKAGE = f"{Path(__file__).parent}{os.sep}"
 #: Parts of the package that use the runtime as anyone would; their lines are user code.
 _APPLICATIONS = tuple(f"{_PACKAGE}{name}" for name in ("demo.py",))
-_lock = threading.Lock()
+_lock = threading.RLock()  # a finaliser that runs in between may end a trace
 _local = threading.local()
 
 #: The traces that are collecting now.
@@ -145,7 +145,7 @@ class Trace(Handle):
         self._counted = 0  # records that are in the counts below
         self._counts: dict[str, int] = {}
         self._copied = self._inner_commands = self._inner_barriers = 0
-        self._reading = threading.Lock()
+        self._reading = threading.RLock()  # a signal handler may read, too, in between
         self._stopped: float | None = None
         self.started = time.perf_counter()  #: the clock of `TraceEvent.start`
         self.started_at = time.time()  #: the same moment, as the calendar has it
@@ -161,7 +161,8 @@ class Trace(Handle):
             self._ask_for_times(0)
         with self._reading:
             done = self._events
-            done += [self._read(record) for record in self._records[len(done) :]]
+            start = len(done)
+            done[start:] = [self._read(record) for record in self._records[start:]]
             if self._times:
                 self._put_device_times()
             return done
@@ -190,8 +191,9 @@ class Trace(Handle):
         """Count what came since somebody asked last: asking often costs no more than once."""
         with self._reading:
             records, counts = self._records, self._counts
-            for number in range(self._counted, len(records)):
-                record = records[number]
+            while self._counted < len(records):
+                record = records[self._counted]
+                self._counted += 1
                 kind = record[0]
                 counts[kind] = counts.get(kind, 0) + 1
                 if kind == "copy":
@@ -200,7 +202,6 @@ class Trace(Handle):
                     _, commands, barriers = record[1]
                     self._inner_commands += commands
                     self._inner_barriers += barriers
-                self._counted = number + 1
 
     @property
     def waits(self) -> int:

@@ -26,7 +26,7 @@ class Pages:
     """The caller's pages that are registered with HIP; each run of them once, for several users."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._runs: dict[int, tuple[int, int]] = {}  # by its start: its end, and how many use it
 
     def take(self, driver: HipDriver, lo: int, hi: int) -> list[int]:

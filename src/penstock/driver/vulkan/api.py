@@ -26,7 +26,7 @@ _LAYER_ITSELF = "VkSemaphore-state-timeout"
 
 _OUT_OF_MEMORY = (-1, -2)
 _DEVICE_LOST = -4
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 @functools.cache
