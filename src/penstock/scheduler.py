@@ -370,7 +370,8 @@ class Scheduler:
             guest = Guest(())
             try:
                 self.guests.add(guest)
-                if self._over or not self.driver.wait([point], _nanoseconds(deadline)):
+                self.check_over()
+                if not self.driver.wait([point], _nanoseconds(deadline)):
                     return False
             finally:
                 self.guests.discard(guest)
