@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from itertools import starmap
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NoReturn
@@ -21,6 +22,7 @@ from penstock.driver.hip.recording import (
     _RELAXED,
     Command,
     HipQueue,
+    HipRecording,
     HipReplayable,
 )
 from penstock.driver.hip.timeline import Events, HipTimeline, wait
@@ -119,6 +121,7 @@ class HipDriver:
         self.issuing = self.backlog.lock
         self.events = Events(self)
         self.lost: DeviceLost | None = None
+        self.handing_over: HipRecording | None = None  # what commands are issued of
         self.replayed_on: dict[int, set[HipReplayable]] = {}  # by stream
         self._programs: set[HipProgram] = set()
         self._capturing: int | None = None  # a stream to capture on
@@ -211,6 +214,17 @@ class HipDriver:
 
     # What commands do, in the words of HIP. Under `issuing`.
 
+    def once(self, call: Callable[..., int], *arguments: object) -> int:
+        """Make the call of a command that must not be made twice, however often it is tried."""
+        recording = self.handing_over
+        if recording is None:
+            return call(*arguments)
+        results = recording.results
+        if len(results) == recording.issued:
+            # One step to Python: called, and noted that it was.
+            results.extend(starmap(call, (arguments,)))
+        return results.pop() if results[-1] else 0  # a call that failed may be made again
+
     def launch(
         self,
         stream: int,
@@ -225,9 +239,10 @@ class HipDriver:
         if block != program.passed:
             program.block[: len(block)] = block
             program.passed = block
-        result = self.call.hipModuleLaunchKernel(
-            program.function, *groups, *program.size, 0, stream, program.parameters, ffi.NULL
-        )
+        result = self.once(
+            self.call.hipModuleLaunchKernel,
+            program.function, *groups, *program.size, 0, stream, program.parameters, ffi.NULL,
+        )  # fmt: skip
         if result:
             self.failed(result, "hipModuleLaunchKernel")
 
@@ -254,14 +269,16 @@ class HipDriver:
         return True
 
     def copy(self, stream: int, target: int, source: int, nbytes: int) -> None:
-        result = self.call.hipMemcpyAsync(target, source, nbytes, _COPY_DEFAULT, stream)
+        result = self.once(self.call.hipMemcpyAsync, target, source, nbytes, _COPY_DEFAULT, stream)
         self.must(result, "hipMemcpyAsync")
 
     def copy_rows(self, stream: int, *rows: int) -> None:
-        self.must(self.call.hipMemcpy2DAsync(*rows, _COPY_DEFAULT, stream), "hipMemcpy2DAsync")
+        result = self.once(self.call.hipMemcpy2DAsync, *rows, _COPY_DEFAULT, stream)
+        self.must(result, "hipMemcpy2DAsync")
 
     def fill(self, stream: int, target: int, word: int, count: int) -> None:
-        self.must(self.call.hipMemsetD32Async(target, word, count, stream), "hipMemsetD32Async")
+        result = self.once(self.call.hipMemsetD32Async, target, word, count, stream)
+        self.must(result, "hipMemsetD32Async")
 
     def replay(self, stream: int, sequence: HipReplayable) -> None:
         sequence.replay(stream)
@@ -271,6 +288,7 @@ class HipDriver:
         graph = ffi.new("handle *")
         with self.issuing:
             self.select()
+            self.handing_over = None
             if self._capturing is None:
                 result = self.call.hipStreamCreateWithFlags(graph, _NON_BLOCKING)
                 self.must(result, "hipStreamCreateWithFlags")
@@ -381,7 +399,8 @@ class Counts:
 
     def fetch(self, stream: int, address: int) -> None:
         driver = self._driver
-        driver.copy(stream, self._memory.handle, address, 12)
+        result = driver.call.hipMemcpyAsync(self._memory.handle, address, 12, _COPY_DEFAULT, stream)
+        driver.must(result, "hipMemcpyAsync")
         driver.must(driver.call.hipEventRecord(self._event, stream), "hipEventRecord")
 
     def arrived(self) -> tuple[int, int, int] | None:

@@ -133,7 +133,8 @@ class HipReplayable(_Commands):
             driver.must(driver.call.hipEventRecord(self._event, self._last), "hipEventRecord")
             result = driver.call.hipStreamWaitEvent(stream, self._event, 0)
             driver.must(result, "hipStreamWaitEvent")
-        driver.must(driver.call.hipGraphLaunch(self.executable, stream), "hipGraphLaunch")
+        result = driver.once(driver.call.hipGraphLaunch, self.executable, stream)
+        driver.must(result, "hipGraphLaunch")
         self._last = stream
         driver.replayed_on.setdefault(stream, set()).add(self)
 
@@ -156,18 +157,21 @@ class HipReplayable(_Commands):
 class HipRecording(_Commands):
     """The commands of one submission, and how far they have been handed over.
 
-    When a call fails, the submission is made again later, and goes on where it stopped.
+    When a call fails, or an exception of a signal handler's comes in between, the submission is
+    made again later, and goes on where it stopped.
     """
 
     def __init__(self, driver: HipDriver) -> None:
         super().__init__(driver)
         self.issued = 0
+        self.results: list[int] = []  # by command, of the one call that must not be made twice
         self.waited = 0
         self.event = 0
 
     def begin(self) -> None:
         super().begin()
         self.issued = self.waited = 0
+        self.results.clear()
 
     def execute(self, sequence: HipReplayable) -> None:
         if sequence.counted:
@@ -241,11 +245,14 @@ class HipQueue:
             if event is not None:
                 driver.must(driver.call.hipStreamWaitEvent(stream, event, 0), "hipStreamWaitEvent")
             recording.waited += 1
-        commands = recording.commands
+        commands, results = recording.commands, recording.results
+        driver.handing_over = recording
         while recording.issued < len(commands):
             issue, arguments = commands[recording.issued]
             if issue(stream, *arguments) is False:
                 return False
+            if len(results) == recording.issued:
+                results.append(0)  # it had nothing to do
             recording.issued += 1
         event = recording.event
         result = driver.call.hipEventRecord(event, stream)
