@@ -17,6 +17,7 @@ import pytest
 
 import penstock as ps
 from tests.conftest import HAS_VALIDATION, _installed, _silence, simulated
+from tests.hip.standin import StandIn
 from tests.interrupts import at_point, chosen, interrupt, points
 from tests.kernels import COUNT, FIRST, SLOW_ADD, block_sum, block_sum_of, first, kernel, slow_add
 
@@ -214,8 +215,11 @@ def _effect(step: Step, value: int) -> int:
 
 
 @contextlib.contextmanager
-def opened(driver: str, seed: int = 0, **options: Any) -> Iterator[ps.Device]:
-    if driver == "simulator":
+def opened(driver: str | StandIn, seed: int = 0, **options: Any) -> Iterator[ps.Device]:
+    if isinstance(driver, StandIn):
+        with driver.chosen(integrated=1, seed=seed), driver.device() as dev:
+            yield dev
+    elif driver == "simulator":
         with simulated(seed, **options) as dev:
             yield dev
     else:
@@ -231,7 +235,7 @@ UNMAPPED = ("writes", "reads", "NumPy arguments")
 NAMES = [*PROGRAMS, *(f"{name}, unmapped" for name in UNMAPPED)]
 
 
-def try_points(driver: str, name: str, strike: Callable[[Run, int], str]) -> int:
+def try_points(driver: str | StandIn, name: str, strike: Callable[[Run, int], str]) -> int:
     """Run a program once for each of its points, and check it; how many were tried."""
     name, _, transfers = name.partition(", ")
     program = PROGRAMS[name]
@@ -265,6 +269,11 @@ def test_an_interrupt_in_the_middle_does_all_or_nothing(
 ) -> None:
     tried = try_points(driver, name, lambda run, number: at_point(number, interrupt, run)[1])
     record_property("points", tried)
+
+
+@pytest.mark.parametrize("name", ["launches", "streams", "results", "writes", "copies", "graphs"])
+def test_an_interrupt_in_the_middle_over_hip(name: str, standin_library: StandIn) -> None:
+    try_points(standin_library, name, lambda run, number: at_point(number, interrupt, run)[1])
 
 
 @pytest.mark.parametrize("name", NAMES)
