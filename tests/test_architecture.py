@@ -30,8 +30,10 @@ LONG = {
     "kernel": "how a kernel is made, and every way in which a call can be wrong",
     "llm.layers": "the kernels of a decoder layer in both variants, and their defines",
     "scheduler": "one owner of the state that everything shares",
+    "stream": "what is recorded and not submitted, in steps that can be repeated",
     "spirv": "a parser of one binary format",
     "tracing": "what a receipt is, how it is written and how it is read",
+    "transfer": "every way of host bytes to a device and back, chosen in one place",
 }
 MOST_LINES = 500
 
