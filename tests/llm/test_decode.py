@@ -382,7 +382,7 @@ def test_ctrl_c_anywhere_leaves_the_model_as_it_was(small: llm.Model) -> None:
     whole = small.generate("abc", max_tokens=8, stop_ids=[])
     count = points(generate)
     assert count > 1000
-    for number in range(1, count, count // 12):
+    for number in range(1, count, count // 5):
         at_point(number, interrupt, generate)
         assert small.generate("abc", max_tokens=8, stop_ids=[]).ids == whole.ids
 
