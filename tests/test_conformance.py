@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -44,6 +45,8 @@ from penstock.conformance.program import (
     Numpy,
     Operation,
     Poke,
+    Read,
+    Renew,
     Reopen,
     StreamWait,
     Synchronize,
@@ -105,6 +108,7 @@ def traits(program: Program) -> set[object]:
     parts = [part for each in operations for part in parts_of(each)]
     found: set[object] = {*map(type, operations), ("small", program.small)}
     found.add(("threads", program.threads))
+    found |= {("interrupted", type(operations[number])) for number, _ in program.interrupted}
     found |= {(each.dtype, each.how, bool(each.columns)) for each in program.arrays}
     found |= {("kernel", each.kernel) for each in operations if isinstance(each, Launch)}
     found |= {("misuse", each.what) for each in operations if isinstance(each, Misuse)}
@@ -129,6 +133,7 @@ def test_everything_is_generated() -> None:
     assert found >= {("role", role) for role in ROLES}
     assert found >= {(kind, "append") for kind in (Write, Fill, Copy, Launch)}
     assert ("DLPack", True) in found
+    assert found >= {("interrupted", kind) for kind in (Write, Copy, Launch, Read, View)}
     assert {each[:2] for each in found if isinstance(each, tuple) and len(each) == 3} >= {
         (dtype, how) for dtype in DTYPES for how in HOWS
     }
@@ -189,6 +194,58 @@ def test_programs_in_threads_replay_exactly() -> None:
     program = next(p for p in map(generate, range(100)) if p.threads > 1)
     assert outcome(5) == outcome(5)
     assert any(outcome(5) != outcome(seed) for seed in range(6, 10))
+
+
+def test_an_interrupted_operation_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = []
+    fill = ps.Array.fill
+
+    def noted(array: ps.Array, value: int, stream: ps.Stream) -> None:
+        done.append("begun")
+        fill(array, value, stream)
+        done.append("ended")
+
+    monkeypatch.setattr(ps.Array, "fill", noted)
+    part = Part(0, 0, 64)
+    operations = (Fill(part, 1), Fill(part, 2), Numpy(part))
+    program = Program((Declared(64, "array"),), 1, operations, interrupted=((0, 20), (1, 10_000)))
+    assert is_valid(program)
+    with ps.Device(driver="sim") as device:
+        assert run(program, Bench(device)) is None
+    assert done.count("begun") > 3
+    assert done.count("ended") == 2
+    script = as_script(program)
+    assert script.count("@interrupted(") == 2
+    exec(script, {})
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        Launch("add", (Part(0, 0, 64),), 1),
+        Launch("store", (Part(0, 0, 64),), 1, again=2),
+        Copy(Part(0, 0, 32), Part(0, 16, 48)),
+        Misuse("no event", Part(0, 0, 64)),
+        Renew(0),
+    ],
+)
+def test_what_may_not_be_done_twice_is_not_interrupted(operation: Operation) -> None:
+    program = Program((Declared(64),), 1, (operation,))
+    assert is_valid(program)
+    assert not is_valid(replace(program, interrupted=((0, 5),)))
+
+
+def test_interrupted_programs_replay_exactly() -> None:
+    def outcome(program: Program) -> tuple[object, ...]:
+        with ps.Device(driver="sim", seed=5) as device:
+            assert run(program, Bench(device, 5)) is None
+            driver = device.scheduler.driver
+            return driver.calls, driver.machine.chance.random()  # type: ignore[attr-defined]
+
+    programs = [p for p in map(generate, range(200)) if p.interrupted and p.streams == 1]
+    assert programs
+    for program in programs:
+        assert outcome(program) == outcome(program)
 
 
 def test_calls_that_depend_on_each_other_keep_their_order() -> None:

@@ -48,6 +48,8 @@ from penstock.roles import Role
 
 _ERRORS = 0.3  # of the operations that turn out to raise, so many are kept
 _KEEPING = 5  # one program in so many is about who keeps which memory
+_INTERRUPTED = 0.18  # the share of programs of one thread that are interrupted
+_POINTS = (7, 150)  # an interrupted operation is interrupted every so many points
 _LARGE = 300_000  # elements: more than a megabyte
 
 
@@ -58,6 +60,7 @@ def generate(seed: int, size: int = 20, alignment: int = 4) -> Program:
     oracle = Oracle(choose.arrays, choose.streams, alignment=alignment, threads=choose.threads)
     choose.oracle = oracle
     operations: list[Operation] = []
+    repeatable: list[int] = []
     while len(operations) < size:
         operation = choose.operation()
         try:
@@ -70,11 +73,22 @@ def generate(seed: int, size: int = 20, alignment: int = 4) -> Program:
             choose.note(None)
         else:
             choose.note(operation)
+            if oracle.may_repeat(operation):
+                repeatable.append(len(operations))
         operations.append(operation)
     return Program(
         choose.arrays, choose.streams, tuple(operations), f"seed {seed}",
         small=choose.small, threads=choose.threads,
+        interrupted=_interrupts(chance, repeatable) if choose.threads == 1 else (),
     )  # fmt: skip
+
+
+def _interrupts(chance: random.Random, repeatable: list[int]) -> tuple[tuple[int, int], ...]:
+    """Which operations are interrupted, and where."""
+    if chance.random() >= _INTERRUPTED:
+        return ()
+    numbers = chance.sample(repeatable, min(len(repeatable), chance.choice((1, 2, 3))))
+    return tuple((number, chance.randint(*_POINTS)) for number in sorted(numbers))
 
 
 def _declare(chance: random.Random) -> tuple[Declared, ...]:
@@ -328,7 +342,7 @@ class _Keeper(_Chooser):
         kinds = (self._append, self._append, self._scratch, self._dlpack)
         first = self.chance.choice(kinds)
         rest = (self._append, self._scratch, self._scratch, self._dlpack, self._plain, self._plain)
-        return first(), *(self.chance.choice(rest)() for _ in range(self.chance.choice((1, 2))))
+        return first(), *(self.chance.choice(rest)() for _ in range(self.chance.choice((1, 2, 3))))
 
     def _append(self) -> Declared:
         columns = self.chance.choice((0, 4, 8))

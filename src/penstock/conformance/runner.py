@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 import penstock as ps
+from penstock.conformance.interrupts import interrupted, no_collection
 from penstock.conformance.kernels import KERNELS, SLOW, Kernels
 from penstock.conformance.oracle import Oracle, fitting, initial, numbers
 from penstock.conformance.parts import Part, Raises
@@ -104,7 +105,8 @@ def run(program: Program, bench: Bench) -> Failure | None:
     running = Running(program, bench)
     what = ""
     try:
-        running.all()
+        with no_collection() if program.interrupted else contextlib.nullcontext():
+            running.all()
     except Wrong as wrong:
         what = str(wrong)
     except Exception as error:
@@ -131,6 +133,7 @@ class Running:
         self.device = bench.device
         self.oracle = Oracle(program.arrays, program.streams, mapped=bench.mapped, alignment=1)
         self.expected = [_outcome(self.oracle, each) for each in program.operations]
+        self.interrupted = dict(program.interrupted)
         self.at: int | None = None  # the operation that failed
         self.streams = bench.streams(program.streams)
         self.lent: dict[int, Host] = {}  # the host's side of adopted arrays
@@ -167,9 +170,9 @@ class Running:
         operation, expected = self.program.operations[number], self.expected[number]
         try:
             if isinstance(expected, Raises):
-                self._must_raise(operation, expected.error)
+                self._must_raise(number, expected.error)
                 return
-            seen = self._do(operation)
+            seen = self._attempt(number)
             if expected is not None:
                 _compare(type(operation).__name__.lower(), seen, expected)
             self._check_events(operation)
@@ -177,9 +180,25 @@ class Running:
             self.at = number
             raise
 
-    def _must_raise(self, operation: Operation, error: type[ps.Error]) -> None:
+    def _attempt(self, number: int) -> Host | None:
+        """Do an operation, and if it is interrupted, do it again."""
+        operation = self.program.operations[number]
+        every = self.interrupted.get(number)
+        if every is None:
+            return self._do(operation)
+        seen: Host | None = None
+
+        @interrupted(every)
+        def _() -> None:
+            nonlocal seen
+            seen = self._do(operation)
+
+        return seen
+
+    def _must_raise(self, number: int, error: type[ps.Error]) -> None:
+        operation = self.program.operations[number]
         try:
-            self._do(operation)
+            self._attempt(number)
         except error as raised:
             if type(raised) is not error:
                 raise

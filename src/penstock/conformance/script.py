@@ -56,6 +56,8 @@ def as_script(program: Program, device: str = 'driver="sim"') -> str:
     body = [line for number in range(len(program.arrays)) for line in writer.made(number)]
     body.append("")
     blocks = [writer.operation(operation) for operation in program.operations]
+    for number, every in program.interrupted:
+        blocks[number] = ["", f"@interrupted({every})", *_function("_", blocks[number])]
     if program.threads == 1:
         body += [line for block in blocks for line in block]
     else:
@@ -63,6 +65,8 @@ def as_script(program: Program, device: str = 'driver="sim"') -> str:
         body += [*_steps(program, blocks), f"together(dev, steps, {seed[1] if seed else 0})"]
     body += ["", *writer.end()]
     opened = [f"dev = ps.Device({device})"]
+    if program.interrupted:
+        opened.insert(0, "gc.disable()  # finalisers would use the device at any time")
     if program.small:
         opened.append("dev.scheduler.sizes = SMALL")
     if "kernels[" in "".join(body):
@@ -79,20 +83,26 @@ def _steps(program: Program, blocks: list[list[str]]) -> list[str]:
     calls = []
     after = dependencies(program)
     for number, block in enumerate(blocks):
-        found = (re.match(r" *(?:del )?(\w+)(?: =|$)", line) for line in block)
-        names = sorted({match[1] for match in found if match})
-        lines += [f"def step{number}():"]
-        lines += [f"    global {', '.join(names)}"] if names else []
-        lines += [*(f"    {line}" for line in block), "", ""]
+        lines += _function(f"step{number}", block)
         needed = after[number] or "set()"
         calls.append(f"    ({thread_of(program, number)}, step{number}, {needed}),")
     return [*lines, "steps = [", *calls, "]"]
 
 
+def _function(name: str, block: list[str]) -> list[str]:
+    """Lines as a function that sets the script's names."""
+    found = (re.match(r" *(?:del )?(\w+)(?: =|$)", line) for line in block)
+    names = sorted({match[1] for match in found if match})
+    declared = [f"    global {', '.join(names)}"] if names else []
+    return [f"def {name}():", *declared, *(f"    {line}" for line in block), "", ""]
+
+
 def _imports(text: str) -> list[str]:
-    modules = [f"import {name}" for name in ("tempfile", "zlib") if f"{name}." in text]
+    modules = [f"import {name}" for name in ("gc", "tempfile", "zlib") if f"{name}." in text]
     lines = [*modules, ""] if modules else []
     lines += ["import numpy as np", "", "import penstock as ps"]
+    if "@interrupted(" in text:
+        lines.append("from penstock.conformance.interrupts import interrupted")
     if "Kernels" in text:
         lines.append("from penstock.conformance.kernels import Kernels")
     used = [
