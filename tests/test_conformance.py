@@ -112,6 +112,7 @@ def traits(program: Program) -> set[object]:
     found |= {(each.dtype, each.how, bool(each.columns)) for each in program.arrays}
     found |= {("kernel", each.kernel) for each in operations if isinstance(each, Launch)}
     found |= {("misuse", each.what) for each in operations if isinstance(each, Misuse)}
+    found |= {("across", each.across) for each in operations if isinstance(each, Copy)}
     found |= {("view", each.mode) for each in operations if isinstance(each, View)}
     found |= {("DLPack", each.dlpack) for each in operations if isinstance(each, View)}
     found |= {("role", each.role) for each in program.arrays}
@@ -133,6 +134,7 @@ def test_everything_is_generated() -> None:
     assert found >= {("role", role) for role in ROLES}
     assert found >= {(kind, "append") for kind in (Write, Fill, Copy, Launch)}
     assert ("DLPack", True) in found
+    assert ("across", True) in found
     assert found >= {("interrupted", kind) for kind in (Write, Copy, Launch, Read, View)}
     assert {each[:2] for each in found if isinstance(each, tuple) and len(each) == 3} >= {
         (dtype, how) for dtype in DTYPES for how in HOWS

@@ -50,6 +50,7 @@ _ERRORS = 0.3  # of the operations that turn out to raise, so many are kept
 _KEEPING = 5  # one program in so many is about who keeps which memory
 _INTERRUPTED = 0.18  # the share of programs of one thread that are interrupted
 _POINTS = (7, 150)  # an interrupted operation is interrupted every so many points
+_ACROSS = 0.3  # of the copies; about half of those are valid
 _LARGE = 300_000  # elements: more than a megabyte
 
 
@@ -278,7 +279,8 @@ class _Chooser:
 
     def copy(self) -> Operation:
         target = self.part()
-        return Copy(self.part_like(target), target, self.stream)
+        across = self.chance.random() < _ACROSS
+        return Copy(self.part_like(target), target, self.stream, across)
 
     def fill(self) -> Operation:
         return Fill(self.part(), self.value if self.chance.random() < 0.8 else 0, self.stream)

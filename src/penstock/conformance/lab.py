@@ -38,11 +38,12 @@ class Lab(Closing):
         """Run a program in a transfer mode; the seed is the simulator's."""
         if self.driver == "sim":
             device = ps.Device(driver="sim", seed=seed, transfers=transfers)
-            failure = _run_with_limit(program, Bench(device, seed), _SIMULATED)
+            bench = Bench(device, seed)
+            failure = _run_with_limit(program, bench, _SIMULATED)
             if failure is not None and failure.what == _HANGS:
                 return failure
             try:
-                device.close()
+                bench.close()
             except ps.Error as error:
                 return failure or Failure(f"close: {error}", None, transfers, seed)
             return failure
@@ -81,7 +82,7 @@ class Lab(Closing):
 
     def close(self) -> None:
         for bench in self._benches.values():
-            bench.device.close()
+            bench.close()
         self._benches.clear()
 
     def _bench(self, transfers: str) -> Bench:
@@ -89,7 +90,7 @@ class Lab(Closing):
             device = ps.Device(
                 self.device, driver=self.driver, transfers=transfers, validate=self.validate
             )
-            self._benches[transfers] = Bench(device)
+            self._benches[transfers] = Bench(device, validate=self.validate)
         return self._benches[transfers]
 
 

@@ -379,6 +379,11 @@ class Oracle:
                 self._check_launch(parts, accesses_of(operation))
                 if again and self.threads > 1:
                     _refuse("one thread at a time may record")
+            case Copy(across=True):
+                if any(self.declared[part.array].role != "generic" for part in parts_of(operation)):
+                    _refuse("a copy through the host, of which roles think otherwise")
+                if self.views or self.threads > 1:
+                    _refuse("a copy through the host, which views hold up otherwise")
             case Ask(of=part):
                 self._check_launch((part,), accesses_of(operation))
             case Misuse(of=part):

@@ -131,9 +131,12 @@ class Fill:
 
 @dataclass(frozen=True)
 class Copy:
+    """Copy on the device, or `across`: by way of arrays of another device."""
+
     source: Part
     target: Part
     stream: int = 0
+    across: bool = False
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 import penstock as ps
+from penstock.conformance.bench import Bench as Bench
 from penstock.conformance.interrupts import interrupted, no_collection
-from penstock.conformance.kernels import KERNELS, SLOW, Kernels
+from penstock.conformance.kernels import KERNELS, SLOW
 from penstock.conformance.oracle import Oracle, fitting, initial, numbers
 from penstock.conformance.parts import Part, Raises
 from penstock.conformance.program import (
@@ -46,7 +48,15 @@ from penstock.conformance.program import (
     View,
     Write,
 )
-from penstock.conformance.scripting import SMALL, closed, compiled_misuse, ordinary_memory
+from penstock.conformance.scripting import (
+    SMALL,
+    closed,
+    compiled_misuse,
+    launched,
+    ordinary_memory,
+    there_and_on,
+    uses_other_device,
+)
 from penstock.conformance.threads import dependencies, thread_of, together
 from penstock.sizes import Sizes
 
@@ -70,38 +80,9 @@ class Failure:
         return "\n".join([f"{self.what} ({where}, transfers={self.transfers!r})", *self.messages])
 
 
-class Bench:
-    """An open device with the kernels and streams that programs use."""
-
-    def __init__(self, device: ps.Device, seed: int = 0) -> None:
-        self.device = device
-        self.seed = seed
-        self.kernels = Kernels(device)
-        self._streams = [device.default_stream]
-
-    def streams(self, count: int) -> list[ps.Stream]:
-        while len(self._streams) < count:
-            self._streams.append(self.device.stream())
-        return self._streams[:count]
-
-    def reopen(self, number: int) -> ps.Stream:
-        self._streams[number].close()
-        self._streams[number] = self.device.stream()
-        return self._streams[number]
-
-    @property
-    def transfers(self) -> str:
-        return self.device.scheduler.transfers
-
-    @property
-    def mapped(self) -> bool:
-        """Whether there are views."""
-        return self.transfers != "unmapped" and self.device.info.uma
-
-
 def run(program: Program, bench: Bench) -> Failure | None:
     """Run a program and compare all that can be seen; what was wrong, if anything."""
-    said_before = len(bench.device.messages)
+    said_before = Counter(bench.messages)
     running = Running(program, bench)
     what = ""
     try:
@@ -114,7 +95,7 @@ def run(program: Program, bench: Bench) -> Failure | None:
     finally:
         running.end_batches()
         bench.device.scheduler.sizes = Sizes()
-    messages = tuple(bench.device.messages[said_before:])
+    messages = tuple((Counter(bench.messages) - said_before).elements())
     if not what and not messages:
         return None
     return Failure(what or messages[0], running.at, bench.transfers, bench.seed, messages)
@@ -156,6 +137,8 @@ class Running:
             self.device.scheduler.sizes = SMALL
         for number in range(len(self.program.arrays)):
             self.arrays.append(self._make(number))
+        if any(map(uses_other_device, self.program.operations)):
+            _ = self.bench.other  # opened here, and not by several threads at once
         steps = [partial(self._step, number) for number in range(len(self.expected))]
         if self.program.threads == 1:
             for step in steps:
@@ -301,8 +284,11 @@ class Running:
             case Fill(to=part, value=value, stream=stream):
                 array = self._part(part)
                 array.fill(fitting(value, array), self.streams[stream])
-            case Copy(source=source, target=target, stream=stream):
-                self._part(target).copy_from(self._part(source), self.streams[stream])
+            case Copy(source=source, target=target, stream=stream, across=across):
+                array = self._part(source)
+                if across:
+                    array = there_and_on(self.bench.other, array)
+                self._part(target).copy_from(array, self.streams[stream])
             case Poke(to=part, value=value):
                 place = part.on_host(self.lent[part.array])
                 place[...] = fitting(value, place)
@@ -323,6 +309,8 @@ class Running:
             case Misuse(what=what, of=part, stream=stream):
                 names = {"np": np, "dev": self.device, "closed": closed}
                 names |= {"kernels": self.bench.kernels, "s": self.streams[stream]}
+                if uses_other_device(operation):
+                    names |= {"other": self.bench.other, "launched": launched}
                 eval(compiled_misuse(what), {**names, "x": self._part(part)})
             case _:
                 self._order(operation)

@@ -44,7 +44,7 @@ from penstock.conformance.program import (
     View,
     Write,
 )
-from penstock.conformance.scripting import MISUSES
+from penstock.conformance.scripting import MISUSES, uses_other_device
 from penstock.conformance.threads import dependencies, thread_of
 
 Host = npt.NDArray[Any]
@@ -67,6 +67,9 @@ def as_script(program: Program, device: str = 'driver="sim"') -> str:
     opened = [f"dev = ps.Device({device})"]
     if program.interrupted:
         opened.insert(0, "gc.disable()  # finalisers would use the device at any time")
+    if any(map(uses_other_device, program.operations)):
+        another = re.sub(r"seed=(\d+)", lambda found: f"seed={int(found[1]) + 1}", device)
+        opened.append(f"other = ps.Device({another})")
     if program.small:
         opened.append("dev.scheduler.sizes = SMALL")
     if "kernels[" in "".join(body):
@@ -107,7 +110,7 @@ def _imports(text: str) -> list[str]:
         lines.append("from penstock.conformance.kernels import Kernels")
     used = [
         name
-        for name in ("SMALL", "closed", "ordinary_memory", "raises")
+        for name in ("SMALL", "closed", "launched", "ordinary_memory", "raises", "there_and_on")
         if re.search(rf"\b{name}\b", text)
     ]
     if used:
@@ -194,7 +197,10 @@ class _Writer:
         for number, declared in enumerate(self.program.arrays):
             if declared.how in IN_PLACE:
                 lines.append(_equal(f"host{number}", self.oracle.arrays[number]))
-        return [*lines, 'assert not dev.messages, "\\n".join(dev.messages)']
+        devices = ["dev"]
+        if any(map(uses_other_device, self.program.operations)):
+            devices.append("other")
+        return lines + [f'assert not {d}.messages, "\\n".join({d}.messages)' for d in devices]
 
     def _lines(self, operation: Operation) -> list[str]:
         """The statements of an operation; the last is an expression if it shows a value."""
@@ -228,8 +234,11 @@ class _Writer:
             case Fill(to=part, value=value, stream=stream):
                 value = fitting(value, self._like(part))
                 return [f"{self._part(part)}.fill({value}, s{stream})"]
-            case Copy(source=source, target=target, stream=stream):
-                return [f"{self._part(target)}.copy_from({self._part(source)}, s{stream})"]
+            case Copy(source=source, target=target, stream=stream, across=across):
+                array = self._part(source)
+                if across:
+                    array = f"there_and_on(other, {array})"
+                return [f"{self._part(target)}.copy_from({array}, s{stream})"]
             case Poke(to=part, value=value):
                 return self._poke(part, value)
             case Launch():

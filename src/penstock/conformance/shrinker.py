@@ -171,7 +171,17 @@ def _simpler_operation(operation: Operation) -> Iterator[Operation]:
     yield with_parts(operation, lambda p: replace(p, step=1))
     yield with_parts(operation, lambda p: replace(p, across=None))
     yield with_parts(operation, lambda p: replace(p, way=""))
-    for option in ("slow", "borrow", "pinned", "spread", "out", "close", "dlpack", "stream"):
+    for option in (
+        "slow",
+        "borrow",
+        "pinned",
+        "spread",
+        "out",
+        "close",
+        "dlpack",
+        "across",
+        "stream",
+    ):
         value: Any = getattr(operation, option, False)
         if value:
             less: Any = {option: type(value)()}
