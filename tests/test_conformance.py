@@ -108,6 +108,7 @@ def traits(program: Program) -> set[object]:
     parts = [part for each in operations for part in parts_of(each)]
     found: set[object] = {*map(type, operations), ("small", program.small)}
     found.add(("threads", program.threads))
+    found.add(("closed", program.closed_at > 0, program.threads > 1))
     found |= {("interrupted", type(operations[number])) for number, _ in program.interrupted}
     found |= {(each.dtype, each.how, bool(each.columns)) for each in program.arrays}
     found |= {("kernel", each.kernel) for each in operations if isinstance(each, Launch)}

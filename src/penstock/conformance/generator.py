@@ -50,6 +50,7 @@ _ERRORS = 0.3  # of the operations that turn out to raise, so many are kept
 _KEEPING = 5  # one program in so many is about who keeps which memory
 _INTERRUPTED = 0.18  # the share of programs of one thread that are interrupted
 _POINTS = (7, 150)  # an interrupted operation is interrupted every so many points
+_CLOSED = 1 / 40  # the share of programs whose device is closed in the middle
 _ACROSS = 0.3  # of the copies; about half of those are valid
 _LARGE = 300_000  # elements: more than a megabyte
 
@@ -77,10 +78,12 @@ def generate(seed: int, size: int = 20, alignment: int = 4) -> Program:
             if oracle.may_repeat(operation):
                 repeatable.append(len(operations))
         operations.append(operation)
+    closed_at = chance.randrange(1, size) if size > 1 and chance.random() < _CLOSED else 0
+    once = closed_at or choose.threads > 1
     return Program(
         choose.arrays, choose.streams, tuple(operations), f"seed {seed}",
         small=choose.small, threads=choose.threads,
-        interrupted=_interrupts(chance, repeatable) if choose.threads == 1 else (),
+        interrupted=() if once else _interrupts(chance, repeatable), closed_at=closed_at,
     )  # fmt: skip
 
 

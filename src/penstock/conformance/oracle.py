@@ -526,6 +526,8 @@ def is_valid(program: Program, alignment: int = 4) -> bool:
         interrupted = {number for number, _ in program.interrupted}
         if interrupted and program.threads > 1:
             _refuse("an interrupt comes to the main thread alone")
+        if interrupted and program.closed_at:
+            _refuse("both interrupted and closed")
         for number, operation in enumerate(program.operations):
             try:
                 if number in interrupted and not oracle.may_repeat(operation):

@@ -269,6 +269,8 @@ class Program:
     `interrupted` are numbers of operations, each with a number n: Ctrl-C comes at point n of the
     operation, then, as the program does it again, at point 2n, and so on until the operation is
     through (`penstock.conformance.interrupts`). Only what may be done twice is interrupted.
+    If `closed_at` is not 0, the device is closed before that operation; with several threads,
+    by one more thread, at any time after the operation before it.
     """
 
     arrays: tuple[Declared, ...]
@@ -279,6 +281,7 @@ class Program:
     small: bool = False
     threads: int = 1
     interrupted: tuple[tuple[int, int], ...] = ()
+    closed_at: int = 0
 
 
 def keeping(program: Program, kept: Iterable[int]) -> Program:
@@ -287,6 +290,7 @@ def keeping(program: Program, kept: Iterable[int]) -> Program:
     return replace(
         program,
         operations=tuple(program.operations[number] for number in places),
+        closed_at=sum(number < program.closed_at for number in places),
         interrupted=tuple((places[n], every) for n, every in program.interrupted if n in places),
     )
 

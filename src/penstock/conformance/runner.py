@@ -14,6 +14,8 @@ import numpy.typing as npt
 
 import penstock as ps
 from penstock.conformance.bench import Bench as Bench
+from penstock.conformance.comparing import Wrong as Wrong
+from penstock.conformance.comparing import compare
 from penstock.conformance.interrupts import interrupted, no_collection
 from penstock.conformance.kernels import KERNELS, SLOW
 from penstock.conformance.oracle import Oracle, fitting, initial, numbers
@@ -57,7 +59,7 @@ from penstock.conformance.scripting import (
     there_and_on,
     uses_other_device,
 )
-from penstock.conformance.threads import dependencies, thread_of, together
+from penstock.conformance.threads import Step, dependencies, thread_of, together
 from penstock.sizes import Sizes
 
 Host = npt.NDArray[Any]
@@ -101,10 +103,6 @@ def run(program: Program, bench: Bench) -> Failure | None:
     return Failure(what or messages[0], running.at, bench.transfers, bench.seed, messages)
 
 
-class Wrong(Exception):
-    """The device showed something else than the oracle."""
-
-
 class Running:
     """A program on its way, on the device and on the oracle at once."""
 
@@ -113,7 +111,13 @@ class Running:
         self.bench = bench
         self.device = bench.device
         self.oracle = Oracle(program.arrays, program.streams, mapped=bench.mapped, alignment=1)
-        self.expected = [_outcome(self.oracle, each) for each in program.operations]
+        self.expected: list[Host | Raises | None] = []
+        self.content_when_closed: list[Host] = []
+        for number, operation in enumerate(program.operations):
+            if number == program.closed_at:
+                self.content_when_closed = [array.copy() for array in self.oracle.arrays]
+            self.expected.append(_outcome(self.oracle, operation))
+        self.never_made: set[int] = set()  # slots of operations that found the device closed
         self.interrupted = dict(program.interrupted)
         self.at: int | None = None  # the operation that failed
         self.streams = bench.streams(program.streams)
@@ -122,9 +126,8 @@ class Running:
         self.pending: dict[int, ps.Pending[Any]] = {}
         self.sources: dict[int, Host] = {}
         self.outs: dict[int, Host] = {}
-        self.replaying: tuple[ps.Graph, int] | None = (
-            None  # a graph, and how often it is left to do
-        )
+        #: A graph, and how often it is left to do.
+        self.replaying: tuple[ps.Graph, int] | None = None
         self.results: dict[int, Host] = {}
         self.events: dict[int, ps.Event] = {}
         self.views: dict[int, Host] = {}
@@ -139,17 +142,50 @@ class Running:
             self.arrays.append(self._make(number))
         if any(map(uses_other_device, self.program.operations)):
             _ = self.bench.other  # opened here, and not by several threads at once
+        closed_at = self.program.closed_at
         steps = [partial(self._step, number) for number in range(len(self.expected))]
         if self.program.threads == 1:
-            for step in steps:
+            for number, step in enumerate(steps):
+                if closed_at and number == closed_at:
+                    self._close()
                 step()
         else:
             threads = (thread_of(self.program, number) for number in range(len(steps)))
             after = dependencies(self.program)
-            together(self.device, list(zip(threads, steps, after, strict=True)), self.bench.seed)
-        self._finish()
+            calls: list[Step] = list(zip(threads, steps, after, strict=True))
+            if closed_at:
+                calls.append((self.program.threads, self.device.close, {closed_at - 1}))
+            together(self.device, calls, self.bench.seed)
+        if closed_at:
+            self._finish_closed()
+        else:
+            self._finish()
+
+    def _close(self) -> None:
+        """Close the device; memory lent to it then holds what the work before has written."""
+        self.device.close()
+        for number, lent in self.lent.items():
+            compare(f"memory of array {number}, closed", lent, self.content_when_closed[number])
 
     def _step(self, number: int) -> None:
+        """Do an operation; once the device may be closed, it may raise `Closed` instead."""
+        several = self.program.threads > 1
+        if not self.program.closed_at or (number < self.program.closed_at and not several):
+            self._step_exactly(number)
+            return
+        operation = self.program.operations[number]
+        if getattr(operation, "slot", -1) in self.never_made or isinstance(operation, Length):
+            return  # the length is that of what was appended before
+        try:
+            self._step_exactly(number)
+        except ps.Closed:
+            if not self.device.closed:
+                raise
+            self.at = None
+            if isinstance(operation, Write | Read | Ask | View | Record):
+                self.never_made.add(operation.slot)
+
+    def _step_exactly(self, number: int) -> None:
         operation, expected = self.program.operations[number], self.expected[number]
         try:
             if isinstance(expected, Raises):
@@ -157,7 +193,7 @@ class Running:
                 return
             seen = self._attempt(number)
             if expected is not None:
-                _compare(type(operation).__name__.lower(), seen, expected)
+                compare(type(operation).__name__.lower(), seen, expected)
             self._check_events(operation)
         except BaseException:
             self.at = number
@@ -200,26 +236,36 @@ class Running:
             self._check_views()
             self.views.clear()
         for number, array in enumerate(self.arrays):
-            _compare(f"array {number}", array.numpy(force=True), self.oracle.arrays[number])
+            compare(f"array {number}", array.numpy(force=True), self.oracle.arrays[number])
         self.end_batches()
         for slot, transfer in self.oracle.transfers.items():
             if not transfer.collected:
                 self._collect(slot)
             if transfer.value is not None:
-                _compare(f"the value of read {slot}", self.results[slot], transfer.value)
+                compare(f"the value of read {slot}", self.results[slot], transfer.value)
         self._check_views()
         for event in self.events.values():
             event.wait(PATIENCE)
         self.device.synchronize(PATIENCE)
         for number, lent in self.lent.items():
-            _compare(f"the memory of array {number}", lent, self.oracle.arrays[number])
+            compare(f"the memory of array {number}", lent, self.oracle.arrays[number])
         for number, gone in self.left.items():
             for lent, content in zip(gone, self.oracle.left[number], strict=True):
-                _compare(f"the memory of array {number} before it was renewed", lent, content)
+                compare(f"the memory of array {number} before it was renewed", lent, content)
+
+    def _finish_closed(self) -> None:
+        """Of a closed device, what the host holds is still there."""
+        self._check_views()
+        for lent in (*self.lent.values(), *(each for gone in self.left.values() for each in gone)):
+            lent.copy()
+        for slot, result in self.results.items():
+            value = self.oracle.transfers[slot].value
+            if value is not None:
+                compare(f"the value of read {slot}", result, value)
 
     def _check_views(self) -> None:
         for slot, view in self.views.items():
-            _compare(f"held view {slot}", view, self.oracle.views[slot].value)
+            compare(f"held view {slot}", view, self.oracle.views[slot].value)
 
     def _make(self, number: int) -> ps.Array:
         declared = self.program.arrays[number]
@@ -438,7 +484,7 @@ class Running:
                         raise Wrong(f"event {slot} is done, transfer {covered} before it is not")
                     value = self.oracle.transfers[covered].value
                     if covered in self.outs and value is not None:
-                        _compare(f"out of read {covered}", self.outs[covered], value)
+                        compare(f"out of read {covered}", self.outs[covered], value)
             case _:
                 pass
 
@@ -449,26 +495,3 @@ def _outcome(oracle: Oracle, operation: Operation) -> Host | Raises | None:
         return oracle.step(operation)
     except Raises as refused:
         return refused
-
-
-def _compare(what: str, got: Host | None, expected: Host) -> None:
-    if got is None or got.shape != expected.shape or got.tobytes() != expected.tobytes():
-        raise Wrong(f"{what}: {describe_difference(got, expected)}")
-
-
-def describe_difference(got: Host | None, expected: Host) -> str:
-    """Where two arrays differ first, and in how many elements."""
-    if got is None or got.shape != expected.shape:
-        return f"expected shape {expected.shape}, got {None if got is None else got.shape}"
-    bits = [
-        np.ascontiguousarray(each).reshape(-1).view(np.uint8).reshape(each.size, -1)
-        for each in (got, expected)
-    ]
-    wrong = np.flatnonzero((bits[0] != bits[1]).any(axis=1))
-    first = int(wrong[0])
-    place = tuple(map(int, np.unravel_index(first, expected.shape)))
-    at = place[0] if len(place) == 1 else place
-    return (
-        f"{len(wrong)} of {expected.size} elements are wrong, the first at {at}: "
-        f"expected {expected[place]}, got {got[place]}"
-    )

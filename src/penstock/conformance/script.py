@@ -58,12 +58,17 @@ def as_script(program: Program, device: str = 'driver="sim"') -> str:
     blocks = [writer.operation(operation) for operation in program.operations]
     for number, every in program.interrupted:
         blocks[number] = ["", f"@interrupted({every})", *_function("_", blocks[number])]
+    if program.closed_at:
+        first = program.closed_at if program.threads == 1 else 0
+        blocks[first:] = [_perhaps_closed(block) for block in blocks[first:]]
     if program.threads == 1:
+        if program.closed_at:
+            blocks.insert(program.closed_at, ["dev.close()", *writer.lent_when_closed])
         body += [line for block in blocks for line in block]
     else:
         seed = re.search(r"seed=(\d+)", device)
         body += [*_steps(program, blocks), f"together(dev, steps, {seed[1] if seed else 0})"]
-    body += ["", *writer.end()]
+    body += ["", *(writer.end_closed() if program.closed_at else writer.end())]
     opened = [f"dev = ps.Device({device})"]
     if program.interrupted:
         opened.insert(0, "gc.disable()  # finalisers would use the device at any time")
@@ -89,7 +94,13 @@ def _steps(program: Program, blocks: list[list[str]]) -> list[str]:
         lines += _function(f"step{number}", block)
         needed = after[number] or "set()"
         calls.append(f"    ({thread_of(program, number)}, step{number}, {needed}),")
+    if program.closed_at:
+        calls.append(f"    ({program.threads}, dev.close, {{{program.closed_at - 1}}}),")
     return [*lines, "steps = [", *calls, "]"]
+
+
+def _perhaps_closed(block: list[str]) -> list[str]:
+    return ["with perhaps_closed():", *(f"    {line}" for line in block)]
 
 
 def _function(name: str, block: list[str]) -> list[str]:
@@ -110,7 +121,15 @@ def _imports(text: str) -> list[str]:
         lines.append("from penstock.conformance.kernels import Kernels")
     used = [
         name
-        for name in ("SMALL", "closed", "launched", "ordinary_memory", "raises", "there_and_on")
+        for name in (
+            "SMALL",
+            "closed",
+            "launched",
+            "ordinary_memory",
+            "perhaps_closed",
+            "raises",
+            "there_and_on",
+        )
         if re.search(rf"\b{name}\b", text)
     ]
     if used:
@@ -128,6 +147,8 @@ class _Writer:
         self.mapped = mapped
         self.oracle = Oracle(program.arrays, program.streams, mapped=mapped, alignment=1)
         self.viewed: dict[int, Part] = {}
+        self.lent_when_closed: list[str] = []
+        self._written = 0  # how many operations
 
     def made(self, number: int) -> list[str]:
         declared = self.program.arrays[number]
@@ -161,6 +182,9 @@ class _Writer:
         ]
 
     def operation(self, operation: Operation) -> list[str]:
+        if self.program.closed_at and self._written == self.program.closed_at:
+            self.lent_when_closed = self._lent()
+        self._written += 1
         lines = self._lines(operation)
         try:
             expected = self.oracle.step(operation)
@@ -170,7 +194,7 @@ class _Writer:
                 return [f"with raises(ps.{refused.error.__name__}):", *inner]
             *before, last = lines[:1] if isinstance(operation, View) else lines
             return [*before, f"with raises(ps.{refused.error.__name__}):", f"    {last}"]
-        if expected is None:
+        if expected is None or (self.program.closed_at and isinstance(operation, Length)):
             return lines
         *before, shown = lines
         after = [] if not isinstance(operation, Drop) else [f"del view{operation.slot}"]
@@ -194,13 +218,27 @@ class _Writer:
             elif not transfer.collected:
                 lines.append(result)
         lines += [*views, "dev.synchronize(20)"]
-        for number, declared in enumerate(self.program.arrays):
-            if declared.how in IN_PLACE:
-                lines.append(_equal(f"host{number}", self.oracle.arrays[number]))
+        return [*lines, *self._lent(), *self._no_messages()]
+
+    def end_closed(self) -> list[str]:
+        """What the host holds is still there."""
+        lines: list[str] = []
+        for slot, shown in self.oracle.views.items():
+            lines += _perhaps_closed([_equal(f"view{slot}", shown.value)])
+        return [*lines, *self._no_messages()]
+
+    def _lent(self) -> list[str]:
+        return [
+            _equal(f"host{number}", self.oracle.arrays[number])
+            for number, declared in enumerate(self.program.arrays)
+            if declared.how in IN_PLACE
+        ]
+
+    def _no_messages(self) -> list[str]:
         devices = ["dev"]
         if any(map(uses_other_device, self.program.operations)):
             devices.append("other")
-        return lines + [f'assert not {d}.messages, "\\n".join({d}.messages)' for d in devices]
+        return [f'assert not {d}.messages, "\\n".join({d}.messages)' for d in devices]
 
     def _lines(self, operation: Operation) -> list[str]:
         """The statements of an operation; the last is an expression if it shows a value."""

@@ -97,6 +97,13 @@ def raises(error: type[ps.Error]) -> Iterator[None]:
     raise AssertionError(f"must raise {error.__name__}")
 
 
+@contextlib.contextmanager
+def perhaps_closed() -> Iterator[None]:
+    """The block may find the device closed, or find nothing that an earlier one was to make."""
+    with contextlib.suppress(ps.Closed, NameError):
+        yield
+
+
 def uses_other_device(operation: Operation) -> bool:
     match operation:
         case Misuse(what=what):

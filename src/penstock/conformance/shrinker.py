@@ -77,8 +77,10 @@ def _simpler(program: Program) -> Iterator[Program]:
 
 
 def _simpler_shape(program: Program) -> Iterator[Program]:
-    """No interrupts, one thread, ordinary thresholds, fewer streams, fewer and plainer arrays."""
+    """Not closed or interrupted, one thread, ordinary thresholds, fewer streams and arrays."""
     operations = program.operations
+    if program.closed_at:
+        yield replace(program, closed_at=0)
     for each in program.interrupted:
         yield replace(
             program, interrupted=tuple(other for other in program.interrupted if other != each)
