@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from typing import get_args
 
+import numpy as np
 import pytest
 from conftest import HAS_VALIDATION, OpenDevice
 
@@ -46,6 +47,7 @@ from penstock.conformance.program import (
     Operation,
     Poke,
     Read,
+    Record,
     Renew,
     Reopen,
     StreamWait,
@@ -136,8 +138,9 @@ def test_everything_is_generated() -> None:
     assert found >= {(kind, "append") for kind in (Write, Fill, Copy, Launch)}
     assert ("DLPack", True) in found
     assert ("across", True) in found
+    assert found >= {("closed", True, several) for several in (True, False)}
     assert found >= {("interrupted", kind) for kind in (Write, Copy, Launch, Read, View)}
-    assert {each[:2] for each in found if isinstance(each, tuple) and len(each) == 3} >= {
+    assert {each[:2] for each in found if isinstance(each, tuple)} >= {
         (dtype, how) for dtype in DTYPES for how in HOWS
     }
 
@@ -249,6 +252,43 @@ def test_interrupted_programs_replay_exactly() -> None:
     assert programs
     for program in programs:
         assert outcome(program) == outcome(program)
+
+
+CLOSED = Program(
+    (Declared(64, "adopted"), Declared(64)),
+    2,
+    (
+        Fill(Part(0, 0, 64), 7),
+        Read(Part(0, 0, 32), 1),
+        View(Part(1, 0, 64), 2),
+        Fill(Part(0, 0, 64), 8, 1),
+        Record(4, 1),
+        EventWait(4),
+        Collect(1),
+        Numpy(Part(0, 0, 64)),
+        Drop(2),
+    ),
+    closed_at=3,
+)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_program_may_close_its_device(threads: int) -> None:
+    program = replace(CLOSED, threads=threads)
+    for seed in range(5):
+        with Lab() as lab:
+            assert lab.run(program, "auto", seed) is None
+        script = as_script(program, f'driver="sim", seed={seed}')
+        assert "dev.close" in script
+        exec(script, {})
+
+
+def test_a_closed_device_that_goes_on_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ps.Array, "numpy", lambda array: np.zeros(array.shape, array.dtype))
+    failure = Lab().run(CLOSED, "auto", 0)
+    assert failure is not None
+    assert failure.operation == 7
+    assert "numpy: 64 of 64 elements are wrong" in failure.what
 
 
 def test_calls_that_depend_on_each_other_keep_their_order() -> None:
