@@ -382,7 +382,7 @@ class Oracle:
             case Copy(across=True):
                 if any(self.declared[part.array].role != "generic" for part in parts_of(operation)):
                     _refuse("a copy through the host, of which roles think otherwise")
-                if self.views or self.threads > 1:
+                if (self.mapped and self.views) or self.threads > 1:
                     _refuse("a copy through the host, which views hold up otherwise")
             case Ask(of=part):
                 self._check_launch((part,), accesses_of(operation))
