@@ -416,6 +416,19 @@ _SINGLE = [
         "    read = on.copier.add({}, lambda: _read_direct(array, result, what)())\n"
         "    return Pending(scheduler, {on.copier.lane: read}, what, value=result)\n",
     ),
+    # What belongs to another device, and what is closed.
+    Mutant(
+        "a kernel takes arrays of any device that it would fit on its own",
+        "arguments",
+        'wants = f"{device} {self.dtype} ',
+        'wants = f"{self.dtype} ',
+    ),
+    Mutant(
+        "a closed device goes on",
+        "scheduler",
+        '        if self.closed:\n            raise Closed(f"{self.name} is closed")\n',
+        "",
+    ),
 ]  # fmt: skip
 
 

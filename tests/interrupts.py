@@ -1,134 +1,16 @@
-"""Something happens in the middle of a call, wherever CPython lets a signal handler run.
-
-CPython looks for signals when a function begins, after a call, and when a loop jumps back.
-`at_point` runs a function and does something at the n-th such place within the package: it raises,
-as Ctrl-C does, or it uses the device, as a signal handler or a finaliser may. The places are found
-by tracing bytecodes, so they follow the code wherever it moves. What the simulator does to play the
-device is left out: no signal handler runs inside of hardware.
-"""
+"""Which points of a call the tests interrupt: see `penstock.conformance.interrupts`."""
 
 from __future__ import annotations
 
-import dis
-import functools
 import os
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from types import CodeType, FrameType
-from typing import Any
+from collections.abc import Iterator
 
-import penstock as ps
+from penstock.conformance.interrupts import at_point, interrupt, points
 
-_PACKAGE = f"{Path(ps.__file__).parent}{os.sep}"
-_HARDWARE = f"{_PACKAGE}driver{os.sep}sim{os.sep}"
+__all__ = ["STRIDE", "at_point", "chosen", "interrupt", "points"]
 
 #: How many of all points are tried: 1 is all of them.
 STRIDE = int(os.environ.get("PENSTOCK_INTERRUPTS", "23"))
-
-
-@functools.cache
-def _handlers(code: CodeType) -> dict[int, int]:
-    """By offset of each instruction, the handler that an exception there goes to."""
-    table = dis._parse_exception_table(code)  # type: ignore[attr-defined]
-    found = dict.fromkeys(range(0, len(code.co_code), 2), -1)
-    for entry in table:
-        for offset in range(entry.start, entry.end, 2):
-            found[offset] = entry.target
-    return found
-
-
-@functools.cache
-def _checks(code: CodeType) -> frozenset[int]:
-    """The instructions after which CPython looks for signals."""
-    return frozenset(
-        each.offset
-        for each in dis.get_instructions(code)
-        if each.opname == "RESUME"
-        or (each.opname.startswith("CALL") and "INTRINSIC" not in each.opname)
-        or "JUMP_BACKWARD" in each.opname
-    )
-
-
-class _Tracer:
-    """Counts the points of the package that are passed; at the n-th, it acts."""
-
-    def __init__(self, number: int, act: Callable[[], None]) -> None:
-        self.count = 0
-        self.place = ""
-        self._number = number
-        self._act = act
-        self.before: dict[FrameType, int] = {}  # by frame, the instruction before
-        #: Kept, as CPython 3.11 may still call a trace function that it let go of.
-        self._functions = (self.call, self.inside)
-
-    def start(self) -> None:
-        sys.settrace(self._functions[0])
-
-    def call(self, frame: FrameType, event: str, _: Any) -> Callable[..., Any] | None:
-        if not frame.f_code.co_filename.startswith(_PACKAGE) or _in_hardware(frame):
-            return None
-        frame.f_trace_opcodes = True
-        frame.f_trace_lines = False
-        return self._functions[1]
-
-    def inside(self, frame: FrameType, event: str, _: Any) -> Callable[..., Any]:
-        if event == "return":
-            self.before.pop(frame, None)
-        elif event == "opcode":
-            before = self.before.get(frame)
-            self.before[frame] = frame.f_lasti
-            if before is not None and _is_point(frame.f_code, before, frame.f_lasti):
-                self.count += 1
-                if self.count == self._number:
-                    self.place = f"{frame.f_code.co_qualname}, line {frame.f_lineno}"
-                    self._act()
-        return self._functions[1]
-
-
-def _is_point(code: CodeType, before: int, now: int) -> bool:
-    """Whether a signal handler may run between two instructions, and raise from the second one."""
-    handlers = _handlers(code)
-    return before in _checks(code) and handlers[before] == handlers[now]
-
-
-def _in_hardware(frame: FrameType | None) -> bool:
-    while frame is not None:
-        if frame.f_code.co_filename.startswith(_HARDWARE):
-            return True
-        frame = frame.f_back
-    return False
-
-
-def _ignore(unraisable: Any) -> None:
-    """What Python does with an exception in a finaliser: it says so, and goes on."""
-    assert isinstance(unraisable.exc_value, Interrupt)
-
-
-class Interrupt(KeyboardInterrupt):
-    """As Ctrl-C raises it."""
-
-
-def at_point(number: int, act: Callable[[], None], run: Callable[[], None]) -> tuple[int, str]:
-    """Run, and act at a point; how many were passed, and where it acted ("" if nowhere)."""
-    tracer = _Tracer(number, act)
-    earlier, hook = sys.gettrace(), sys.unraisablehook
-    sys.unraisablehook = _ignore
-    tracer.start()
-    try:
-        run()
-    except Interrupt:
-        pass
-    finally:
-        sys.settrace(earlier)
-        sys.unraisablehook = hook
-        tracer.before.clear()  # frames keep what is in them
-    return tracer.count, tracer.place
-
-
-def points(run: Callable[[], None]) -> int:
-    """How many points a run passes."""
-    return at_point(0, lambda: None, run)[0]
 
 
 def chosen(count: int, stride: int = STRIDE) -> Iterator[int]:
@@ -137,7 +19,3 @@ def chosen(count: int, stride: int = STRIDE) -> Iterator[int]:
     for number in range(1, count + 1):
         if number <= edge or number > count - edge or number % stride == 0:
             yield number
-
-
-def interrupt() -> None:
-    raise Interrupt

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from typing import get_args
 
+import numpy as np
 import pytest
 from conftest import HAS_VALIDATION, OpenDevice
 
@@ -44,6 +46,9 @@ from penstock.conformance.program import (
     Numpy,
     Operation,
     Poke,
+    Read,
+    Record,
+    Renew,
     Reopen,
     StreamWait,
     Synchronize,
@@ -105,9 +110,12 @@ def traits(program: Program) -> set[object]:
     parts = [part for each in operations for part in parts_of(each)]
     found: set[object] = {*map(type, operations), ("small", program.small)}
     found.add(("threads", program.threads))
+    found.add(("closed", program.closed_at > 0, program.threads > 1))
+    found |= {("interrupted", type(operations[number])) for number, _ in program.interrupted}
     found |= {(each.dtype, each.how, bool(each.columns)) for each in program.arrays}
     found |= {("kernel", each.kernel) for each in operations if isinstance(each, Launch)}
     found |= {("misuse", each.what) for each in operations if isinstance(each, Misuse)}
+    found |= {("across", each.across) for each in operations if isinstance(each, Copy)}
     found |= {("view", each.mode) for each in operations if isinstance(each, View)}
     found |= {("DLPack", each.dlpack) for each in operations if isinstance(each, View)}
     found |= {("role", each.role) for each in program.arrays}
@@ -129,7 +137,10 @@ def test_everything_is_generated() -> None:
     assert found >= {("role", role) for role in ROLES}
     assert found >= {(kind, "append") for kind in (Write, Fill, Copy, Launch)}
     assert ("DLPack", True) in found
-    assert {each[:2] for each in found if isinstance(each, tuple) and len(each) == 3} >= {
+    assert ("across", True) in found
+    assert found >= {("closed", True, several) for several in (True, False)}
+    assert found >= {("interrupted", kind) for kind in (Write, Copy, Launch, Read, View)}
+    assert {each[:2] for each in found if isinstance(each, tuple)} >= {
         (dtype, how) for dtype in DTYPES for how in HOWS
     }
 
@@ -189,6 +200,95 @@ def test_programs_in_threads_replay_exactly() -> None:
     program = next(p for p in map(generate, range(100)) if p.threads > 1)
     assert outcome(5) == outcome(5)
     assert any(outcome(5) != outcome(seed) for seed in range(6, 10))
+
+
+def test_an_interrupted_operation_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = []
+    fill = ps.Array.fill
+
+    def noted(array: ps.Array, value: int, stream: ps.Stream) -> None:
+        done.append("begun")
+        fill(array, value, stream)
+        done.append("ended")
+
+    monkeypatch.setattr(ps.Array, "fill", noted)
+    part = Part(0, 0, 64)
+    operations = (Fill(part, 1), Fill(part, 2), Numpy(part))
+    program = Program((Declared(64, "array"),), 1, operations, interrupted=((0, 20), (1, 10_000)))
+    assert is_valid(program)
+    with ps.Device(driver="sim") as device:
+        assert run(program, Bench(device)) is None
+    assert done.count("begun") > 3
+    assert done.count("ended") == 2
+    script = as_script(program)
+    assert script.count("@interrupted(") == 2
+    exec(script, {})
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        Launch("add", (Part(0, 0, 64),), 1),
+        Launch("store", (Part(0, 0, 64),), 1, again=2),
+        Copy(Part(0, 0, 32), Part(0, 16, 48)),
+        Misuse("no event", Part(0, 0, 64)),
+        Renew(0),
+    ],
+)
+def test_what_may_not_be_done_twice_is_not_interrupted(operation: Operation) -> None:
+    program = Program((Declared(64),), 1, (operation,))
+    assert is_valid(program)
+    assert not is_valid(replace(program, interrupted=((0, 5),)))
+
+
+def test_interrupted_programs_replay_exactly() -> None:
+    def outcome(program: Program) -> tuple[object, ...]:
+        with ps.Device(driver="sim", seed=5) as device:
+            assert run(program, Bench(device, 5)) is None
+            driver = device.scheduler.driver
+            return driver.calls, driver.machine.chance.random()  # type: ignore[attr-defined]
+
+    programs = [p for p in map(generate, range(200)) if p.interrupted and p.streams == 1]
+    assert programs
+    for program in programs:
+        assert outcome(program) == outcome(program)
+
+
+CLOSED = Program(
+    (Declared(64, "adopted"), Declared(64)),
+    2,
+    (
+        Fill(Part(0, 0, 64), 7),
+        Read(Part(0, 0, 32), 1),
+        View(Part(1, 0, 64), 2),
+        Fill(Part(0, 0, 64), 8, 1),
+        Record(4, 1),
+        EventWait(4),
+        Collect(1),
+        Numpy(Part(0, 0, 64)),
+        Drop(2),
+    ),
+    closed_at=3,
+)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_program_may_close_its_device(threads: int) -> None:
+    program = replace(CLOSED, threads=threads)
+    for seed in range(5):
+        with Lab() as lab:
+            assert lab.run(program, "auto", seed) is None
+        script = as_script(program, f'driver="sim", seed={seed}')
+        assert "dev.close" in script
+        exec(script, {})
+
+
+def test_a_closed_device_that_goes_on_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ps.Array, "numpy", lambda array: np.zeros(array.shape, array.dtype))
+    failure = Lab().run(CLOSED, "auto", 0)
+    assert failure is not None
+    assert failure.operation == 7
+    assert "numpy: 64 of 64 elements are wrong" in failure.what
 
 
 def test_calls_that_depend_on_each_other_keep_their_order() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -40,7 +41,11 @@ class Trying(Running):
 
 
 def faults_of(program: Program, transfers: str, seed: int) -> Iterator[tuple[str, Failure | None]]:
-    """Run the program with each fault in turn: which it was, and what went wrong, if anything."""
+    """Run the program with each fault in turn: which it was, and what went wrong, if anything.
+
+    The device stays open: an error of a closed device says nothing about the fault.
+    """
+    program = replace(program, closed_at=0)
     for calls, run in ((OUT_OF_MEMORY, _out_of_memory), (LOST, _lost)):
         for call in calls:
             yield from _every(call, partial(run, program, transfers, seed, call))

@@ -48,6 +48,10 @@ from penstock.roles import Role
 
 _ERRORS = 0.3  # of the operations that turn out to raise, so many are kept
 _KEEPING = 5  # one program in so many is about who keeps which memory
+_INTERRUPTED = 0.18  # the share of programs of one thread that are interrupted
+_POINTS = (7, 150)  # an interrupted operation is interrupted every so many points
+_CLOSED = 1 / 40  # the share of programs whose device is closed in the middle
+_ACROSS = 0.3  # of the copies; about half of those are valid
 _LARGE = 300_000  # elements: more than a megabyte
 
 
@@ -58,6 +62,7 @@ def generate(seed: int, size: int = 20, alignment: int = 4) -> Program:
     oracle = Oracle(choose.arrays, choose.streams, alignment=alignment, threads=choose.threads)
     choose.oracle = oracle
     operations: list[Operation] = []
+    repeatable: list[int] = []
     while len(operations) < size:
         operation = choose.operation()
         try:
@@ -70,11 +75,24 @@ def generate(seed: int, size: int = 20, alignment: int = 4) -> Program:
             choose.note(None)
         else:
             choose.note(operation)
+            if oracle.may_repeat(operation):
+                repeatable.append(len(operations))
         operations.append(operation)
+    closed_at = chance.randrange(1, size) if size > 1 and chance.random() < _CLOSED else 0
+    once = closed_at or choose.threads > 1
     return Program(
         choose.arrays, choose.streams, tuple(operations), f"seed {seed}",
         small=choose.small, threads=choose.threads,
+        interrupted=() if once else _interrupts(chance, repeatable), closed_at=closed_at,
     )  # fmt: skip
+
+
+def _interrupts(chance: random.Random, repeatable: list[int]) -> tuple[tuple[int, int], ...]:
+    """Which operations are interrupted, and where."""
+    if chance.random() >= _INTERRUPTED:
+        return ()
+    numbers = chance.sample(repeatable, min(len(repeatable), chance.choice((1, 2, 3))))
+    return tuple((number, chance.randint(*_POINTS)) for number in sorted(numbers))
 
 
 def _declare(chance: random.Random) -> tuple[Declared, ...]:
@@ -264,7 +282,8 @@ class _Chooser:
 
     def copy(self) -> Operation:
         target = self.part()
-        return Copy(self.part_like(target), target, self.stream)
+        across = self.chance.random() < _ACROSS
+        return Copy(self.part_like(target), target, self.stream, across)
 
     def fill(self) -> Operation:
         return Fill(self.part(), self.value if self.chance.random() < 0.8 else 0, self.stream)
@@ -328,7 +347,7 @@ class _Keeper(_Chooser):
         kinds = (self._append, self._append, self._scratch, self._dlpack)
         first = self.chance.choice(kinds)
         rest = (self._append, self._scratch, self._scratch, self._dlpack, self._plain, self._plain)
-        return first(), *(self.chance.choice(rest)() for _ in range(self.chance.choice((1, 2))))
+        return first(), *(self.chance.choice(rest)() for _ in range(self.chance.choice((1, 2, 3))))
 
     def _append(self) -> Declared:
         columns = self.chance.choice((0, 4, 8))

@@ -24,7 +24,10 @@ _SCHEDULES = 12  # seeds of the simulator to try on a smaller program
 
 
 class Lab(Closing):
-    """Opens devices for programs: a fresh one each time on the simulator, else one per mode."""
+    """Opens devices for programs: on the simulator one for each, else one per mode.
+
+    A program that closes its device has one of its own.
+    """
 
     def __init__(
         self, driver: str = "sim", device: str | None = None, *, validate: bool = False
@@ -38,14 +41,19 @@ class Lab(Closing):
         """Run a program in a transfer mode; the seed is the simulator's."""
         if self.driver == "sim":
             device = ps.Device(driver="sim", seed=seed, transfers=transfers)
-            failure = _run_with_limit(program, Bench(device, seed), _SIMULATED)
+            bench = Bench(device, seed)
+            failure = _run_with_limit(program, bench, _SIMULATED)
             if failure is not None and failure.what == _HANGS:
                 return failure
             try:
-                device.close()
+                bench.close()
             except ps.Error as error:
                 return failure or Failure(f"close: {error}", None, transfers, seed)
             return failure
+        if program.closed_at:
+            with self._open(transfers) as bench:
+                failure = _run_with_limit(program, bench, 2 * PATIENCE)
+            return replace(failure, seed=seed) if failure else None
         failure = _run_with_limit(program, self._bench(transfers), 2 * PATIENCE)
         if failure is not None:
             self._benches.pop(transfers)  # it may hang or be lost: left to the garbage collector
@@ -81,16 +89,19 @@ class Lab(Closing):
 
     def close(self) -> None:
         for bench in self._benches.values():
-            bench.device.close()
+            bench.close()
         self._benches.clear()
 
     def _bench(self, transfers: str) -> Bench:
         if transfers not in self._benches:
-            device = ps.Device(
-                self.device, driver=self.driver, transfers=transfers, validate=self.validate
-            )
-            self._benches[transfers] = Bench(device)
+            self._benches[transfers] = self._open(transfers)
         return self._benches[transfers]
+
+    def _open(self, transfers: str) -> Bench:
+        device = ps.Device(
+            self.device, driver=self.driver, transfers=transfers, validate=self.validate
+        )
+        return Bench(device, validate=self.validate)
 
 
 def _run_with_limit(program: Program, bench: Bench, seconds: float) -> Failure | None:

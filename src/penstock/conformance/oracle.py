@@ -84,6 +84,10 @@ class Shown:
 #: Operations that give the device nothing to do.
 _OF_THE_HOST = (Poke, Numpy, View, Touch, Drop, Collect, Change, Reset, Length)
 
+_REPEATABLE = (
+    Write, Fill, Read, Numpy, View, Ask, Collect, Record, EventWait, Flush, Synchronize,
+)  # fmt: skip
+
 
 class Oracle:
     """The state of a program.
@@ -191,6 +195,18 @@ class Oracle:
             case EventWait() | EventDone() | Flush() | Reopen() | Synchronize() | Misuse():
                 pass
         return None
+
+    def may_repeat(self, operation: Operation) -> bool:
+        """Whether doing the operation twice is doing it once."""
+        if any(self.declared[part.array].role == "append" for part in parts_of(operation)):
+            return False
+        match operation:
+            case Launch(kernel=kernel, again=again):
+                return not again and all(access != "rw" for _, access in KERNELS[kernel].arrays)
+            case Copy(source=source, target=target):
+                return not np.may_share_memory(self.at(source), self.at(target))
+            case _:
+                return isinstance(operation, _REPEATABLE)
 
     def at(self, part: Part) -> Host:
         """The bytes of a part, as the oracle has them."""
@@ -363,6 +379,11 @@ class Oracle:
                 self._check_launch(parts, accesses_of(operation))
                 if again and self.threads > 1:
                     _refuse("one thread at a time may record")
+            case Copy(across=True):
+                if any(self.declared[part.array].role != "generic" for part in parts_of(operation)):
+                    _refuse("a copy through the host, of which roles think otherwise")
+                if (self.mapped and self.views) or self.threads > 1:
+                    _refuse("a copy through the host, which views hold up otherwise")
             case Ask(of=part):
                 self._check_launch((part,), accesses_of(operation))
             case Misuse(of=part):
@@ -502,8 +523,15 @@ def is_valid(program: Program, alignment: int = 4) -> bool:
         oracle = Oracle(
             program.arrays, program.streams, alignment=alignment, threads=program.threads
         )
-        for operation in program.operations:
+        interrupted = {number for number, _ in program.interrupted}
+        if interrupted and program.threads > 1:
+            _refuse("an interrupt comes to the main thread alone")
+        if interrupted and program.closed_at:
+            _refuse("both interrupted and closed")
+        for number, operation in enumerate(program.operations):
             try:
+                if number in interrupted and not oracle.may_repeat(operation):
+                    _refuse("an operation that may not be done twice")
                 oracle.step(operation)
             except Raises:
                 continue

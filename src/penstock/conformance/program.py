@@ -6,7 +6,7 @@ one: a transfer on its way, an event, a held view.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeAlias
 
@@ -131,9 +131,12 @@ class Fill:
 
 @dataclass(frozen=True)
 class Copy:
+    """Copy on the device, or `across`: by way of arrays of another device."""
+
     source: Part
     target: Part
     stream: int = 0
+    across: bool = False
 
 
 @dataclass(frozen=True)
@@ -263,6 +266,11 @@ class Program:
     """Operations that take effect one after the other, whoever calls them.
 
     With `small`, all thresholds of the runtime are so small that the arrays reach them.
+    `interrupted` are numbers of operations, each with a number n: Ctrl-C comes at point n of the
+    operation, then, as the program does it again, at point 2n, and so on until the operation is
+    through (`penstock.conformance.interrupts`). Only what may be done twice is interrupted.
+    If `closed_at` is not 0, the device is closed before that operation; with several threads,
+    by one more thread, at any time after the operation before it.
     """
 
     arrays: tuple[Declared, ...]
@@ -272,6 +280,19 @@ class Program:
     about: str = field(default="", compare=False)
     small: bool = False
     threads: int = 1
+    interrupted: tuple[tuple[int, int], ...] = ()
+    closed_at: int = 0
+
+
+def keeping(program: Program, kept: Iterable[int]) -> Program:
+    """The program without the other operations."""
+    places = {number: place for place, number in enumerate(kept)}
+    return replace(
+        program,
+        operations=tuple(program.operations[number] for number in places),
+        closed_at=sum(number < program.closed_at for number in places),
+        interrupted=tuple((places[n], every) for n, every in program.interrupted if n in places),
+    )
 
 
 def parts_of(operation: Operation) -> tuple[Part, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,7 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 import penstock as ps
-from penstock.conformance.kernels import KERNELS, SLOW, Kernels
+from penstock.conformance.bench import Bench as Bench
+from penstock.conformance.comparing import Wrong as Wrong
+from penstock.conformance.comparing import compare
+from penstock.conformance.interrupts import interrupted, no_collection
+from penstock.conformance.kernels import KERNELS, SLOW
 from penstock.conformance.oracle import Oracle, fitting, initial, numbers
 from penstock.conformance.parts import Part, Raises
 from penstock.conformance.program import (
@@ -45,8 +50,16 @@ from penstock.conformance.program import (
     View,
     Write,
 )
-from penstock.conformance.scripting import SMALL, closed, compiled_misuse, ordinary_memory
-from penstock.conformance.threads import dependencies, thread_of, together
+from penstock.conformance.scripting import (
+    SMALL,
+    closed,
+    compiled_misuse,
+    launched,
+    ordinary_memory,
+    there_and_on,
+    uses_other_device,
+)
+from penstock.conformance.threads import Step, dependencies, thread_of, together
 from penstock.sizes import Sizes
 
 Host = npt.NDArray[Any]
@@ -69,42 +82,14 @@ class Failure:
         return "\n".join([f"{self.what} ({where}, transfers={self.transfers!r})", *self.messages])
 
 
-class Bench:
-    """An open device with the kernels and streams that programs use."""
-
-    def __init__(self, device: ps.Device, seed: int = 0) -> None:
-        self.device = device
-        self.seed = seed
-        self.kernels = Kernels(device)
-        self._streams = [device.default_stream]
-
-    def streams(self, count: int) -> list[ps.Stream]:
-        while len(self._streams) < count:
-            self._streams.append(self.device.stream())
-        return self._streams[:count]
-
-    def reopen(self, number: int) -> ps.Stream:
-        self._streams[number].close()
-        self._streams[number] = self.device.stream()
-        return self._streams[number]
-
-    @property
-    def transfers(self) -> str:
-        return self.device.scheduler.transfers
-
-    @property
-    def mapped(self) -> bool:
-        """Whether there are views."""
-        return self.transfers != "unmapped" and self.device.info.uma
-
-
 def run(program: Program, bench: Bench) -> Failure | None:
     """Run a program and compare all that can be seen; what was wrong, if anything."""
-    said_before = len(bench.device.messages)
+    said_before = Counter(bench.messages)
     running = Running(program, bench)
     what = ""
     try:
-        running.all()
+        with no_collection() if program.interrupted else contextlib.nullcontext():
+            running.all()
     except Wrong as wrong:
         what = str(wrong)
     except Exception as error:
@@ -112,14 +97,10 @@ def run(program: Program, bench: Bench) -> Failure | None:
     finally:
         running.end_batches()
         bench.device.scheduler.sizes = Sizes()
-    messages = tuple(bench.device.messages[said_before:])
+    messages = tuple((Counter(bench.messages) - said_before).elements())
     if not what and not messages:
         return None
     return Failure(what or messages[0], running.at, bench.transfers, bench.seed, messages)
-
-
-class Wrong(Exception):
-    """The device showed something else than the oracle."""
 
 
 class Running:
@@ -130,7 +111,14 @@ class Running:
         self.bench = bench
         self.device = bench.device
         self.oracle = Oracle(program.arrays, program.streams, mapped=bench.mapped, alignment=1)
-        self.expected = [_outcome(self.oracle, each) for each in program.operations]
+        self.expected: list[Host | Raises | None] = []
+        self.content_when_closed: list[Host] = []
+        for number, operation in enumerate(program.operations):
+            if number == program.closed_at:
+                self.content_when_closed = [array.copy() for array in self.oracle.arrays]
+            self.expected.append(_outcome(self.oracle, operation))
+        self.never_made: set[int] = set()  # slots of operations that found the device closed
+        self.interrupted = dict(program.interrupted)
         self.at: int | None = None  # the operation that failed
         self.streams = bench.streams(program.streams)
         self.lent: dict[int, Host] = {}  # the host's side of adopted arrays
@@ -138,9 +126,8 @@ class Running:
         self.pending: dict[int, ps.Pending[Any]] = {}
         self.sources: dict[int, Host] = {}
         self.outs: dict[int, Host] = {}
-        self.replaying: tuple[ps.Graph, int] | None = (
-            None  # a graph, and how often it is left to do
-        )
+        #: A graph, and how often it is left to do.
+        self.replaying: tuple[ps.Graph, int] | None = None
         self.results: dict[int, Host] = {}
         self.events: dict[int, ps.Event] = {}
         self.views: dict[int, Host] = {}
@@ -153,33 +140,84 @@ class Running:
             self.device.scheduler.sizes = SMALL
         for number in range(len(self.program.arrays)):
             self.arrays.append(self._make(number))
+        if any(map(uses_other_device, self.program.operations)):
+            _ = self.bench.other  # opened here, and not by several threads at once
+        closed_at = self.program.closed_at
         steps = [partial(self._step, number) for number in range(len(self.expected))]
         if self.program.threads == 1:
-            for step in steps:
+            for number, step in enumerate(steps):
+                if closed_at and number == closed_at:
+                    self._close()
                 step()
         else:
             threads = (thread_of(self.program, number) for number in range(len(steps)))
             after = dependencies(self.program)
-            together(self.device, list(zip(threads, steps, after, strict=True)), self.bench.seed)
-        self._finish()
+            calls: list[Step] = list(zip(threads, steps, after, strict=True))
+            if closed_at:
+                calls.append((self.program.threads, self.device.close, {closed_at - 1}))
+            together(self.device, calls, self.bench.seed)
+        if closed_at:
+            self._finish_closed()
+        else:
+            self._finish()
+
+    def _close(self) -> None:
+        """Close the device; memory lent to it then holds what the work before has written."""
+        self.device.close()
+        for number, lent in self.lent.items():
+            compare(f"memory of array {number}, closed", lent, self.content_when_closed[number])
 
     def _step(self, number: int) -> None:
+        """Do an operation; once the device may be closed, it may raise `Closed` instead."""
+        several = self.program.threads > 1
+        if not self.program.closed_at or (number < self.program.closed_at and not several):
+            self._step_exactly(number)
+            return
+        operation = self.program.operations[number]
+        if getattr(operation, "slot", -1) in self.never_made or isinstance(operation, Length):
+            return  # the length is that of what was appended before
+        try:
+            self._step_exactly(number)
+        except ps.Closed:
+            if not self.device.closed:
+                raise
+            self.at = None
+            if isinstance(operation, Write | Read | Ask | View | Record):
+                self.never_made.add(operation.slot)
+
+    def _step_exactly(self, number: int) -> None:
         operation, expected = self.program.operations[number], self.expected[number]
         try:
             if isinstance(expected, Raises):
-                self._must_raise(operation, expected.error)
+                self._must_raise(number, expected.error)
                 return
-            seen = self._do(operation)
+            seen = self._attempt(number)
             if expected is not None:
-                _compare(type(operation).__name__.lower(), seen, expected)
+                compare(type(operation).__name__.lower(), seen, expected)
             self._check_events(operation)
         except BaseException:
             self.at = number
             raise
 
-    def _must_raise(self, operation: Operation, error: type[ps.Error]) -> None:
+    def _attempt(self, number: int) -> Host | None:
+        """Do an operation, and if it is interrupted, do it again."""
+        operation = self.program.operations[number]
+        every = self.interrupted.get(number)
+        if every is None:
+            return self._do(operation)
+        seen: Host | None = None
+
+        @interrupted(every)
+        def _() -> None:
+            nonlocal seen
+            seen = self._do(operation)
+
+        return seen
+
+    def _must_raise(self, number: int, error: type[ps.Error]) -> None:
+        operation = self.program.operations[number]
         try:
-            self._do(operation)
+            self._attempt(number)
         except error as raised:
             if type(raised) is not error:
                 raise
@@ -198,26 +236,36 @@ class Running:
             self._check_views()
             self.views.clear()
         for number, array in enumerate(self.arrays):
-            _compare(f"array {number}", array.numpy(force=True), self.oracle.arrays[number])
+            compare(f"array {number}", array.numpy(force=True), self.oracle.arrays[number])
         self.end_batches()
         for slot, transfer in self.oracle.transfers.items():
             if not transfer.collected:
                 self._collect(slot)
             if transfer.value is not None:
-                _compare(f"the value of read {slot}", self.results[slot], transfer.value)
+                compare(f"the value of read {slot}", self.results[slot], transfer.value)
         self._check_views()
         for event in self.events.values():
             event.wait(PATIENCE)
         self.device.synchronize(PATIENCE)
         for number, lent in self.lent.items():
-            _compare(f"the memory of array {number}", lent, self.oracle.arrays[number])
+            compare(f"the memory of array {number}", lent, self.oracle.arrays[number])
         for number, gone in self.left.items():
             for lent, content in zip(gone, self.oracle.left[number], strict=True):
-                _compare(f"the memory of array {number} before it was renewed", lent, content)
+                compare(f"the memory of array {number} before it was renewed", lent, content)
+
+    def _finish_closed(self) -> None:
+        """Of a closed device, what the host holds is still there."""
+        self._check_views()
+        for lent in (*self.lent.values(), *(each for gone in self.left.values() for each in gone)):
+            lent.copy()
+        for slot, result in self.results.items():
+            value = self.oracle.transfers[slot].value
+            if value is not None:
+                compare(f"the value of read {slot}", result, value)
 
     def _check_views(self) -> None:
         for slot, view in self.views.items():
-            _compare(f"held view {slot}", view, self.oracle.views[slot].value)
+            compare(f"held view {slot}", view, self.oracle.views[slot].value)
 
     def _make(self, number: int) -> ps.Array:
         declared = self.program.arrays[number]
@@ -282,8 +330,11 @@ class Running:
             case Fill(to=part, value=value, stream=stream):
                 array = self._part(part)
                 array.fill(fitting(value, array), self.streams[stream])
-            case Copy(source=source, target=target, stream=stream):
-                self._part(target).copy_from(self._part(source), self.streams[stream])
+            case Copy(source=source, target=target, stream=stream, across=across):
+                array = self._part(source)
+                if across:
+                    array = there_and_on(self.bench.other, array)
+                self._part(target).copy_from(array, self.streams[stream])
             case Poke(to=part, value=value):
                 place = part.on_host(self.lent[part.array])
                 place[...] = fitting(value, place)
@@ -304,6 +355,8 @@ class Running:
             case Misuse(what=what, of=part, stream=stream):
                 names = {"np": np, "dev": self.device, "closed": closed}
                 names |= {"kernels": self.bench.kernels, "s": self.streams[stream]}
+                if uses_other_device(operation):
+                    names |= {"other": self.bench.other, "launched": launched}
                 eval(compiled_misuse(what), {**names, "x": self._part(part)})
             case _:
                 self._order(operation)
@@ -431,7 +484,7 @@ class Running:
                         raise Wrong(f"event {slot} is done, transfer {covered} before it is not")
                     value = self.oracle.transfers[covered].value
                     if covered in self.outs and value is not None:
-                        _compare(f"out of read {covered}", self.outs[covered], value)
+                        compare(f"out of read {covered}", self.outs[covered], value)
             case _:
                 pass
 
@@ -442,26 +495,3 @@ def _outcome(oracle: Oracle, operation: Operation) -> Host | Raises | None:
         return oracle.step(operation)
     except Raises as refused:
         return refused
-
-
-def _compare(what: str, got: Host | None, expected: Host) -> None:
-    if got is None or got.shape != expected.shape or got.tobytes() != expected.tobytes():
-        raise Wrong(f"{what}: {describe_difference(got, expected)}")
-
-
-def describe_difference(got: Host | None, expected: Host) -> str:
-    """Where two arrays differ first, and in how many elements."""
-    if got is None or got.shape != expected.shape:
-        return f"expected shape {expected.shape}, got {None if got is None else got.shape}"
-    bits = [
-        np.ascontiguousarray(each).reshape(-1).view(np.uint8).reshape(each.size, -1)
-        for each in (got, expected)
-    ]
-    wrong = np.flatnonzero((bits[0] != bits[1]).any(axis=1))
-    first = int(wrong[0])
-    place = tuple(map(int, np.unravel_index(first, expected.shape)))
-    at = place[0] if len(place) == 1 else place
-    return (
-        f"{len(wrong)} of {expected.size} elements are wrong, the first at {at}: "
-        f"expected {expected[place]}, got {got[place]}"
-    )

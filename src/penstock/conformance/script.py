@@ -44,7 +44,7 @@ from penstock.conformance.program import (
     View,
     Write,
 )
-from penstock.conformance.scripting import MISUSES
+from penstock.conformance.scripting import MISUSES, uses_other_device
 from penstock.conformance.threads import dependencies, thread_of
 
 Host = npt.NDArray[Any]
@@ -56,13 +56,25 @@ def as_script(program: Program, device: str = 'driver="sim"') -> str:
     body = [line for number in range(len(program.arrays)) for line in writer.made(number)]
     body.append("")
     blocks = [writer.operation(operation) for operation in program.operations]
+    for number, every in program.interrupted:
+        blocks[number] = ["", f"@interrupted({every})", *_function("_", blocks[number])]
+    if program.closed_at:
+        first = program.closed_at if program.threads == 1 else 0
+        blocks[first:] = [_perhaps_closed(block) for block in blocks[first:]]
     if program.threads == 1:
+        if program.closed_at:
+            blocks.insert(program.closed_at, ["dev.close()", *writer.lent_when_closed])
         body += [line for block in blocks for line in block]
     else:
         seed = re.search(r"seed=(\d+)", device)
         body += [*_steps(program, blocks), f"together(dev, steps, {seed[1] if seed else 0})"]
-    body += ["", *writer.end()]
+    body += ["", *(writer.end_closed() if program.closed_at else writer.end())]
     opened = [f"dev = ps.Device({device})"]
+    if program.interrupted:
+        opened.insert(0, "gc.disable()  # finalisers would use the device at any time")
+    if any(map(uses_other_device, program.operations)):
+        another = re.sub(r"seed=(\d+)", lambda found: f"seed={int(found[1]) + 1}", device)
+        opened.append(f"other = ps.Device({another})")
     if program.small:
         opened.append("dev.scheduler.sizes = SMALL")
     if "kernels[" in "".join(body):
@@ -79,25 +91,45 @@ def _steps(program: Program, blocks: list[list[str]]) -> list[str]:
     calls = []
     after = dependencies(program)
     for number, block in enumerate(blocks):
-        found = (re.match(r" *(?:del )?(\w+)(?: =|$)", line) for line in block)
-        names = sorted({match[1] for match in found if match})
-        lines += [f"def step{number}():"]
-        lines += [f"    global {', '.join(names)}"] if names else []
-        lines += [*(f"    {line}" for line in block), "", ""]
+        lines += _function(f"step{number}", block)
         needed = after[number] or "set()"
         calls.append(f"    ({thread_of(program, number)}, step{number}, {needed}),")
+    if program.closed_at:
+        calls.append(f"    ({program.threads}, dev.close, {{{program.closed_at - 1}}}),")
     return [*lines, "steps = [", *calls, "]"]
 
 
+def _perhaps_closed(block: list[str]) -> list[str]:
+    return ["with perhaps_closed():", *(f"    {line}" for line in block)]
+
+
+def _function(name: str, block: list[str]) -> list[str]:
+    """Lines as a function that sets the script's names."""
+    found = (re.match(r" *(?:del )?(\w+)(?: =|$)", line) for line in block)
+    names = sorted({match[1] for match in found if match})
+    declared = [f"    global {', '.join(names)}"] if names else []
+    return [f"def {name}():", *declared, *(f"    {line}" for line in block), "", ""]
+
+
 def _imports(text: str) -> list[str]:
-    modules = [f"import {name}" for name in ("tempfile", "zlib") if f"{name}." in text]
+    modules = [f"import {name}" for name in ("gc", "tempfile", "zlib") if f"{name}." in text]
     lines = [*modules, ""] if modules else []
     lines += ["import numpy as np", "", "import penstock as ps"]
+    if "@interrupted(" in text:
+        lines.append("from penstock.conformance.interrupts import interrupted")
     if "Kernels" in text:
         lines.append("from penstock.conformance.kernels import Kernels")
     used = [
         name
-        for name in ("SMALL", "closed", "ordinary_memory", "raises")
+        for name in (
+            "SMALL",
+            "closed",
+            "launched",
+            "ordinary_memory",
+            "perhaps_closed",
+            "raises",
+            "there_and_on",
+        )
         if re.search(rf"\b{name}\b", text)
     ]
     if used:
@@ -115,6 +147,8 @@ class _Writer:
         self.mapped = mapped
         self.oracle = Oracle(program.arrays, program.streams, mapped=mapped, alignment=1)
         self.viewed: dict[int, Part] = {}
+        self.lent_when_closed: list[str] = []
+        self._written = 0  # how many operations
 
     def made(self, number: int) -> list[str]:
         declared = self.program.arrays[number]
@@ -148,6 +182,9 @@ class _Writer:
         ]
 
     def operation(self, operation: Operation) -> list[str]:
+        if self.program.closed_at and self._written == self.program.closed_at:
+            self.lent_when_closed = self._lent()
+        self._written += 1
         lines = self._lines(operation)
         try:
             expected = self.oracle.step(operation)
@@ -157,7 +194,7 @@ class _Writer:
                 return [f"with raises(ps.{refused.error.__name__}):", *inner]
             *before, last = lines[:1] if isinstance(operation, View) else lines
             return [*before, f"with raises(ps.{refused.error.__name__}):", f"    {last}"]
-        if expected is None:
+        if expected is None or (self.program.closed_at and isinstance(operation, Length)):
             return lines
         *before, shown = lines
         after = [] if not isinstance(operation, Drop) else [f"del view{operation.slot}"]
@@ -181,10 +218,27 @@ class _Writer:
             elif not transfer.collected:
                 lines.append(result)
         lines += [*views, "dev.synchronize(20)"]
-        for number, declared in enumerate(self.program.arrays):
-            if declared.how in IN_PLACE:
-                lines.append(_equal(f"host{number}", self.oracle.arrays[number]))
-        return [*lines, 'assert not dev.messages, "\\n".join(dev.messages)']
+        return [*lines, *self._lent(), *self._no_messages()]
+
+    def end_closed(self) -> list[str]:
+        """What the host holds is still there."""
+        lines: list[str] = []
+        for slot, shown in self.oracle.views.items():
+            lines += _perhaps_closed([_equal(f"view{slot}", shown.value)])
+        return [*lines, *self._no_messages()]
+
+    def _lent(self) -> list[str]:
+        return [
+            _equal(f"host{number}", self.oracle.arrays[number])
+            for number, declared in enumerate(self.program.arrays)
+            if declared.how in IN_PLACE
+        ]
+
+    def _no_messages(self) -> list[str]:
+        devices = ["dev"]
+        if any(map(uses_other_device, self.program.operations)):
+            devices.append("other")
+        return [f'assert not {d}.messages, "\\n".join({d}.messages)' for d in devices]
 
     def _lines(self, operation: Operation) -> list[str]:
         """The statements of an operation; the last is an expression if it shows a value."""
@@ -218,8 +272,11 @@ class _Writer:
             case Fill(to=part, value=value, stream=stream):
                 value = fitting(value, self._like(part))
                 return [f"{self._part(part)}.fill({value}, s{stream})"]
-            case Copy(source=source, target=target, stream=stream):
-                return [f"{self._part(target)}.copy_from({self._part(source)}, s{stream})"]
+            case Copy(source=source, target=target, stream=stream, across=across):
+                array = self._part(source)
+                if across:
+                    array = f"there_and_on(other, {array})"
+                return [f"{self._part(target)}.copy_from({array}, s{stream})"]
             case Poke(to=part, value=value):
                 return self._poke(part, value)
             case Launch():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import mmap
+import re
 from collections.abc import Iterator
 from types import CodeType
 from typing import Any, TypeVar
@@ -14,6 +15,8 @@ import numpy.typing as npt
 
 import penstock as ps
 from penstock.closing import Closing
+from penstock.conformance.kernels import Kernels
+from penstock.conformance.program import Misuse, Operation
 from penstock.sizes import Sizes
 
 #: Thresholds so small that the arrays of programs reach all of them.
@@ -60,6 +63,19 @@ MISUSES: dict[str, tuple[type[ps.Error], str]] = {
         "kernels['add'](x=dev.zeros(4, 'u4'), a=1, n=4, spin=0, threads=4, "
         "stream=closed(dev.stream()))",
     ),
+    "array of another device": (
+        ps.ArgumentError,
+        "kernels['add'](x=launched(other), a=1, n=4, spin=0, threads=4, stream={s})",
+    ),
+    "launch on a stream of another device": (
+        ps.ArgumentError,
+        "kernels['add'](x=dev.zeros(4, 'u4'), a=1, n=4, spin=0, threads=4, "
+        "stream=other.default_stream)",
+    ),
+    "fill on a stream of another device": (ps.ArgumentError, "{x}.fill(1, other.default_stream)"),
+    "read on a stream of another device": (ps.ArgumentError, "{x}.read(other.default_stream)"),
+    "event of another device": (ps.ArgumentError, "{s}.wait(other.default_stream.record())"),
+    "graph input of another device": (ps.ArgumentError, "dev.record(x=launched(other))"),
     "more memory than there is": (ps.OutOfMemory, "dev.empty(1 << 50)"),
 }  # fmt: skip
 
@@ -79,6 +95,36 @@ def raises(error: type[ps.Error]) -> Iterator[None]:
     except error:
         return
     raise AssertionError(f"must raise {error.__name__}")
+
+
+@contextlib.contextmanager
+def perhaps_closed() -> Iterator[None]:
+    """The block may find the device closed, or find nothing that an earlier one was to make."""
+    with contextlib.suppress(ps.Closed, NameError):
+        yield
+
+
+def uses_other_device(operation: Operation) -> bool:
+    match operation:
+        case Misuse(what=what):
+            return re.search(r"\bother\b", MISUSES[what][1]) is not None
+        case _:
+            return getattr(operation, "across", False)
+
+
+def launched(device: ps.Device) -> ps.Array:
+    """An array that a kernel of its device has taken."""
+    array = device.zeros(4, np.uint32)
+    Kernels(device)["add"](x=array, a=1, n=4, spin=0, threads=4)
+    return array
+
+
+def there_and_on(other: ps.Device, source: ps.Array) -> ps.Array:
+    """Copy an array to another device, and there once more, on a stream that may be busy."""
+    there, on = other.empty_like(source), other.empty_like(source)
+    there.copy_from(source)
+    on.copy_from(there)
+    return on
 
 
 def closed(thing: C) -> C:

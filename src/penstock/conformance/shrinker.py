@@ -17,6 +17,7 @@ from penstock.conformance.program import (
     Launch,
     Operation,
     Program,
+    keeping,
     parts_of,
     with_parts,
 )
@@ -57,15 +58,16 @@ def _simpler(program: Program) -> Iterator[Program]:
     size = len(operations) // 2
     while size:
         for start in range(0, len(operations), size):
-            yield replace(program, operations=operations[:start] + operations[start + size :])
+            gone = range(start, start + size)
+            yield keeping(program, (n for n in range(len(operations)) if n not in gone))
         size //= 2
     # A pair such as begin and end of a batch, or a view and its drop, only goes together.
     slots = {getattr(operation, "slot", None) for operation in operations} - {None}
     for slot in sorted(slots, key=repr):
-        kept = tuple(each for each in operations if getattr(each, "slot", None) != slot)
-        yield replace(program, operations=kept)
-    without = (each for each in operations if not isinstance(each, BeginBatch | EndBatch))
-    yield replace(program, operations=tuple(without))
+        kept = (n for n, each in enumerate(operations) if getattr(each, "slot", None) != slot)
+        yield keeping(program, kept)
+    kept = (n for n, each in enumerate(operations) if not isinstance(each, BeginBatch | EndBatch))
+    yield keeping(program, kept)
     yield from _simpler_shape(program)
     for number, operation in enumerate(operations):
         for other in _simpler_operation(operation):
@@ -75,8 +77,14 @@ def _simpler(program: Program) -> Iterator[Program]:
 
 
 def _simpler_shape(program: Program) -> Iterator[Program]:
-    """One thread, ordinary thresholds, fewer streams, fewer, smaller and plainer arrays."""
+    """Not closed or interrupted, one thread, ordinary thresholds, fewer streams and arrays."""
     operations = program.operations
+    if program.closed_at:
+        yield replace(program, closed_at=0)
+    for each in program.interrupted:
+        yield replace(
+            program, interrupted=tuple(other for other in program.interrupted if other != each)
+        )
     if program.threads > 1:
         yield replace(program, threads=1)
     if program.small:
@@ -92,10 +100,9 @@ def _simpler_shape(program: Program) -> Iterator[Program]:
         yield replace(program, streams=last, threads=threads, operations=moved)
     used = {part.array for each in operations for part in parts_of(each)}
     if max(used, default=-1) < len(program.arrays) - 1 and len(program.arrays) > 1:
-        kept = tuple(
-            each for each in operations if getattr(each, "array", 0) < len(program.arrays) - 1
-        )
-        yield replace(program, arrays=program.arrays[:-1], operations=kept)
+        arrays = program.arrays[:-1]
+        kept = (n for n, each in enumerate(operations) if getattr(each, "array", 0) < len(arrays))
+        yield replace(keeping(program, kept), arrays=arrays)
     for number, declared in enumerate(program.arrays):
         for plainer in _plainer(declared):
             yield _with_array(program, number, plainer)
@@ -166,7 +173,17 @@ def _simpler_operation(operation: Operation) -> Iterator[Operation]:
     yield with_parts(operation, lambda p: replace(p, step=1))
     yield with_parts(operation, lambda p: replace(p, across=None))
     yield with_parts(operation, lambda p: replace(p, way=""))
-    for option in ("slow", "borrow", "pinned", "spread", "out", "close", "dlpack", "stream"):
+    for option in (
+        "slow",
+        "borrow",
+        "pinned",
+        "spread",
+        "out",
+        "close",
+        "dlpack",
+        "across",
+        "stream",
+    ):
         value: Any = getattr(operation, option, False)
         if value:
             less: Any = {option: type(value)()}

@@ -10,6 +10,7 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+from unittest import mock
 
 import penstock as ps
 from penstock.conformance.parts import Part
@@ -198,7 +199,8 @@ class _InTurns(_AtOnce):
         for actor in actors:
             driver.attend(actor)
         try:
-            super().run()
+            with mock.patch.object(self.device.scheduler, "_dismiss_guests", self._let_leave):
+                super().run()
         finally:
             for actor in actors:
                 driver.leave(actor)
@@ -214,6 +216,12 @@ class _InTurns(_AtOnce):
             return True
 
         return go_on
+
+    def _let_leave(self) -> None:
+        """A thread that closes the device gives the others turns until none of them is in it."""
+        me, ident = self.turn, threading.get_ident()
+        while any(guest.thread != ident for guest in tuple(self.device.scheduler.guests)):
+            self._pass_on(me, self.alive - {me})
 
     def _begin(self, me: int) -> None:
         with self.changed:
