@@ -88,7 +88,10 @@ class Copier(HostLane):
         if scheduler is None:
             return
         try:
-            if not self._driver.inline:  # which calls `_step` once they are reached
+            if self._driver.inline:  # it calls `_step` once they are reached; this is to see so
+                points = [(at.owner.timeline, v) for at, v in after.items() if not at.is_host]
+                self._driver.wait(points, 0)
+            else:
                 scheduler.await_points(after, closing=True)
             start = time.perf_counter() if tracing.active else 0.0
             copy()

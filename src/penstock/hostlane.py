@@ -22,7 +22,7 @@ class HostLane:
         self.lane = Lane(name, self, is_host=True, device=driver.info.name)
         self._waiting: list[Any] = []  # a lock for each thread that waits, which `finish` lets go
         self._signalled = 0
-        self._aborted = False
+        self.aborted = False  # whether copies that are not made yet never will be
 
     @property
     def recorded(self) -> int:
@@ -48,7 +48,7 @@ class HostLane:
         """Block until the copy of this value is made; may return False before time has run out."""
 
         def over() -> bool:
-            return self._aborted or self.lane.complete >= value
+            return self.aborted or self.lane.complete >= value
 
         if self._driver.inline:
             self._driver.run_until(over)
@@ -80,7 +80,7 @@ class HostLane:
         """Let go of device work that waits for copies which will never be made."""
         with contextlib.suppress(Error):
             self._signal(self.lane.submitted)
-        self._aborted = True  # threads that wait on the host are to hear of the loss
+        self.aborted = True  # threads that wait on the host are to hear of the loss
         self._wake()
 
     def close(self) -> None:

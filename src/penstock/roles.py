@@ -87,8 +87,14 @@ class AppendHistory(History):
         self.pitch = 0  # of rows that were appended side by side
         self.told = 0  # rows that the device was told of
         self.uncertain = False  # whether a replay that moves the counter on was interrupted
+        self.renew_writes()
+
+    def renew_writes(self) -> None:
+        """Have the next write noted anew, and so marked, also if it is of the very same bytes.
+
+        The ledger has a short cut for a region that is the same object as before.
+        """
         for access in self.writes:
-            # Another tuple: the ledger's short cut for the very same array would not `note` it.
             access.region = Region(*access.region)
 
     def overlap(self, region: Region) -> Region | None:

@@ -446,6 +446,11 @@ class Scheduler:
                     if copies[-1][0].wait(copies[-1][1], patience):
                         copies.pop()
                         continue
+                    if copies[-1][0].aborted and self.lost is None:
+                        if not closing:
+                            raise Closed(f"{self.name} was closed before a copy was made")
+                        copies.pop()
+                        continue
                 elif self.driver.wait(timelines, int(patience * 1e9)):
                     break
                 if self.lost is not None:

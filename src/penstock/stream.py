@@ -200,7 +200,7 @@ class Stream(Closing):
         if tracing.timing:
             self._begun_at = recording.mark(end=False)
         if lane.appended:
-            lane.appended.clear()  # of a command that failed
+            self._forget_appended()
         note_all(uses, lane, self._open_value, what)
         if not self._loud:
             for history, _, write in uses:
@@ -220,6 +220,12 @@ class Stream(Closing):
         if self._count >= self._next_check:
             self._consider_submitting()
         return value
+
+    def _forget_appended(self) -> None:
+        """A command failed: what it was to append does not count as written."""
+        for history, _ in self.lane.appended:
+            history.renew_writes()
+        self.lane.appended.clear()
 
     def _mark_appended(self) -> None:
         """Rows of append-only arrays count as written now that the command is recorded."""

@@ -296,6 +296,8 @@ class Turns:
     def __init__(
         self, stream: Stream, target: Backing, staged: list[Staged], blocks: int, what: str
     ) -> None:
+        self._recorded: list[tuple[int, int]] = []  # by part, the values of host and device copy
+        self._filled = 0  # parts that are, or that the copier will see to
         self._stream = stream
         self._scheduler = stream.scheduler
         self._target = target
@@ -304,8 +306,6 @@ class Turns:
         self._what = what
         self.host = stream.scheduler.take_host_lane()
         self._failure: BaseException | None = None  # of the recording
-        self._recorded: list[tuple[int, int]] = []  # by part, the values of host and device copy
-        self._filled = 0  # parts that are, or that the copier will see to
 
     def __del__(self) -> None:
         if self._filled < len(self._recorded):
