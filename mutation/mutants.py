@@ -321,8 +321,8 @@ _SINGLE = [
     Mutant(
         "a host copy waits for the newest copy of a lane",
         "hostlane",
-        "            return self._aborted or self.lane.complete >= value\n",
-        "            return self._aborted or self.lane.complete >= self.lane.submitted\n",
+        "            return self.aborted or self.lane.complete >= value\n",
+        "            return self.aborted or self.lane.complete >= self.lane.submitted\n",
     ),
     # Launches, graphs and roles.
     Mutant(
