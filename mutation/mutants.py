@@ -171,7 +171,7 @@ _SINGLE = [
     Mutant(
         "an ordered copy does not wait for its predecessors",
         "copier",
-        "                scheduler.await_points(after, closing=True)\n",
+        "                scheduler.await_points(task.after, closing=True)\n",
         "                pass\n",
         also=(
             Mutant(
@@ -307,7 +307,7 @@ _SINGLE = [
     Mutant(
         "an ordered copy waits for the newest work of a lane",
         "copier",
-        "                scheduler.await_points(after, closing=True)\n",
+        "                scheduler.await_points(task.after, closing=True)\n",
         "            scheduler.await_points({lane: lane.submitted for lane in after})\n",
         also=(
             Mutant(
@@ -405,7 +405,7 @@ _SINGLE = [
         "a snapshot is taken after the call",
         "transfer",
         "            each.fill()\n            value",
-        "            taken = stream.copier.add({}, each.fill)\n"
+        "            taken = stream.copier.add(Task({}, each.fill))\n"
         "            each.block.history.note(each.packed, True, stream.copier.lane, taken, what)\n"
         "            value",
     ),
@@ -413,7 +413,7 @@ _SINGLE = [
         "a read is made after the call",
         "transfer",
         "    return result, _read_direct(array, result, \"nothing pending writes the bytes\")\n",
-        "    read = on.copier.add({}, lambda: _read_direct(array, result, what)())\n"
+        "    read = on.copier.add(Task({}, lambda: _read_direct(array, result, what)()))\n"
         "    return Pending(scheduler, {on.copier.lane: read}, what, value=result)\n",
     ),
     # What belongs to another device, and what is closed.

@@ -25,7 +25,17 @@ from penstock.hostlane import HostLane
 if TYPE_CHECKING:
     from penstock.scheduler import Scheduler
 
-Task = tuple[dict[Lane, int], Callable[[], None], int]
+
+class Task:
+    """A copy to be made after certain points, all submitted."""
+
+    __slots__ = ("after", "cancelled", "copy", "value")
+
+    def __init__(self, after: dict[Lane, int], copy: Callable[[], None]) -> None:
+        self.after = after
+        self.copy = copy
+        self.cancelled = False  # whether its caller was interrupted before the ledger knew of it
+        self.value = 0  # of its end
 
 
 class Copier(HostLane):
@@ -40,16 +50,17 @@ class Copier(HostLane):
         if self._driver.inline:
             self._driver.attend(self._step)
 
-    def add(self, after: dict[Lane, int], copy: Callable[[], None]) -> int:
-        """Queue a copy to be made after these points, all submitted; the value of its end."""
+    def add(self, task: Task) -> int:
+        """Queue a copy; the value of its end."""
         if self._thread is None and not self._driver.inline:
             self._thread = threading.Thread(
                 target=self._run, name=f"penstock {self.lane.name}", daemon=True
             )
             self._thread.start()
-        value = self.start()
-        self._tasks.put((after, copy, value))
-        return value
+        task.value = self.lane.submitted + 1
+        self._tasks.put(task)  # first: a value that no task ends would be waited for in vain
+        self.lane.submitted = max(task.value, self.lane.submitted)
+        return task.value
 
     def stop(self) -> None:
         """End the thread after the tasks it has. Safe to call twice."""
@@ -67,7 +78,7 @@ class Copier(HostLane):
 
     def _run(self) -> None:
         while (task := self._tasks.get()) is not None:
-            self._make(*task)
+            self._make(task)
             del task
 
     def _step(self) -> bool:
@@ -76,31 +87,33 @@ class Copier(HostLane):
             self._next = self._tasks.get()
         if self._next is None or not all(
             value <= (lane.complete if lane.is_host else lane.owner.timeline.reached)
-            for lane, value in self._next[0].items()
+            for lane, value in self._next.after.items()
         ):
             return False
         task, self._next = self._next, None
-        self._make(*task)
+        self._make(task)
         return True
 
-    def _make(self, after: dict[Lane, int], copy: Callable[[], None], value: int) -> None:
+    def _make(self, task: Task) -> None:
         scheduler = self._scheduler()
         if scheduler is None:
             return
         try:
             if self._driver.inline:  # it calls `_step` once they are reached; this is to see so
-                points = [(at.owner.timeline, v) for at, v in after.items() if not at.is_host]
+                after = task.after.items()
+                points = [(at.owner.timeline, v) for at, v in after if not at.is_host]
                 self._driver.wait(points, 0)
             else:
-                scheduler.await_points(after, closing=True)
+                scheduler.await_points(task.after, closing=True)
             start = time.perf_counter() if tracing.active else 0.0
-            copy()
+            if not task.cancelled:
+                task.copy()
             if start and tracing.active:
                 tracing.emit(
                     "done", "a host copy in stream order", start=start,
-                    seconds=tracing.since(start), at=(self.lane.place, value, 0),
+                    seconds=tracing.since(start), at=(self.lane.place, task.value, 0),
                 )  # fmt: skip
-            self.finish(value)
+            self.finish(task.value)
         except Error as error:
             # Whoever waits for this copy, or for work behind it, learns of it from there; device
             # work that waits for the copy must still be let go.

@@ -424,6 +424,8 @@ class Scheduler:
         Once the device is closed, raises `Closed`, but for what its closing itself waits for.
         """
         assert not self.is_locked_here(), "a wait under the device's lock"
+        if self.copies_made or self.left_over or self.views_ended:
+            self.tell_of_copies()  # what it waits for may wait for these
         deadline = None if timeout is None else time.monotonic() + timeout
         guest = Guest(points)
         try:

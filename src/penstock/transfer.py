@@ -54,6 +54,7 @@ from penstock.access import (
     views_shown,
     wait_for_conflicts,
 )
+from penstock.copier import Task
 from penstock.errors import (
     ArgumentError,
     Closed,
@@ -316,10 +317,10 @@ class Turns:
         stream, host = self._stream, self.host
         try:
             for each in self._staged:
-                filled = host.lane.submitted + 1
-                each.block.history.note(each.packed, True, host.lane, filled, self._what)
-                host.start()
+                filled = host.start()
+                # From here on the block is filled, and said to be, whatever comes of the rest.
                 self._recorded.append((filled, stream.recorded + 1))
+                each.block.history.note(each.packed, True, host.lane, filled, self._what)
                 copied = each.record(stream, self._target, self._what)
                 self._recorded[-1] = (filled, copied)
                 stream.submit()
@@ -361,11 +362,13 @@ class Turns:
         while self._filled < len(self._recorded):
             number = self._filled
             each = self._staged[number]
-            part = each._replace(content=each.content.copy())
             done = self._recorded[number][0]
-            self._stream.copier.add(
-                self._leaves_block(number), partial(_fill_and_tell, part, self.host, done)
-            )
+            if self.host.lane.complete >= done:
+                self.host.finish(done)  # it is filled; the device may not have been told
+            else:
+                part = each._replace(content=each.content.copy())
+                tell = partial(_fill_and_tell, part, self.host, done)
+                self._stream.copier.add(Task(self._leaves_block(number), tell))
             self._filled += 1
 
 
@@ -390,9 +393,14 @@ def _write_ordered(
 
     if tracing.active:
         emit_copy(array, "ordered", why)
-    value = copier.add(points, copy_now)
-    backing.history.note(array.region, True, copier.lane, value, what)
-    note_host_memory(scheduler, data, False, copier.lane, value, what)
+    task = Task(points, copy_now)
+    try:
+        value = copier.add(task)
+        backing.history.note(array.region, True, copier.lane, value, what)
+        note_host_memory(scheduler, data, False, copier.lane, value, what)
+    except BaseException:
+        task.cancelled = True
+        raise
     return Pending(scheduler, {copier.lane: value}, what, value=None)
 
 
@@ -605,8 +613,13 @@ def _read_staged(
     if tracing.active:
         emit_copy(array, "staged", "to the caller's array")
     copier = stream.copier
-    ready = copier.add({stream.lane: value}, copy_out)
-    note_host_memory(scheduler, out, True, copier.lane, ready, what)
+    task = Task({stream.lane: value}, copy_out)
+    try:
+        ready = copier.add(task)
+        note_host_memory(scheduler, out, True, copier.lane, ready, what)
+    except BaseException:
+        task.cancelled = True
+        raise
     return Pending(scheduler, {copier.lane: ready}, what, value=out)
 
 
