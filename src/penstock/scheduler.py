@@ -683,7 +683,7 @@ class Scheduler:
             return  # it was let go of before, and the lane is another view's by now
         try:
             lane.owner.finish(value)
-        except Error as error:  # in a finaliser nobody would hear of it
+        except Error as error:  # Python drops exceptions of a finaliser
             self.mark_lost(error)
         self._held.pop(lane, None)
         self._idle_view_lanes[lane.owner] = None
@@ -789,7 +789,7 @@ class Guest:
     """A thread that uses the driver, or memory of the driver's, without the device's lock.
 
     While it is among the scheduler's guests, the device is not torn down, and the lanes that it
-    waits for are not released. Whoever leaves last tears a closed device down.
+    waits for are not released. The last guest to leave tears a closed device down.
     """
 
     __slots__ = ("points", "thread")

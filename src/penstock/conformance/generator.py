@@ -49,7 +49,7 @@ from penstock.roles import Role
 _ERRORS = 0.3  # of the operations that turn out to raise, so many are kept
 _KEEPING = 5  # one program in so many is about who keeps which memory
 _INTERRUPTED = 0.18  # the share of programs of one thread that are interrupted
-_POINTS = (7, 150)  # an interrupted operation is interrupted every so many points
+_POINTS = (7, 150)  # the distance between the points at which an operation is interrupted
 _CLOSED = 1 / 40  # the share of programs whose device is closed in the middle
 _ACROSS = 0.3  # of the copies; about half of those are valid
 _LARGE = 300_000  # elements: more than a megabyte

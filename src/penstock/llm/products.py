@@ -280,7 +280,7 @@ class _Part(NamedTuple):
 
 
 def _cut_units(units: int, each: int) -> list[dict[str, Any]]:
-    """The parts of a row of so many units, as arguments; one part takes none."""
+    """The parts of a row of `units` units, as arguments; a single part takes none."""
     if units <= each:
         return [{}]
     return [{"from_unit": at, "to_unit": min(at + each, units)} for at in range(0, units, each)]
