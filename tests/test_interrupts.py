@@ -8,6 +8,7 @@ on the simulator there is no race.
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock import tracing
 from tests.conftest import HAS_VALIDATION, _installed, _silence, simulated
 from tests.hip.standin import StandIn
 from tests.interrupts import at_point, chosen, interrupt, points
@@ -185,6 +187,8 @@ class Run:
 
     def check(self) -> None:
         """The value is that of before or after the step in which it ended, and all can go on."""
+        gc.collect()  # what an exception kept alive
+        tracing._activate(())  # a trace whose `with` was interrupted at its end goes on
         bench = self.bench
         possible = {self.value}
         if self._step is not None:

@@ -318,10 +318,15 @@ class Trace(Handle):
         _write(path, as_perfetto(self, title))
 
     def __enter__(self) -> Trace:
-        with _lock:
-            _activate((*active, self))
         self.started_at = time.time()
         self.started = time.perf_counter()
+        try:
+            with _lock:
+                _activate((*active, self))
+        except BaseException:  # of a signal handler's: the block is not entered, nor left
+            with _lock:
+                _activate(tuple(trace for trace in active if trace is not self))
+            raise
         return self
 
     def __exit__(
