@@ -309,7 +309,7 @@ class TestEnds:
         ("command", "work"),
         [
             (["doctor"], "penstock.doctor.diagnose"),
-            (["devices"], "penstock.devices"),
+            (["devices"], "penstock.device.found_devices"),
             (["demo"], "penstock.demo.run"),
             (["check"], "penstock.conformance.check.check"),
             (["generate", "MODEL", "-p", "x"], "penstock.llm.command.load"),
