@@ -191,7 +191,7 @@ _SINGLE = [
     Mutant(
         "an ordered copy is not written down",
         "transfer",
-        "    backing.history.note(array.region, True, copier.lane, value, what)\n",
+        "        backing.history.note(array.region, True, copier.lane, value, what)\n",
         "",
     ),
     Mutant(
@@ -308,7 +308,8 @@ _SINGLE = [
         "an ordered copy waits for the newest work of a lane",
         "copier",
         "                scheduler.await_points(task.after, closing=True)\n",
-        "            scheduler.await_points({lane: lane.submitted for lane in after})\n",
+        "                newest = {lane: lane.submitted for lane in task.after}\n"
+        "                scheduler.await_points(newest, closing=True)\n",
         also=(
             Mutant(
                 "and so does an inline driver",

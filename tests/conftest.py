@@ -32,9 +32,7 @@ DRIVERS = ("llvmpipe", "SwiftShader")
 
 #: Tests that fail at the moment, and why; to be mended, not to be kept.
 FAILING = {
-    "test_programs_fail_without_their_safeguard[an ordered copy is not written down]": "mutant",
     "test_programs_fail_without_their_safeguard[a write is made after the call": "mutant",
-    "test_programs_fail_without_their_safeguard[a borrowed write is made after": "mutant",
     "test_programs_fail_without_their_safeguard[an ordered copy waits for the newest": "mutant",
     "test_programs_fail_without_their_safeguard[a host copy waits for the newest": "mutant",
     "test_mutant_is_caught[a closed device goes on]": "no program finds it reliably",
