@@ -267,7 +267,7 @@ def test_penalties(dev: ps.Device) -> None:
 
 @on_lavapipe
 def test_sampling(dev: ps.Device) -> None:
-    """Of so many equals top-k keeps the first: all of them have to be counted."""
+    """Top-k keeps the first of equal logits: all of them have to be counted."""
     vocabulary = 80_000 * max(4, min(16, 2 * (os.cpu_count() or 1))) * 8
     sampler = Sampler(dev, vocabulary, Sampling(top_k=vocabulary - 1), variant="cpu")
     progress = Progress.new(dev)

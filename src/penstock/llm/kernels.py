@@ -129,7 +129,7 @@ def product(
     kind: str, how: Way, tokens: int, *, aligned: bool, vectors: bool, add: bool, columns: int,
     cut: bool = False,
 ) -> Shader:  # fmt: skip
-    """A product of a matrix of that kind with so many tokens at a time.
+    """A product of a matrix of that kind with a batch of tokens.
 
     With `cut`, of some of the units of its rows: see `units_each`.
     """
