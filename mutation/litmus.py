@@ -58,6 +58,7 @@ SAFEGUARDS = {
     "result published": "results of kernels are not published",
     "first look": "the host looks at scratch as it is",
     "history kept": "scratch memory handed on without its history",
+    "refusal": "a closed device goes on",
 }
 
 #: Two commands in order: on one stream by a barrier, on several by a wait.
@@ -148,6 +149,7 @@ GUARDS: dict[str, dict[str, Guards]] = {
     "a result alone": _modes("result published"),
     "a look at scratch": _modes("first look", unmapped="used kept"),
     "scratch in memory that is busy": _modes("history kept"),
+    "a closed device": _modes("refusal"),
     # About what is refused or lost, not about order.
     "write beside a writable view": {},
     "host copies without the lock": {},

@@ -324,6 +324,14 @@ _SINGLE = [
         "hostlane",
         "            return self.aborted or self.lane.complete >= value\n",
         "            return self.aborted or self.lane.complete >= self.lane.submitted\n",
+        also=(
+            Mutant(
+                "and so does the copier of an inline driver",
+                "copier",
+                "            value <= (lane.complete if",
+                "            (lane.submitted if lane.is_host else value) <= (lane.complete if",
+            ),
+        ),
     ),
     # Launches, graphs and roles.
     Mutant(
@@ -401,6 +409,16 @@ _SINGLE = [
         "    buffer.wrote(array.region)\n    copy = host_copy(",
         "    late = _write_ordered(array, data, on, {}, why, what)\n    return lambda: late\n"
         "    copy = host_copy(",
+        also=(
+            Mutant(
+                "and so is one to fresh memory",
+                "transfer",
+                "            fill_it()\n            buffer.rename(why, fresh)\n",
+                "            buffer.rename(why, fresh)\n"
+                "            late = _write_ordered(array, data, on, {}, why, what)\n"
+                "            return lambda: late\n",
+            ),
+        ),
     ),
     Mutant(
         "a snapshot is taken after the call",
@@ -450,6 +468,19 @@ _BORROWED_PUT_OFF = Mutant(
     "    if borrow:\n"
     "        late = _write_ordered(array, data, on, {}, why, what)\n        return lambda: late\n"
     "    copy = host_copy(",
+    also=(
+        Mutant(
+            "and so is one to fresh memory",
+            "transfer",
+            "            fill_it()\n            buffer.rename(why, fresh)\n",
+            "            if not borrow:\n"
+            "                fill_it()\n"
+            "            buffer.rename(why, fresh)\n"
+            "            if borrow:\n"
+            "                late = _write_ordered(array, data, on, {}, why, what)\n"
+            "                return lambda: late\n",
+        ),
+    ),
 )
 
 MUTANTS = [
@@ -466,8 +497,15 @@ MUTANTS = [
     ),
     _together(
         "a borrowed write is made after the call, not written down, and a rename keeps the backing",
-        _BORROWED_PUT_OFF,
+        Mutant(
+            "a borrowed write is made after the call, to the busy backing",
+            "transfer",
+            '    if path == "rename":\n',
+            "    if borrow:\n"
+            "        late = _write_ordered(array, data, on, {}, why, what)\n"
+            "        return lambda: late\n"
+            '    if path == "rename":\n',
+        ),
         "an ordered copy is not written down",
-        "a rename keeps the busy backing",
     ),
 ]

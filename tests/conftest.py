@@ -30,22 +30,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 DRIVERS = ("llvmpipe", "SwiftShader")
 
-#: Tests that fail at the moment, and why; to be mended, not to be kept.
-FAILING = {
-    "test_programs_fail_without_their_safeguard[a write is made after the call": "mutant",
-    "test_programs_fail_without_their_safeguard[an ordered copy waits for the newest": "mutant",
-    "test_programs_fail_without_their_safeguard[a host copy waits for the newest": "mutant",
-    "test_mutant_is_caught[a closed device goes on]": "no program finds it reliably",
-    "test_an_interrupt_in_the_middle_does_all_or_nothing[SwiftShader-reads]": "a view is held",
-}
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        for name, why in FAILING.items():
-            if name in item.nodeid:
-                item.add_marker(pytest.mark.skip(reason=f"known to fail: {why}"))
-
 
 def _has_validation() -> bool:
     try:

@@ -73,11 +73,11 @@ def test_named_programs_on_the_simulator(program: Program) -> None:
                 assert lab.run(program, mode, seed) is None
 
 
-def test_named_programs_on_a_device(shared_device: OpenDevice) -> None:
-    for mode in MODES:
-        bench = Bench(shared_device(transfers=mode))
+@pytest.mark.parametrize("mode", MODES)
+def test_named_programs_on_a_device(mode: str, driver: str) -> None:
+    with Lab("vulkan", driver, validate=HAS_VALIDATION and mode != "ordered") as lab:
         for program in CORPUS:
-            assert run(program, bench) is None, program.name
+            assert lab.run(program, mode, 0) is None, program.name
 
 
 @pytest.mark.parametrize("mode", MODES)

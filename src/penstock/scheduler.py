@@ -496,20 +496,21 @@ class Scheduler:
 
     def _tell_of_copies(self) -> None:
         """Signal what host copies are made. Interrupted, it is all done again the next time."""
-        while self.left_over:
-            self.left_over[0]()
-            self.left_over.popleft()
-        while self.copies_made:
-            host, value = self.copies_made[0]
-            try:
+        try:
+            while self.left_over:
+                self.left_over[0]()
+                self.left_over.popleft()
+            while self.copies_made:
+                host, value = self.copies_made[0]
                 host.finish(value)
-            except DeviceLost as error:
-                self.mark_lost(error)
+                if host.lane.submitted == value:
+                    self._idle_host_lanes[host] = None
                 self.copies_made.popleft()
-                raise
-            if host.lane.submitted == value:
-                self._idle_host_lanes[host] = None
-            self.copies_made.popleft()
+        except DeviceLost as error:
+            self.mark_lost(error)
+            self.left_over.clear()
+            self.copies_made.clear()
+            raise
 
     def submit_dry_streams(self) -> bool:
         """For the pump: submit where the device idles; whether anything is still recorded."""

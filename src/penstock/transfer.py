@@ -335,10 +335,11 @@ class Turns:
             while self._filled < len(self._recorded):
                 points = self._leaves_block(self._filled)
                 scheduler.wait_for(points, None, "a large write fills the staging ring")
-                touch(scheduler, self._staged[self._filled].fill)
-                self.host.finish(self._recorded[self._filled][0])
+                part, done = self._staged[self._filled], self._recorded[self._filled][0]
+                touch(scheduler, partial(_fill_and_tell, part, self.host, done))
                 self._filled += 1
-        except (Closed, DeviceLost):
+        except (Closed, DeviceLost) as error:
+            scheduler.note_failure(error)
             self._filled = len(self._recorded)
             self.host.abort()
             raise

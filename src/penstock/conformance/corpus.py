@@ -58,7 +58,7 @@ def _add_x(value: int, stream: int = 0) -> Launch:
 def _both(
     name: str, about: str, *operations: Operation,
     how: str = "array", borrowed: bool = False, small: bool = False,
-    role: Role = "generic",
+    role: Role = "generic", closed_at: int = 0,
 ) -> list[Program]:  # fmt: skip
     """The program as written, on several streams, and on one; with `borrowed`, also with every
     write borrowed, without which a transfer is never *ordered*.
@@ -72,9 +72,11 @@ def _both(
     programs: list[Program] = []
     for called, written in variants.items():
         moved = tuple(map(_on_stream_0, written))
-        programs.append(Program(arrays, 3, written, called, about, small))
+        several = Program(arrays, 3, written, called, about, small, closed_at=closed_at)
+        programs.append(several)
         if moved != written:
-            programs.append(Program(arrays, 1, moved, f"{called}, one stream", about, small))
+            name_of_one = f"{called}, one stream"
+            programs.append(replace(several, streams=1, operations=moved, name=name_of_one))
     return programs
 
 
@@ -345,6 +347,13 @@ CORPUS: tuple[Program, ...] = tuple(
             "large direct copies are made on a host lane; a loss there is a loss of the device",
             Write(X, 5, 0), Read(X, 1), Numpy(X), _read_x(), Write(_HALF, 9, 2, borrow=True),
             small=True,
+        ),
+        _both(
+            "a closed device",
+            "closing completes the work before it, and all work after it is refused",
+            _add_x(1), Write(Y, 5, 0), Read(X, 1, out=True),
+            Write(X, 7, 2, 1), Numpy(X), Fill(_HALF, 3), Launch("copy", (X, Y), 0), Collect(1),
+            closed_at=4,
         ),
     )
     for program in programs

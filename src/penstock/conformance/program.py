@@ -260,6 +260,9 @@ Operation: TypeAlias = (
     | Renew | Reset | Length | Synchronize | Misuse
 )  # fmt: skip
 
+#: Operations that a closed device must refuse. The others may find what they need on the host.
+NEEDS_DEVICE = (Write, Read, Numpy, Fill, Copy, Launch, Ask)
+
 
 @dataclass(frozen=True)
 class Program:

@@ -21,6 +21,7 @@ from penstock.conformance.kernels import KERNELS, SLOW
 from penstock.conformance.oracle import Oracle, fitting, initial, numbers
 from penstock.conformance.parts import Part, Raises
 from penstock.conformance.program import (
+    NEEDS_DEVICE,
     Ask,
     BeginBatch,
     Change,
@@ -168,7 +169,10 @@ class Running:
             compare(f"memory of array {number}, closed", lent, self.content_when_closed[number])
 
     def _step(self, number: int) -> None:
-        """Do an operation; once the device may be closed, it may raise `Closed` instead."""
+        """Do an operation; once the device may be closed, it may raise `Closed` instead.
+
+        It must, if the device is closed for certain and the operation needs it.
+        """
         several = self.program.threads > 1
         if not self.program.closed_at or (number < self.program.closed_at and not several):
             self._step_exactly(number)
@@ -184,6 +188,11 @@ class Running:
             self.at = None
             if isinstance(operation, Write | Read | Ask | View | Record):
                 self.never_made.add(operation.slot)
+        else:
+            raises = isinstance(self.expected[number], Raises)
+            if not several and isinstance(operation, NEEDS_DEVICE) and not raises:
+                self.at = number
+                raise Wrong(f"{type(operation).__name__.lower()} must raise Closed")
 
     def _step_exactly(self, number: int) -> None:
         operation, expected = self.program.operations[number], self.expected[number]

@@ -15,6 +15,7 @@ from penstock.conformance.oracle import Oracle, fitting, initial, numbers
 from penstock.conformance.parts import Part, Raises
 from penstock.conformance.program import (
     IN_PLACE,
+    NEEDS_DEVICE,
     Ask,
     BeginBatch,
     Change,
@@ -60,7 +61,9 @@ def as_script(program: Program, device: str = 'driver="sim"') -> str:
         blocks[number] = ["", f"@interrupted({every})", *_function("_", blocks[number])]
     if program.closed_at:
         first = program.closed_at if program.threads == 1 else 0
-        blocks[first:] = [_perhaps_closed(block) for block in blocks[first:]]
+        for number in range(first, len(blocks)):
+            must = program.threads == 1 and isinstance(program.operations[number], NEEDS_DEVICE)
+            blocks[number] = _closed(blocks[number], must=must)
     if program.threads == 1:
         if program.closed_at:
             blocks.insert(program.closed_at, ["dev.close()", *writer.lent_when_closed])
@@ -99,8 +102,11 @@ def _steps(program: Program, blocks: list[list[str]]) -> list[str]:
     return [*lines, "steps = [", *calls, "]"]
 
 
-def _perhaps_closed(block: list[str]) -> list[str]:
-    return ["with perhaps_closed():", *(f"    {line}" for line in block)]
+def _closed(block: list[str], *, must: bool = False) -> list[str]:
+    """Lines that may find the device closed; they `must` if they do not raise something else."""
+    must = must and not any("raises(" in line for line in block)
+    expecting = "raises(ps.Closed)" if must else "perhaps_closed()"
+    return [f"with {expecting}:", *(f"    {line}" for line in block)]
 
 
 def _function(name: str, block: list[str]) -> list[str]:
@@ -224,7 +230,7 @@ class _Writer:
         """What the host holds is still there."""
         lines: list[str] = []
         for slot, shown in self.oracle.views.items():
-            lines += _perhaps_closed([_equal(f"view{slot}", shown.value)])
+            lines += _closed([_equal(f"view{slot}", shown.value)])
         return [*lines, *self._no_messages()]
 
     def _lent(self) -> list[str]:
