@@ -9,7 +9,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from conftest import HAS_VALIDATION, OpenDevice
+from conftest import HAS_VALIDATION
 
 import penstock as ps
 from penstock.__main__ import main
