@@ -1,13 +1,29 @@
-"""Compares what a device shows with what the oracle says."""
+"""Compares what a device shows with what the oracle says, and says how a program failed."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 Host = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What went wrong, at which operation (None: at the end), and on what."""
+
+    what: str
+    operation: int | None
+    transfers: str
+    seed: int
+    messages: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        where = "at the end" if self.operation is None else f"at operation {self.operation}"
+        return "\n".join([f"{self.what} ({where}, transfers={self.transfers!r})", *self.messages])
 
 
 class Wrong(Exception):

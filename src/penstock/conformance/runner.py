@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections import Counter
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy.typing as npt
 
 import penstock as ps
 from penstock.conformance.bench import Bench as Bench
+from penstock.conformance.comparing import Failure as Failure
 from penstock.conformance.comparing import Wrong as Wrong
 from penstock.conformance.comparing import compare
 from penstock.conformance.interrupts import interrupted, no_collection
@@ -66,21 +66,6 @@ from penstock.sizes import Sizes
 Host = npt.NDArray[Any]
 
 PATIENCE = 20.0  # seconds until a wait counts as hanging
-
-
-@dataclass(frozen=True)
-class Failure:
-    """What went wrong, at which operation (None: at the end), and on what."""
-
-    what: str
-    operation: int | None
-    transfers: str
-    seed: int
-    messages: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        where = "at the end" if self.operation is None else f"at operation {self.operation}"
-        return "\n".join([f"{self.what} ({where}, transfers={self.transfers!r})", *self.messages])
 
 
 def run(program: Program, bench: Bench) -> Failure | None:
