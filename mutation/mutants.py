@@ -431,9 +431,10 @@ _SINGLE = [
     Mutant(
         "a read is made after the call",
         "transfer",
-        "    return result, _read_direct(array, result, \"nothing pending writes the bytes\")\n",
-        "    read = on.copier.add(Task({}, lambda: _read_direct(array, result, what)()))\n"
-        "    return Pending(scheduler, {on.copier.lane: read}, what, value=result)\n",
+        "    return _read_direct(array, out, what, \"nothing pending writes the bytes\")\n",
+        "    result = _result(array) if out is None else out\n"
+        "    read = on.copier.add(Task({}, _read_direct(array, result, what, what)))\n"
+        "    return lambda: Pending(scheduler, {on.copier.lane: read}, what, value=result)\n",
     ),
     # What belongs to another device, and what is closed.
     Mutant(

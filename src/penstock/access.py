@@ -108,8 +108,8 @@ def copy_now(
 class HostCopy:
     """A large copy by the calling thread, on a host lane of its own; begun under the lock.
 
-    Call it without the lock. If it is dropped instead, because an exception came first, nothing is
-    copied, and whatever waits for it goes on.
+    Call it without the lock. If an exception comes first, it is abandoned: nothing is copied, and
+    whatever waits for it goes on.
     """
 
     __slots__ = ("_copy", "_host", "_scheduler", "_told", "_value")
@@ -122,6 +122,7 @@ class HostCopy:
         self._scheduler = scheduler = array.buffer.scheduler
         self._host = self._scheduler.take_host_lane()
         self._value = self._host.lane.submitted + 1
+        scheduler.begun.append(self)
         self._told = False
         self._host.start()
         what = f"a host {'write' if write else 'read'}"
@@ -136,9 +137,12 @@ class HostCopy:
             self._told = True
             self._scheduler.tell_of_copies()
 
-    def __del__(self) -> None:
+    def abandon(self) -> None:
         if not self._told:
             self._scheduler.copies_made.append((self._host, self._value))
+            self._told = True
+
+    __del__ = abandon
 
 
 def touch(scheduler: Scheduler, access: Callable[[], None]) -> None:

@@ -105,6 +105,8 @@ class Scheduler:
         self._idle_host_lanes = dict.fromkeys(self._host_lanes)  # the last one in goes first
         #: Host copies that are made, or never will be, and that the device is yet to be told of.
         self.copies_made: deque[tuple[HostLane, int]] = deque()
+        #: What the call that has the lock has begun and is to finish without it: `carry_out`.
+        self.begun: list[Any] = []
         #: What interrupted calls left to be done under the lock; each can be called again.
         self.left_over: deque[Callable[[], None]] = deque()
         self._leaving: set[Backing] = set()  # adopted, dropped, perhaps still in use
@@ -192,15 +194,29 @@ class Scheduler:
             found.make_room()
         return found
 
-    def issue(self, begin: Callable[[], T]) -> T:
-        """Call `begin` under the lock; again, if the stream that it uses had to be given room."""
-        while True:
-            try:
-                with self.lock:
-                    return begin()
-            except NoRoom as full:
-                stream = full.stream
-            stream.make_room()
+    def carry_out(self, begin: Callable[[], Callable[[], T]]) -> T:
+        """Call `begin` under the lock, and then what it returns without the lock.
+
+        `begin` is called again if the stream that it uses had to be given room. If an exception
+        stops the thread between the two calls, `abandon` of all that `begin` has put on `begun`
+        lets go of the device work that waits for it.
+        """
+        begun: list[Any] = []
+        try:
+            while True:
+                try:
+                    with self.lock:
+                        self.begun = begun
+                        finish = begin()
+                    return finish()
+                except NoRoom as full:
+                    stream = full.stream
+                stream.make_room()
+        finally:
+            for each in begun:
+                each.abandon()
+            if begun and (self.left_over or self.copies_made):
+                self.tell_of_copies()
 
     def new_stream(self, name: str) -> Stream:
         self.drain()  # streams that were closed make room for it

@@ -137,7 +137,7 @@ def write(
             check_host_memory(scheduler, data, write=False, what="the source")
             np.copyto(target, data)
             return scheduler.done
-    return scheduler.issue(partial(_begin_write, array, data, stream, borrow))()
+    return scheduler.carry_out(partial(_begin_write, array, data, stream, borrow))
 
 
 def _begin_write(
@@ -305,12 +305,15 @@ class Turns:
         self._staged = staged
         self._blocks = blocks
         self._what = what
-        self.host = stream.scheduler.take_host_lane()
         self._failure: BaseException | None = None  # of the recording
+        self.host = stream.scheduler.take_host_lane()
+        stream.scheduler.begun.append(self)
 
-    def __del__(self) -> None:
+    def abandon(self) -> None:
         if self._filled < len(self._recorded):
             self._scheduler.left_over.append(self._leave_to_copier)
+
+    __del__ = abandon
 
     def start(self) -> Turns:
         """Record all parts. If that fails, those that are recorded still get their content."""
@@ -343,10 +346,6 @@ class Turns:
             self._filled = len(self._recorded)
             self.host.abort()
             raise
-        finally:
-            if self._filled < len(self._recorded):
-                scheduler.left_over.append(self._leave_to_copier)
-                scheduler.tell_of_copies()
         scheduler.host_copy_made(self.host, self.host.lane.submitted)
         if self._failure is not None:
             raise self._failure
@@ -367,9 +366,12 @@ class Turns:
             if self.host.lane.complete >= done:
                 self.host.finish(done)  # it is filled; the device may not have been told
             else:
+                after = self._leaves_block(number)
+                for value in after.values():
+                    self._stream.ensure_submitted(value)  # if an earlier attempt to has failed
                 part = each._replace(content=each.content.copy())
                 tell = partial(_fill_and_tell, part, self.host, done)
-                self._stream.copier.add(Task(self._leaves_block(number), tell))
+                self._stream.copier.add(Task(after, tell))
             self._filled += 1
 
 
@@ -412,7 +414,7 @@ def fill(array: Array, value: Any, stream: Stream | None) -> Pending[None]:
     check_source(scheduler, value)
     element = one_element(array, value)
     what = f"fill of {buffer.name}"
-    return scheduler.issue(partial(_begin_fill, array, value, element, stream, what))()
+    return scheduler.carry_out(partial(_begin_fill, array, value, element, stream, what))
 
 
 def fill_locked(array: Array, value: Any, stream: Stream | None) -> None:
@@ -542,18 +544,13 @@ def read(array: Array, stream: Stream | None, out: Host | None) -> Pending[Host]
     what = f"read of {buffer.name}"
     if out is not None:
         check_out(array, out)
-    arriving = scheduler.issue(partial(_begin_read, array, stream, out, what))
-    if isinstance(arriving, Pending):
-        return arriving
-    result, finish = arriving
-    finish()
-    return Pending(scheduler, {}, what, value=result)
+    return scheduler.carry_out(partial(_begin_read, array, stream, out, what))
 
 
 def _begin_read(
     array: Array, stream: Stream | None, out: Host | None, what: str
-) -> Pending[Host] | tuple[Host, Callable[[], None]]:
-    """A read on its way; or the result, and what is to be done, without the lock, to fill it."""
+) -> Callable[[], Pending[Host]]:
+    """What of a read is done under the lock; what it answers does the rest, without it."""
     buffer = array.buffer
     scheduler = buffer.scheduler
     if scheduler.recordings:
@@ -561,7 +558,7 @@ def _begin_read(
     on = stream_of(buffer, stream)
     if not array.size:
         empty = np.empty(array.shape, array.dtype) if out is None else out
-        return Pending(scheduler, {}, what, value=empty)
+        return lambda: Pending(scheduler, {}, what, value=empty)
     behind = out is not None and check_host_memory(
         scheduler, out, write=True, what="out=", behind=on.copier.lane
     )
@@ -569,15 +566,24 @@ def _begin_read(
     busy = pending_conflicts(buffer, array.region, write=False)
     if busy or behind or not is_readable(buffer) or buffer.backing.history.quiet:
         why = "busy" if busy or behind else "memory is not readable"
-        return _read_staged(array, on, out, what, why)
-    result = _result(array) if out is None else out
-    return result, _read_direct(array, result, "nothing pending writes the bytes")
+        pending = _read_staged(array, on, out, what, why)
+        return lambda: pending
+    return _read_direct(array, out, what, "nothing pending writes the bytes")
 
 
-def _read_direct(array: Array, result: Host, why: str) -> Callable[[], None]:
+def _read_direct(
+    array: Array, out: Host | None, what: str, why: str
+) -> Callable[[], Pending[Host]]:
     backing = array.buffer.backing
+    result = _result(array) if out is None else out
     source = host_array(array, backing)
-    return host_copy(array, backing, result, source, write=False, path="direct", why=why)
+    copy = host_copy(array, backing, result, source, write=False, path="direct", why=why)
+
+    def finish() -> Pending[Host]:
+        copy()
+        return Pending(array.buffer.scheduler, {}, what, value=result)
+
+    return finish
 
 
 def _read_staged(
@@ -637,15 +643,10 @@ def read_now(array: Array) -> Host:
     quick = _copy_at_once(array)
     if quick is not None:
         return quick
-    arriving = scheduler.issue(partial(_begin_read_now, array))
-    if isinstance(arriving, Pending):
-        return arriving.result()
-    result, finish = arriving
-    finish()
-    return result
+    return scheduler.carry_out(partial(_begin_read_now, array)).result()
 
 
-def _begin_read_now(array: Array) -> Pending[Host] | tuple[Host, Callable[[], None]]:
+def _begin_read_now(array: Array) -> Callable[[], Pending[Host]]:
     buffer = array.buffer
     buffer.scheduler.check()
     buffer.check()
@@ -654,8 +655,8 @@ def _begin_read_now(array: Array) -> Pending[Host] | tuple[Host, Callable[[], No
     if not array.size or again or not is_readable(buffer):
         return _begin_read(array, None, None, f"read of {buffer.name}")
     check_views_of_others(buffer, array.region, "numpy()")
-    result = _result(array)
-    return result, _read_direct(array, result, "the work that writes the bytes is done")
+    what = f"read of {buffer.name}"
+    return _read_direct(array, None, what, "the work that writes the bytes is done")
 
 
 def _copy_at_once(array: Array) -> Host | None:

@@ -103,7 +103,9 @@ def _out_of_memory(
         at = running.at if running is not None else None
         messages = tuple(device.messages)
         del running
-    what = what or (messages[0] if messages else _left_behind(device))
+    what = what or (messages[0] if messages else "")
+    if not what and not program.interrupted:  # an interrupted allocation is the driver's to free
+        what = _left_behind(device)
     failure = Failure(f"after {call} {number} failed: {what}", at, transfers, seed, messages)
     return fault.reached, failure if what else None
 

@@ -114,16 +114,25 @@ class Interrupt(KeyboardInterrupt):
     """As Ctrl-C raises it."""
 
 
-def at_point(number: int, act: Callable[[], None], run: Callable[[], None]) -> tuple[int, str]:
-    """Run, and act at a point; how many were passed, and where it acted ("" if nowhere)."""
+def at_point(
+    number: int,
+    act: Callable[[], None],
+    run: Callable[[], None],
+    kept: list[BaseException] | None = None,
+) -> tuple[int, str]:
+    """Run, and act at a point; how many were passed, and where it acted ("" if nowhere).
+
+    An interrupt is put on `kept`, if given, and with it the frames that it has ended.
+    """
     tracer = _Tracer(number, act)
     earlier, hook = sys.gettrace(), sys.unraisablehook
     sys.unraisablehook = _ignore
     tracer.start()
     try:
         run()
-    except Interrupt:
-        pass
+    except Interrupt as stopped:
+        if kept is not None:
+            kept.append(stopped)
     finally:
         sys.settrace(earlier)
         sys.unraisablehook = hook
@@ -140,11 +149,16 @@ def interrupt() -> None:
     raise Interrupt
 
 
-def interrupted(every: int) -> Callable[[Callable[[], object]], None]:
-    """Call the decorated function until it is not interrupted: at point n, then at 2n, 3n, …"""
+def interrupted(every: int, *, keep: bool = True) -> Callable[[Callable[[], object]], None]:
+    """Call the decorated function until it is not interrupted: at point n, then at 2n, 3n, …
+
+    `keep` the exceptions meanwhile, as an interactive prompt keeps the last one: no call may depend
+    on the end of what an interrupted one had in its frames. (But a view there is a view held.)
+    """
 
     def call(run: Callable[[], object]) -> None:
-        if not any(_finishes(run, every * number) for number in range(1, _ATTEMPTS)):
+        kept: list[BaseException] | None = [] if keep else None
+        if not any(_finishes(run, every * number, kept) for number in range(1, _ATTEMPTS)):
             run()
 
     return call
@@ -162,7 +176,7 @@ def no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _finishes(run: Callable[[], object], point: int) -> bool:
+def _finishes(run: Callable[[], object], point: int, kept: list[BaseException] | None) -> bool:
     """Run with an interrupt at a point; whether the end was reached nevertheless."""
     finished = False
 
@@ -171,5 +185,5 @@ def _finishes(run: Callable[[], object], point: int) -> bool:
         run()
         finished = True
 
-    at_point(point, interrupt, attempt)
+    at_point(point, interrupt, attempt, kept)
     return finished

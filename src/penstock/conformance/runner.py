@@ -201,7 +201,7 @@ class Running:
             return self._do(operation)
         seen: Host | None = None
 
-        @interrupted(every)
+        @interrupted(every, keep=not isinstance(operation, View))
         def _() -> None:
             nonlocal seen
             seen = self._do(operation)

@@ -58,7 +58,8 @@ def as_script(program: Program, device: str = 'driver="sim"') -> str:
     body.append("")
     blocks = [writer.operation(operation) for operation in program.operations]
     for number, every in program.interrupted:
-        blocks[number] = ["", f"@interrupted({every})", *_function("_", blocks[number])]
+        keep = ", keep=False" if isinstance(program.operations[number], View) else ""
+        blocks[number] = ["", f"@interrupted({every}{keep})", *_function("_", blocks[number])]
     if program.closed_at:
         first = program.closed_at if program.threads == 1 else 0
         for number in range(first, len(blocks)):
