@@ -58,6 +58,7 @@ SAFEGUARDS = {
     "result published": "results of kernels are not published",
     "first look": "the host looks at scratch as it is",
     "history kept": "scratch memory handed on without its history",
+    "writes of the gone": "what earlier arrays have of unpublished writes is forgotten",
     "refusal": "a closed device goes on",
 }
 
@@ -149,6 +150,7 @@ GUARDS: dict[str, dict[str, Guards]] = {
     "a result alone": _modes("result published"),
     "a look at scratch": _modes("first look", unmapped="used kept"),
     "scratch in memory that is busy": _modes("history kept"),
+    "memory of an earlier array": _modes("writes of the gone", unmapped="barrier"),
     "a closed device": _modes("refusal"),
     # About what is refused or lost, not about order.
     "write beside a writable view": {},

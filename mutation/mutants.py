@@ -436,6 +436,12 @@ _SINGLE = [
         "    read = on.copier.add(Task({}, _read_direct(array, result, what, what)))\n"
         "    return lambda: Pending(scheduler, {on.copier.lane: read}, what, value=result)\n",
     ),
+    Mutant(
+        "what earlier arrays have of unpublished writes is forgotten",
+        "memory",
+        "        if backing.history.quiet and backing.history.writes:\n",
+        "        if False:\n",
+    ),
     # What belongs to another device, and what is closed.
     Mutant(
         "a kernel takes arrays of any device that it would fit on its own",

@@ -49,8 +49,8 @@ def at_once(array: Array, *, write: bool) -> Host | None:
     scheduler = buffer.scheduler
     if (
         not backing.memory.coherent or backing.memory.address is None or backing.views
-        or backing.history.quiet or (write and (buffer.role != "generic" or buffer.guarded))
-        or buffer.closed
+        or backing.history.quiet or backing.unpublished or buffer.closed
+        or (write and (buffer.role != "generic" or buffer.guarded))
         or scheduler.closed or scheduler.lost is not None or scheduler.recordings
         or scheduler.transfers != "auto" or array.nbytes > scheduler.sizes.under_lock
         or tracing.active or pending_conflicts(buffer, array.region, write)
@@ -181,11 +181,13 @@ def wait_for_conflicts(array: Array, *, write: bool, what: str) -> None:
         buffer.check()
         if not array.size:
             return
-        history = buffer.backing.history
+        backing = buffer.backing
+        history = backing.history
         found: list[Access] = []
         history.collect(region, write, found)
         points = needs_of_host(found) if found else {}
-        quiet = history.quiet and bool(history.writes)  # what the device never wrote is visible
+        # What the device never wrote is visible.
+        quiet = history.quiet and bool(history.writes or backing.unpublished)
         if not points and not quiet:
             return
         reason, works = what, {}
@@ -199,6 +201,7 @@ def wait_for_conflicts(array: Array, *, write: bool, what: str) -> None:
     scheduler.wait_for(points, None, reason, works, buffer=buffer.name, lo=region.lo, hi=region.hi)
     if quiet:
         history.quiet = False
+        backing.unpublished = {}
 
 
 def _latest(found: list[Access]) -> Access:

@@ -240,7 +240,7 @@ class Device(Closing):
         if at_work and role == "scratch":
             backing = pool.allocate_scratch(nbytes)
         else:
-            backing = pool.allocate(nbytes)
+            backing = pool.allocate(nbytes, for_device=at_work and role == "append")
         buffer = Buffer(scheduler, backing, nbytes, name or scheduler.new_name())
         return Array(buffer, layout, kind)
 

@@ -27,7 +27,7 @@ from penstock.errors import OutOfMemory
 from penstock.hazards import History, Lane, Region
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 _ALIGN = 256  # every driver's binding alignment divides this
 _FIRST_CHUNK = 1 << 20
@@ -97,7 +97,7 @@ class Backing:
 
     __slots__ = (
         "chunk", "counted", "hands_on", "history", "holds", "memory", "nbytes", "offset", "owners",
-        "owned", "pool", "released", "retired", "views",
+        "owned", "pool", "released", "retired", "unpublished", "views",
     )  # fmt: skip
 
     def __init__(self, pool: Pool | None, chunk: Chunk, offset: int, nbytes: int) -> None:
@@ -115,6 +115,8 @@ class Backing:
         self.holds: set[Hold] = set()  # NumPy arrays, alive somewhere, that show these bytes
         self.views: list[Shown] = []  # what the device must respect of them
         self.history = History()
+        #: By which points all device writes for earlier owners that may be unpublished were made.
+        self.unpublished: dict[Lane, int] = {}
         self.pool = pool  # where it goes if it is dropped, from now on
 
     def __del__(self) -> None:
@@ -124,6 +126,24 @@ class Backing:
     @property
     def mapped(self) -> bool:
         return self.memory.address is not None
+
+    def is_published(self) -> bool:
+        """Whether the host sees all that the device wrote here for earlier owners.
+
+        Otherwise the device's caches may still write it back, over what the host writes.
+        """
+        if self.unpublished:
+            self.unpublished = {
+                lane: value
+                for lane, value in self.unpublished.items()
+                if not value <= lane.owner.published <= lane.complete
+            }
+        return not self.unpublished
+
+    @property
+    def hidden(self) -> bool:
+        """Whether the host may not touch these bytes until device writes are published."""
+        return self.history.quiet or not self.is_published()
 
     @property
     def idle(self) -> bool:
@@ -141,12 +161,20 @@ class Pool:
         host: bool,
         limit: int,
         catch_up: Callable[[], None],
+        lanes: Callable[[], Iterable[Lane]],
+        publish: Callable[[], dict[Lane, int]],
         clear: Callable[[Backing], None] | None = None,
     ) -> None:
-        """`clear` has the device fill a backing with zeros; with it none is handed out as it is."""
+        """`lanes` are those of the device's streams; `publish` makes all that was recorded on them
+        host-visible, and returns when that is so.
+
+        `clear` has the device fill a backing with zeros; with it none is handed out as it is.
+        """
         self._driver = driver
         self._clear = clear
         self._catch_up = catch_up
+        self._lanes = lanes
+        self._publish = publish
         self._host = host
         self._limit = limit
         self._chunks: list[Chunk] = []
@@ -157,14 +185,18 @@ class Pool:
         self._next_chunk = _FIRST_CHUNK
         self.reserved = self.used = self.pending = self.peak = self.allocations = 0
 
-    def allocate(self, nbytes: int) -> Backing:
-        """A backing of at least `nbytes` bytes with an empty history."""
+    def allocate(self, nbytes: int, *, for_device: bool = False) -> Backing:
+        """A backing of at least `nbytes` bytes with an empty history.
+
+        If it is `for_device` alone, what an earlier owner's kernels wrote may be unpublished.
+        """
         size = size_class(nbytes)
-        free = self._free.get(size)
-        if not free:
+        backing = self._take_free(self._free.get(size), for_device)
+        if backing is None:
             self.reap()
-            free = self._free_of(size)
-        backing = free.pop() if free else self._cut(size, nbytes)
+            backing = self._take_free(self._free_of(size), for_device)
+        if backing is None:
+            backing = self._cut(size, nbytes)
         if self._clear is not None:
             try:
                 self._wipe(backing)
@@ -184,7 +216,7 @@ class Pool:
         size = size_class(nbytes)
         backing = None if self._free.get(size) else self._take_handed_on(size)
         if backing is None:
-            return self.allocate(nbytes)
+            return self.allocate(nbytes, for_device=True)
         if self._clear is not None:
             try:
                 self._clear(backing)  # behind the work that still uses it
@@ -244,7 +276,7 @@ class Pool:
     def _wipe(self, backing: Backing) -> None:
         """Leave nothing in idle memory of what was there before."""
         seen = backing.chunk.bytes
-        if seen is None:
+        if seen is None or backing.unpublished:
             assert self._clear is not None
             self._clear(backing)
             return
@@ -271,6 +303,22 @@ class Pool:
                     return backing
         return None
 
+    def _take_free(self, free: list[Backing] | None, for_device: bool) -> Backing | None:
+        """One of these; for the host, those with unpublished writes are published before."""
+        while free:
+            if for_device or free[-1].is_published():
+                return free.pop()
+            backing, whole = free[-1], Region(0, free[-1].nbytes)
+            for lane, value in self._publish().items():
+                backing.history.note(whole, True, lane, value, "publishing")
+            backing.unpublished = {}
+            free.pop()
+            backing.chunk.live += 1
+            self.pending += backing.nbytes
+            backing.retired = True
+            self._retired.append(backing)
+        return None
+
     def _free_of(self, size: int) -> list[Backing] | None:
         """Free backings of this class, or of one a little larger: better than a new chunk."""
         return next((free for fitting in _fitting(size) if (free := self._free.get(fitting))), None)
@@ -281,6 +329,9 @@ class Pool:
         self.pending -= backing.nbytes
         backing.chunk.live -= 1
         fresh = Backing(self, backing.chunk, backing.offset, backing.nbytes)
+        fresh.unpublished = dict(backing.unpublished)
+        if backing.history.quiet and backing.history.writes:
+            fresh.unpublished |= {lane: lane.recorded for lane in self._lanes()}
         self._free.setdefault(backing.nbytes, []).append(fresh)
 
     def _cut(self, size: int, asked: int) -> Backing:

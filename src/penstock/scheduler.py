@@ -87,8 +87,12 @@ class Scheduler:
         limit = driver.info.limits["allocation"]
         assert isinstance(limit, int)
         clear = self._clear if clear_memory else None
-        self.pool = Pool(driver, host=False, limit=limit, catch_up=self.catch_up, clear=clear)
-        self.host_pool = Pool(driver, host=True, limit=limit, catch_up=self.catch_up, clear=clear)
+        pool = partial(
+            Pool, driver, limit=limit, catch_up=self.catch_up, lanes=self.stream_lanes,
+            publish=self.publish_everything, clear=clear,
+        )  # fmt: skip
+        self.pool = pool(host=False)
+        self.host_pool = pool(host=True)
         self.host_memory = HostMemory()
         self.exports: set[Hold] = set()  # host views alive
         self.guests: set[Guest] = set()  # threads that use the driver or its memory unlocked
@@ -276,6 +280,9 @@ class Scheduler:
             if host.lane.complete < host.lane.submitted:
                 points[host.lane] = host.lane.submitted
         return points
+
+    def stream_lanes(self) -> list[Lane]:
+        return [stream.lane for stream in self._all_streams()]
 
     def publish_everything(self) -> dict[Lane, int]:
         """Have everything made visible to the host; when that is so."""

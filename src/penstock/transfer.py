@@ -157,7 +157,7 @@ def _begin_write(
         return lambda: recorded
     points = pending_conflicts(buffer, array.region, write=True)
     shown = views_shown(buffer, array.region)
-    busy = bool(points) or shown or buffer.backing.history.quiet
+    busy = bool(points) or shown or buffer.backing.hidden
     case = Case(
         mapped=is_mapped(buffer),
         busy=busy,
@@ -450,7 +450,7 @@ def _fill_now(
     buffer = array.buffer
     scheduler = buffer.scheduler
     busy = (
-        buffer.backing.history.quiet
+        buffer.backing.hidden
         or pending_conflicts(buffer, array.region, True)
         or views_shown(buffer, array.region)
     )
@@ -564,7 +564,7 @@ def _begin_read(
     )
     views_shown(buffer, array.region)  # raises for a writable one: its holder may be writing
     busy = pending_conflicts(buffer, array.region, write=False)
-    if busy or behind or not is_readable(buffer) or buffer.backing.history.quiet:
+    if busy or behind or not is_readable(buffer) or buffer.backing.hidden:
         why = "busy" if busy or behind else "memory is not readable"
         pending = _read_staged(array, on, out, what, why)
         return lambda: pending

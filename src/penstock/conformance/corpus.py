@@ -349,6 +349,13 @@ CORPUS: tuple[Program, ...] = tuple(
             small=True,
         ),
         _both(
+            "memory of an earlier array",
+            "what a kernel wrote for an array that is gone does not come after the host's writes",
+            Launch("store", (X,), 5, 1, again=2), Synchronize(), Renew(0, close=True),
+            Launch("copy", (X, Y), 0), Numpy(Y),
+            how="zeros", role="scratch",
+        ),
+        _both(
             "a closed device",
             "closing completes the work before it, and all work after it is refused",
             _add_x(1), Write(Y, 5, 0), Read(X, 1, out=True),
