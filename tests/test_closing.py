@@ -292,3 +292,47 @@ def test_closed_streams_do_not_pile_up(open_device: OpenDevice) -> None:
         turn()
     assert objects() <= before + 10
     assert set(x.numpy().tolist()) == {105}
+
+
+def test_a_stream_that_is_being_closed_takes_no_work(
+    any_device: ps.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What came between the wait and the end would lose its queue while it runs."""
+    scheduler = any_device.scheduler
+    x = any_device.zeros(N, np.uint32)
+    stream = any_device.stream()
+    slow_add(x, 1, stream)
+    wait_for = scheduler.wait_for
+
+    def late(points: Any, timeout: float | None, reason: str, *more: Any, **details: Any) -> bool:
+        over = wait_for(points, timeout, reason, *more, **details)
+        if "close()" in reason:
+            with pytest.raises(ps.Closed):
+                slow_add(x, 1, stream)
+        return over
+
+    monkeypatch.setattr(scheduler, "wait_for", late)
+    stream.close()
+    assert (x.numpy() == 1).all()
+
+
+def test_a_stream_whose_close_is_cut_short_ends_by_itself(
+    any_device: ps.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = any_device.scheduler
+    x = any_device.zeros(N, np.uint32)
+    stream = any_device.stream()
+    slow_add(x, 1, stream)
+
+    def interrupt(*_: Any, **__: Any) -> bool:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(scheduler, "wait_for", interrupt)
+        stream.close()
+    assert stream.closed
+    stream.close()
+    assert (x.numpy() == 1).all()
+    any_device.synchronize()
+    scheduler.catch_up()
+    assert stream not in scheduler._all_streams()

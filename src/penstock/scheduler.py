@@ -633,9 +633,13 @@ class Scheduler:
 
     def stream_forgotten(self, stream: Stream) -> None:
         """From a finaliser: nobody can add to this stream any more."""
-        self._forgotten.append(stream)
+        self.release_when_done(stream)
         if self._closing:
             self.close()
+
+    def release_when_done(self, stream: Stream) -> None:
+        """Give a stream's queue back at the first `drain` that finds its work done."""
+        self._forgotten.append(stream)
 
     def stream_closed(self, stream: Stream) -> None:
         """A stream's own work is done; work of others may still refer to its timeline."""

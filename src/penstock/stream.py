@@ -149,21 +149,26 @@ class Stream(Closing):
             raise Timeout(f"{self.name} was not done within {timeout} s; the work goes on")
 
     def close(self) -> None:
-        """Wait for the stream's work, then give its queue back. Safe to call twice."""
+        """Take no more work, wait for what there is, then give the queue back. Safe to call twice.
+
+        If the wait fails, the queue is given back when the work is done.
+        """
         scheduler = self.scheduler
         if self._closed or scheduler.closed:
             return
-        if scheduler.lost is not None:
+        points: dict[Lane, int] = {}
+        with scheduler.lock:
+            if self._closed:
+                return
+            scheduler.release_when_done(self)
             self._closed = True
-            scheduler.stream_forgotten(self)  # its driver objects go with the device
-            return
+            if scheduler.lost is None:  # else its driver objects go with the device
+                self._publish_the_rest()
+                points = self.points()
+        if points:
+            scheduler.wait_for(points, None, f"close() of {self.name}")
         with scheduler.lock:
-            self._publish_the_rest()
-        self.synchronize()
-        with scheduler.lock:
-            if not self._closed:
-                self._closed = True
-                scheduler.stream_closed(self)
+            scheduler.drain()
 
     @property
     def closed(self) -> bool:
@@ -365,8 +370,9 @@ class Stream(Closing):
         self._submit("the stream was forgotten")
         self._publish_the_rest()
         self.poll()
-        self._closed = not self.points()
-        return self._closed
+        done = not self.points()
+        self._closed = self._closed or done
+        return done
 
     def _publish_the_rest(self) -> None:
         """Nobody could ask for it any more once the stream is gone."""
