@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock import scheduler as scheduler_module
 from penstock.sizes import Sizes
 from tests.conftest import OpenDevice, _installed
 from tests.gate import held, hold
@@ -327,12 +328,82 @@ def test_a_stream_whose_close_is_cut_short_ends_by_itself(
     def interrupt(*_: Any, **__: Any) -> bool:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patched:
         patched.setattr(scheduler, "wait_for", interrupt)
-        stream.close()
+        with pytest.raises(KeyboardInterrupt):
+            stream.close()
     assert stream.closed
     stream.close()
     assert (x.numpy() == 1).all()
     any_device.synchronize()
     scheduler.catch_up()
     assert stream not in scheduler._all_streams()
+
+
+def test_a_copy_behind_the_callers_own_view_is_an_error(open_device: OpenDevice) -> None:
+    """The copier waits for work that waits for the view: so would whoever waits for the copier."""
+    dev = open_device()
+    x, z = dev.zeros(1 << 19, np.float32), dev.zeros(1 << 19, np.float32)
+    add = dev.elementwise("y[i] = y[i] + x[i]", "in float32 x, inout float32 y", name="add")
+    add(x, z)
+    held_here = x.view("rw")
+    thread, outcome = in_thread(lambda: add(x, z))
+    join(thread)
+    assert outcome == [None]
+    read = z.read(out=np.empty(1 << 19, np.float32))
+    written = z[: 1 << 18].write(np.ones(1 << 18, np.float32), borrow=True)
+    for pending in (read, written):
+        with pytest.raises(ps.ViewHeld, match="for ever"):
+            pending.result()
+    del held_here
+    assert (read.result() == 0).all()
+    written.result()
+    assert (z.numpy()[: 1 << 18] == 1).all()
+
+
+def test_a_view_of_an_ended_thread_belongs_to_everybody(any_device: ps.Device) -> None:
+    x = any_device.zeros(N, np.uint32)
+    thread, views = in_thread(lambda: x.view("rw"))
+    join(thread)
+    views[0][:] = 5
+    with pytest.raises(ps.ViewHeld, match="ended"):
+        slow_add(x, 1)
+    assert (x.numpy() == 5).all()
+    views.clear()
+    slow_add(x, 1)
+    assert (x.numpy() == 6).all()
+
+
+def test_a_long_wait_for_a_view_of_another_thread_gives_a_warning(
+    open_device: OpenDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A view can be handed on by a thread that lives: then only the user knows who has it."""
+    monkeypatch.setattr(scheduler_module, "_LONG", 0.2)
+    dev = open_device()
+    x = dev.zeros(N, np.uint32)
+    made, drop = threading.Event(), threading.Event()
+
+    def hold_it() -> None:
+        view = x.view("rw")
+        made.set()
+        drop.wait(60)
+        del view
+
+    thread, _ = in_thread(hold_it)
+    thread.name = "the holder"
+    assert made.wait(60)
+    slow_add(x, 1)
+    waiting = dev.default_stream.record()
+    with pytest.warns(RuntimeWarning, match="made by thread the holder"):
+        assert not _within(waiting, 1.0)
+    drop.set()
+    join(thread)
+    assert (x.numpy() == 1).all()
+
+
+def _within(event: ps.Event, seconds: float) -> bool:
+    try:
+        event.wait(seconds)
+    except ps.Timeout:
+        return False
+    return True

@@ -245,8 +245,7 @@ def check_views_of_others(buffer: Buffer, region: Region, what: str) -> None:
 
     Views of one thread show each other's writes, as those of one NumPy array do.
     """
-    me = get_ident()
-    if any(view.writable and view.thread != me for view in buffer.views_of(region)):
+    if any(view.writable and not view.own for view in buffer.views_of(region)):
         raise ViewHeld(
             f"{what} reads bytes {region.lo}:{region.hi} of array {buffer.name!r}, which a live "
             "writable view of another thread's shows; have that thread drop the view (del it and "
@@ -381,8 +380,8 @@ def _uses(scheduler: Scheduler, array: Host, write: bool, what: str) -> list[_Us
 
 def _check_views(backing: Backing, region: Region, write: bool, what: str) -> None:
     shown = [view for view in backing.views if view.region.overlaps(region)]
-    others = any(view.writable and view.thread != get_ident() for view in shown)
-    own = any(view.writable and view.thread == get_ident() for view in shown)
+    others = any(view.writable and not view.own for view in shown)
+    own = any(view.writable and view.own for view in shown)
     if others or (write and shown and not own):
         whose = "a live writable view of another thread's" if others else "a live view"
         raise ViewHeld(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
@@ -251,11 +250,11 @@ class Buffer:
     def _wait_for_release(self, stream: Stream, view: Shown, region: Region, what: str) -> None:
         """Let the stream wait, on the device, for another thread to let go of a writable view."""
         assert view.release is not None
-        if view.thread == threading.get_ident():
+        if view.own:
             raise ViewHeld(
                 f"{what} uses bytes {region.lo}:{region.hi} of array {self.name!r}, which a live "
-                "writable view of this thread's still shows; drop the view (del it and all its "
-                "slices) first"
+                "writable view of this thread's, or of one that has ended, still shows; drop the "
+                "view (del it and all its slices) first"
             )
         lane, value = view.release
         if stream.lane.seen.get(lane.number, 0) < value:

@@ -57,6 +57,9 @@ class Copier(HostLane):
                 target=self._run, name=f"penstock {self.lane.name}", daemon=True
             )
             self._thread.start()
+        seen = self.lane.seen  # what the copier's work waits for, as a stream's
+        for lane, value in task.after.items():
+            seen[lane.number] = max(value, seen.get(lane.number, 0))
         task.value = self.lane.submitted + 1
         self._tasks.put(task)  # first: a value that no task ends would be waited for in vain
         self.lane.submitted = max(task.value, self.lane.submitted)

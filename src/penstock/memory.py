@@ -14,6 +14,8 @@ bytes after the device is closed (see `Device.close`).
 
 from __future__ import annotations
 
+import sys
+import threading
 import weakref
 from collections import deque
 from dataclasses import dataclass
@@ -72,6 +74,18 @@ class Shown(NamedTuple):
     @property
     def writable(self) -> bool:
         return self.release is not None
+
+    @property
+    def own(self) -> bool:
+        return is_own(self.thread)
+
+
+def is_own(thread: int) -> bool:
+    """Whether a writable view that this thread made counts as the calling thread's.
+
+    So does one whose thread has ended: whoever it was handed to, waiting for it is in vain.
+    """
+    return thread == threading.get_ident() or thread not in sys._current_frames()
 
 
 class Hold(weakref.ref[Any]):

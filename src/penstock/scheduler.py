@@ -21,6 +21,7 @@ import contextlib
 import os
 import threading
 import time
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
@@ -42,7 +43,7 @@ from penstock.errors import (
 from penstock.hazards import Lane, Region
 from penstock.hostlane import HostLane
 from penstock.hostmemory import HostMemory
-from penstock.memory import Backing, Hold, MemoryStats, Pool, Shown
+from penstock.memory import Backing, Hold, MemoryStats, Pool, Shown, is_own
 from penstock.pending import Pending
 from penstock.pump import Pump
 from penstock.sizes import Sizes
@@ -58,6 +59,7 @@ _UNKNOWN: Mapping[Lane, str] = {}
 _SLICE = 0.1  # seconds; waits wake this often, to hear of Ctrl-C and of a lost or closed device
 _MOMENT = 0.05  # seconds that a wait on the receipt may take longer, to learn the device's clock
 _TICK = 0.001
+_LONG = 10.0  # seconds, after which a wait for a view of another thread's gives a warning
 _CLOSE_TIMEOUT = 30.0  # seconds that closing gives a kernel to end
 _LEAVE_TIMEOUT = 5.0  # seconds that it then gives other threads to notice
 
@@ -407,25 +409,46 @@ class Scheduler:
 
     def _check_own_views_locked(self, points: dict[Lane, int]) -> None:
         self._drain_views()  # one that it has dropped is to be let go of, not waited for
-        me = threading.get_ident()
+        if any(is_own(thread) for thread in self._holders_before(points)):
+            raise ViewHeld(
+                "this thread would wait for ever: what it waits for comes after work that waits "
+                "for a writable view of this thread's, or of one that has ended; drop the view "
+                "first"
+            )
+
+    def _holders_before(self, points: dict[Lane, int]) -> set[int]:
+        """The threads whose writable views must end before these points are reached."""
         held = {
-            lane.number: lane.submitted  # values before it are of views that are gone
+            lane.number: (lane.submitted, thread)  # values before it are of views that are gone
             for lane, thread in tuple(self._held.items())
-            if thread == me
         }
-        lanes = {stream.lane.number: stream.lane for stream in self._all_streams()}
+        streams = self._all_streams()
+        lanes = {at.number: at for stream in streams for at in (stream.lane, stream.copier.lane)}
         reached: set[int] = set()
+        found: set[int] = set()
         waiting = [(lane.number, value) for lane, value in points.items()]
-        while held and waiting:
+        while waiting:
             number, value = waiting.pop()
-            if value >= held.get(number, value + 1):
-                raise ViewHeld(
-                    "this thread would wait for ever: what it waits for comes after work that "
-                    "waits for a writable view of this thread's; drop the view first"
-                )
+            if number in held and value >= held[number][0]:
+                found.add(held[number][1])
             if number not in reached and number in lanes:
                 reached.add(number)
                 waiting += lanes[number].seen.items()
+        return found
+
+    def _warn_of_views(self, points: dict[Lane, int]) -> None:
+        """A wait takes long: say so if writable views of other threads are why."""
+        with self.lock:
+            threads = self._holders_before(points)
+        names = [each.name for each in threading.enumerate() if each.ident in threads]
+        if names:
+            warnings.warn(
+                f"waiting for more than {_LONG:.0f} s for work that waits for a writable view made "
+                f"by thread {', '.join(names)}; whoever has it must drop it (del it and all its "
+                "slices)",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def _submit_for(self, points: dict[Lane, int]) -> None:
         """Have everything submitted that these points need."""
@@ -449,7 +472,9 @@ class Scheduler:
         assert not self.is_locked_here(), "a wait under the device's lock"
         if self.copies_made or self.left_over or self.views_ended:
             self.tell_of_copies()  # what it waits for may wait for these
-        deadline = None if timeout is None else time.monotonic() + timeout
+        begun = time.monotonic()
+        deadline = None if timeout is None else begun + timeout
+        warned = False
         guest = Guest(points)
         try:
             self.guests.add(guest)
@@ -482,7 +507,11 @@ class Scheduler:
                     raise DeviceLost(str(self.lost))
                 if self.copies_made or self.left_over or self.views_ended:
                     self.tell_of_copies()  # an interrupted call did not get to it
-                if deadline is not None and time.monotonic() >= deadline:
+                now = time.monotonic()
+                if self._held and not warned and now - begun > _LONG:
+                    warned = True
+                    self._warn_of_views(points)
+                if deadline is not None and now >= deadline:
                     return False
         except DeviceLost as error:
             self.mark_lost(error)

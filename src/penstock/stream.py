@@ -154,11 +154,9 @@ class Stream(Closing):
         If the wait fails, the queue is given back when the work is done.
         """
         scheduler = self.scheduler
-        if self._closed or scheduler.closed:
-            return
         points: dict[Lane, int] = {}
         with scheduler.lock:
-            if self._closed:
+            if self._closed or scheduler.closed:
                 return
             scheduler.release_when_done(self)
             self._closed = True
