@@ -374,3 +374,45 @@ def test_what_is_in_flight_is_bounded(
     # Not one for each round; the pool may give blocks that are somewhat larger than asked for.
     assert peak - before <= 20 * 4 * size
     assert (y.numpy() == np.arange(rounds, dtype=np.uint32)[:, None]).all()
+
+
+# All or nothing.
+
+BOTH = ("q[i] = q[i] + 1; y[i] = y[i] + 1", "inout float32 q, inout float32 y")
+
+
+def test_a_call_that_could_not_wait_launches_nothing(dev: ps.Device) -> None:
+    """It would have to wait, for work that waits for a view of the caller's own."""
+    both = dev.elementwise(*BOTH, name="both")
+    x, q, y = dev.zeros(N), dev.zeros(N), np.zeros(N, np.float32)
+    view = x.view("rw")
+    thread = threading.Thread(target=lambda: both(x, dev.zeros(N)))
+    thread.start()
+    thread.join()
+    for _ in range(3):
+        with pytest.raises(ps.ViewHeld):
+            both(q, y)
+    del view
+    assert (q.numpy() == 0).all()
+    assert (y == 0).all()
+    both(q, y)
+    assert (q.numpy() == 1).all()
+    assert (y == 1).all()
+
+
+def test_an_interrupted_wait_brings_back_what_was_written(
+    dev: ps.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = dev.elementwise(*BOTH, name="both")
+    q, y = dev.zeros(N), np.zeros(N, np.float32)
+    wait_for = dev.scheduler.wait_for
+
+    def interrupted(*given: Any, **details: Any) -> bool:
+        monkeypatch.setattr(dev.scheduler, "wait_for", wait_for)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(dev.scheduler, "wait_for", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        both(q, y)
+    assert (q.numpy() == 1).all()
+    assert (y == 1).all()

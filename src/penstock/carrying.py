@@ -34,7 +34,7 @@ from penstock.access import (
 from penstock.arguments import Slot, same_bytes
 from penstock.array import Array
 from penstock.dtypes import as_dtype
-from penstock.errors import ArgumentError, DtypeMismatch, ReadOnly
+from penstock.errors import ArgumentError, DtypeMismatch, Error, ReadOnly
 
 if TYPE_CHECKING:
     from penstock.device import Device
@@ -73,6 +73,7 @@ def bring_in(
     if slot.dtype is not None and not same_bytes(dtype, slot.dtype):
         raise DtypeMismatch(f"{label} must be {slot.dtype}, not {dtype}")
     if slot.writes:
+        device.scheduler.check_can_wait(stream)
         if not host.flags.writeable:
             raise ReadOnly(f"{label} is written by the kernel, and the NumPy array is read-only")
         if any(each.back and _share_memory(each.host, host) for each in carried):
@@ -101,6 +102,25 @@ def bring_in(
 def bring_back(carried: list[Carried], stream: Stream, value: int) -> None:
     """Wait for the launch if the caller's memory has to do with it, and fill what it wrote."""
     scheduler = stream.scheduler
+    try:
+        _finish(carried, stream, value)
+    except Error:
+        raise
+    except BaseException:
+        # The launch has taken effect, so all of it must: a second Ctrl-C gives this up.
+        _finish(carried, stream, value)
+        raise
+    with scheduler.lock:
+        for each in carried:
+            if not each.in_place:
+                spare = each.slot.spare
+                spare.append(each.array)
+                if len(spare) > _kept(each.array.nbytes):
+                    spare.pop(0)
+
+
+def _finish(carried: list[Carried], stream: Stream, value: int) -> None:
+    scheduler = stream.scheduler
     if any(each.back or each.in_place for each in carried):
         copied = [each for each in carried if each.back and not each.in_place]
         # Where the host cannot read the memory itself, the device copies before the one wait.
@@ -123,13 +143,6 @@ def bring_back(carried: list[Carried], stream: Stream, value: int) -> None:
                         emit_copy(each.array, "staged", "to the caller's array", start)
                 else:
                     touch(scheduler, partial(_empty, each))
-    with scheduler.lock:
-        for each in carried:
-            if not each.in_place:
-                spare = each.slot.spare
-                spare.append(each.array)
-                if len(spare) > _kept(each.array.nbytes):
-                    spare.pop(0)
 
 
 def _temporary(

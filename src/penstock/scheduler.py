@@ -402,6 +402,12 @@ class Scheduler:
                 self.guests.discard(guest)
                 self.guest_left()
 
+    def check_can_wait(self, stream: Stream | None) -> None:
+        """Raise if a wait for all work of a stream would wait for a view of the caller's own."""
+        if self._held:
+            with self.lock:
+                self._check_own_views_locked(self.stream_or_default(stream).points())
+
     def _check_own_views(self, points: dict[Lane, int]) -> None:
         """Raise if the calling thread would wait for itself to let go of a writable view."""
         with self.lock:
