@@ -378,12 +378,12 @@ def test_what_is_in_flight_is_bounded(
 
 # All or nothing.
 
-BOTH = ("q[i] = q[i] + 1; y[i] = y[i] + 1", "inout float32 q, inout float32 y")
+ADD_TO_BOTH = ("q[i] = q[i] + 1; y[i] = y[i] + 1", "inout float32 q, inout float32 y")
 
 
 def test_a_call_that_could_not_wait_launches_nothing(dev: ps.Device) -> None:
     """It would have to wait, for work that waits for a view of the caller's own."""
-    both = dev.elementwise(*BOTH, name="both")
+    both = dev.elementwise(*ADD_TO_BOTH, name="both")
     x, q, y = dev.zeros(N), dev.zeros(N), np.zeros(N, np.float32)
     view = x.view("rw")
     thread = threading.Thread(target=lambda: both(x, dev.zeros(N)))
@@ -403,7 +403,7 @@ def test_a_call_that_could_not_wait_launches_nothing(dev: ps.Device) -> None:
 def test_an_interrupted_wait_brings_back_what_was_written(
     dev: ps.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    both = dev.elementwise(*BOTH, name="both")
+    both = dev.elementwise(*ADD_TO_BOTH, name="both")
     q, y = dev.zeros(N), np.zeros(N, np.float32)
     wait_for = dev.scheduler.wait_for
 

@@ -219,9 +219,9 @@ class Scheduler:
                     stream = full.stream
                 stream.make_room()
         finally:
-            for each in begun:
-                each.abandon()
-            if begun and (self.left_over or self.copies_made):
+            abandoned = [each.abandon() for each in begun]
+            begun.clear()  # they keep the caller's arrays alive
+            if abandoned and (self.left_over or self.copies_made):
                 self.tell_of_copies()
 
     def new_stream(self, name: str) -> Stream:
