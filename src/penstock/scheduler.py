@@ -219,10 +219,12 @@ class Scheduler:
                     stream = full.stream
                 stream.make_room()
         finally:
-            abandoned = [each.abandon() for each in begun]
-            begun.clear()  # they keep the caller's arrays alive
-            if abandoned and (self.left_over or self.copies_made):
-                self.tell_of_copies()
+            if begun:
+                for each in begun:
+                    each.abandon()
+                begun.clear()  # they keep the caller's arrays alive
+                if self.left_over or self.copies_made:
+                    self.tell_of_copies()
 
     def new_stream(self, name: str) -> Stream:
         self.drain()  # streams that were closed make room for it
