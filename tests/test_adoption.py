@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import mmap
 from pathlib import Path
@@ -13,6 +14,8 @@ from conftest import OpenDevice
 from kernels import BLOCK_SUM, SLOW_ADD, SLOW_COPY, block_sum_of, kernel, saxpy, slow_add, slow_copy
 
 import penstock as ps
+from penstock import transfer
+from penstock.sizes import Sizes
 from tests.gate import held, held_until_waited
 
 Host = np.ndarray[Any, Any]
@@ -312,6 +315,44 @@ def test_copies_in_the_background_are_ordered_with_work_on_the_memory(
     other.close()
     x.close()
     y.close()
+
+
+@pytest.mark.parametrize(
+    ("transfers", "blocks"), [("auto", 2), ("staged", 2), ("staged", 64), ("unmapped", 64)]
+)
+def test_a_large_write_from_its_own_memory_reads_all_of_it_first(
+    transfers: str, blocks: int, shared_device: OpenDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an assignment does in NumPy: the device changes nothing that the host has yet to read."""
+    dev = shared_device(transfers=transfers)
+    sizes = Sizes(under_lock=256, staging_block=512, staging_blocks=blocks)
+    monkeypatch.setattr(dev.scheduler, "sizes", sizes)
+    fill, stream = transfer.Staged.fill, dev.default_stream
+
+    def fill_late(part: transfer.Staged) -> None:
+        while stream.lane.complete < stream.lane.submitted:
+            stream.poll()
+        fill(part)
+
+    if blocks == 64:  # with fewer, a part waits for an earlier one by itself
+        monkeypatch.setattr(transfer.Staged, "fill", fill_late)
+    memory, other = host(), dev.zeros(N, np.uint32)
+    x, end = dev.adopt(memory), dev.adopt(memory[N // 4 :])
+    for target, to, source in (
+        (x, np.s_[:], np.s_[::-1]),
+        (x[1:], np.s_[1:], np.s_[:-1]),
+        (x[::2], np.s_[::2], np.s_[: N // 2]),
+        (end, np.s_[N // 4 :], np.s_[: N - N // 4]),
+        (end, np.s_[N // 4 :], np.s_[: N // 4 - 1 : -1]),
+    ):
+        memory[:] = expected = np.arange(N)
+        expected[to] = expected[source].copy()
+        with held_until_waited(stream) if transfers == "auto" else contextlib.nullcontext():
+            slow_copy(x, other, spin=0)  # reads what is to be written
+            target.write(memory[source])
+        assert (x.numpy() == expected).all()
+    end.close()
+    x.close()
 
 
 def test_memory_that_views_show_is_not_written_by_other_ways(dev: ps.Device) -> None:

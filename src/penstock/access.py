@@ -334,6 +334,12 @@ def note_host_memory(
         backing.history.note(region, write, lane, value, what)
 
 
+def is_memory_of(array: Host, scheduler: Scheduler, backing: Backing, region: Region) -> bool:
+    """Whether an array of the caller's shares a byte with these of a piece of adopted memory."""
+    known = _known(scheduler, array)
+    return any(each is backing and there.overlaps(region) for each, there in known)
+
+
 class _Use(NamedTuple):
     """Bytes of adopted memory that the host is about to touch, and the accesses in its way."""
 

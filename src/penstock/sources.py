@@ -219,7 +219,7 @@ def one_element(array: Array, value: Any) -> Host:
         raise type(error)(f"cannot fill {array.dtype} with {value!r}: {error}") from error
     if element.shape != ():
         raise ShapeMismatch(f"fill() takes one value, not an array of {element.shape}")
-    return element
+    return element.copy()  # it may be memory of the caller's, which the fill itself may change
 
 
 def fill_word(array: Array, element: Host) -> int | None:

@@ -45,6 +45,7 @@ from penstock.access import (
     host_memory_at_rest,
     invalidate,
     is_mapped,
+    is_memory_of,
     is_readable,
     note_host_memory,
     pending_conflicts,
@@ -229,10 +230,14 @@ def _write_staged(
     stream.need_room()
     scheduler = array.buffer.scheduler
     sizes = scheduler.sizes
-    parts = pieces(array, data, sizes.staging_block)
     target = array.buffer.backing_for(
         stream, array.region, what, write=True, reads=False, overwrite=array.is_whole
     )
+    if array.nbytes > sizes.staging_block and is_memory_of(data, scheduler, target, array.region):
+        # The device would write the first parts before the host has read the last ones. NumPy
+        # assigns as if it had read the whole source first.
+        data = data.copy()
+    parts = pieces(array, data, sizes.staging_block)
     # All blocks before the first copy: past this nothing can run out of memory half-way.
     blocks: list[Backing] = []
     try:
