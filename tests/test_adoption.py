@@ -14,7 +14,7 @@ from conftest import OpenDevice
 from kernels import BLOCK_SUM, SLOW_ADD, SLOW_COPY, block_sum_of, kernel, saxpy, slow_add, slow_copy
 
 import penstock as ps
-from penstock import transfer
+from penstock import adoption, transfer
 from penstock.sizes import Sizes
 from tests.gate import held, held_until_waited
 
@@ -167,6 +167,56 @@ def test_memory_adopted_again_waits_for_work_of_before(
     dev.adopt(memory).fill(3)
     dev.synchronize()
     assert (memory == 3).all()
+
+
+@pytest.mark.parametrize("mode", ["r", "rw"])
+def test_memory_is_not_adopted_in_another_shape_while_a_view_shows_it(
+    mode: Any, dev: ps.Device
+) -> None:
+    memory = host()
+    half = dev.adopt(memory[:512])
+    view = half.view(mode)
+    half.close()
+    for part in (memory, memory[256:]):
+        with pytest.raises(ps.CannotAdopt, match=r"live view.*drop the view"):
+            dev.adopt(part)
+    copied = dev.from_dlpack(memory)
+    slow_add(copied, 5)
+    dev.synchronize()
+    assert not view.any()
+    assert (dev.adopt(memory[:512]).numpy() == 0).all()  # in the same shape it is the same memory
+    del view
+    whole = dev.adopt(memory)
+    with dev.stream() as other, held_until_waited(other):
+        slow_add(whole, 5, other, spin=0)
+        assert (dev.adopt(memory[:512]).numpy() == 5).all()
+    whole.close()
+
+
+def test_memory_that_was_adopted_before_leaves_no_ledger_page_behind(
+    dev: ps.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory, y = host(), dev.zeros(512, np.uint32)
+    half, stream, other = dev.adopt(memory[:512]), dev.default_stream, dev.stream()
+    copy = kernel(dev, SLOW_COPY, "slow_copy")
+    slow_add(half, 1)
+    stream.flush()
+    half.close()
+    span = adoption._span
+
+    def span_when_done(source: Host) -> int:
+        while stream.lane.complete < stream.lane.submitted:  # as another thread may learn
+            stream.poll()
+        return span(source)
+
+    monkeypatch.setattr(adoption, "_span", span_when_done)
+    whole = dev.adopt(memory)
+    with held_until_waited(other):
+        slow_add(whole, 5, other, spin=0)
+        copy(x=memory[:512], y=y, n=512, spin=0, threads=512)
+    assert (y.numpy() == 6).all()
+    whole.close()
+    other.close()
 
 
 # The caller's NumPy array, handed in while the device works on its memory.
