@@ -211,7 +211,9 @@ def _write_renamed(
         scheduler.check()
         buffer.check()
         buffer.check_write(array.region, "write()", by_host=True)
-        if buffer.backing is old and buffer.can_rename:
+        # What is written through a view that another thread has taken meanwhile must count.
+        held = any(view.writable for view in buffer.views_of(array.region))
+        if buffer.backing is old and buffer.can_rename and not held:
             buffer.rename(why, fresh)
             buffer.wrote(array.region)
             return scheduler.done
