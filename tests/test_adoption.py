@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import mmap
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -301,11 +303,39 @@ def test_work_on_the_memory_comes_after_what_a_kernel_writes_back(dev: ps.Device
     x.close()
 
 
+class Lends:
+    """Something of another library's that gives NumPy its memory when asked."""
+
+    def __init__(self, lent: Host) -> None:
+        self._lent = lent
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Host:
+        return self._lent
+
+
+class Shows:
+    """The same, by telling where it is."""
+
+    def __init__(self, shown: Host) -> None:
+        self._shown = shown
+        self.__array_interface__ = shown.__array_interface__
+
+
+COUNTED = """
+layout(local_size_x = 1) in;
+layout(constant_id = 0) const uint count = 1;
+layout(binding = 0) buffer X { uint x[]; };
+void main() { x[0] = count; }
+"""
+
+
 def test_transfers_from_memory_that_the_device_writes_are_refused(dev: ps.Device) -> None:
     memory = host()
     memory[:] = np.arange(N)
     x, target = dev.adopt(memory), dev.zeros(N // 2, np.uint32)
-    number = dev.zeros(4, np.uint32)
+    number, records = dev.zeros(4, np.uint32), dev.zeros(2, [("a", "u4"), ("b", "u4")])
+    others = [Lends(memory[:4]), Shows(memory[:4]), memoryview(memory[:4])]
+    others.append((ctypes.c_uint32 * 4).from_address(memory.ctypes.data))
     with dev.record(a=np.uint32(1)) as graph:
         target.fill(3)
     with held(dev.default_stream):
@@ -320,16 +350,35 @@ def test_transfers_from_memory_that_the_device_writes_are_refused(dev: ps.Device
             lambda: dev.array(memory, np.float64),
             lambda: dev.array([memory[:4], memory[4:8]]),
             lambda: dev.array(memoryview(memory)),  # type: ignore[arg-type]
+            *(lambda each=each: dev.array(each, np.float64) for each in others),
+            *(lambda each=each: dev.array([each, each]) for each in others),
+            *(lambda each=each: dev.array(deque([each])) for each in others),
+            *(lambda each=each: target[:4].write(each) for each in others),
+            *(lambda each=each: target.__setitem__(slice(4), each) for each in others),
+            lambda: target.write([Lends(memory[3, ...])] * (N // 2)),
+            lambda: records.fill(memory[:2].view(records.dtype)[0]),
+            lambda: records.__setitem__(0, memory[:2].view(records.dtype)[0]),
+            lambda: dev.array([memory[:2].view(records.dtype)[0]]),
             lambda: dev.asarray(memory[1:5]),
             lambda: number.fill(memory[3, ...]),
             lambda: dev.full(3, memory[3, ...]),
             lambda: graph.replay(a=memory[3, ...]),
+            lambda: graph.replay(a=Lends(memory[3, ...])),
             lambda: dev.record(a=memory[3, ...]),
+            lambda: dev.record(a=Lends(memory[3, ...])),
+            lambda: dev.kernel(COUNTED, constants={"count": memory[3, ...]}),
         ):
             with pytest.raises(ps.InvalidValue, match=r"adopted memory .* in flight .*slow_add"):
                 attempt()
-        with dev.record(), pytest.raises(ps.InvalidValue, match="adopted memory"):
-            target.write(memory[::2])
+        with dev.record():
+            with pytest.raises(ps.InvalidValue, match="adopted memory"):
+                target.write(memory[::2])
+            with pytest.raises(ps.InvalidValue, match="adopted memory"):
+                slow_add(target, 1, spin=memory[3, ...])
+            with pytest.raises(ps.InvalidValue, match="adopted memory"):
+                kernel(dev, SLOW_ADD, "slow_add")(
+                    x=target, n=1, spin=0, add=0, threads=memory[3, ...]
+                )
         with pytest.raises(ps.InvalidValue, match="out= is adopted memory"):
             target.read(out=memory[::2])
         with pytest.raises(ps.InvalidValue, match="out= is adopted memory"):

@@ -26,6 +26,7 @@ from penstock.hazards import Access, Lane, Region, needs_of_host
 from penstock.layout import Layout, region_of, row_offsets
 from penstock.memory import Backing
 from penstock.scheduler import Guest
+from penstock.sources import memories
 
 if TYPE_CHECKING:
     from penstock.array import Array
@@ -272,15 +273,12 @@ def check_host_memory(
 
 
 def check_source(scheduler: Scheduler, source: Any) -> None:
-    """The same for what NumPy is about to make an array of: an array, or a list of arrays."""
+    """The same for anything that NumPy is about to make an array of."""
     if not scheduler.host_memory:
         return
-    if isinstance(source, list | tuple):
-        for each in source:
-            check_source(scheduler, each)
-    elif isinstance(source, np.ndarray | memoryview):
+    for each in memories(source):
         with scheduler.lock:
-            check_host_memory(scheduler, np.asarray(source), write=False, what="the source")
+            check_host_memory(scheduler, each, write=False, what="the source")
 
 
 def check_not_sealed(scheduler: Scheduler, array: Host, what: str) -> None:

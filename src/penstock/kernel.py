@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import numpy as np
 
 from penstock import carrying, tracing
-from penstock.access import host_memory_at_rest, stream_of
+from penstock.access import check_source, host_memory_at_rest, stream_of
 from penstock.arguments import Slot, check_elements, exactly, how_to_pass, packer, same_bytes
 from penstock.array import Array, Bound
 from penstock.closing import Closing
@@ -275,6 +275,7 @@ class Kernel(Closing):
                 f"{self.name} has no constant {sorted(unknown)[0]!r}; it has "
                 f"{', '.join(known) or 'none'}"
             )
+        check_source(self.scheduler, [*chosen.values()])
         values = {}
         for name, value in chosen.items():
             constant = known[name]
