@@ -7,13 +7,24 @@ import ctypes
 import gc
 import mmap
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import OpenDevice
-from kernels import BLOCK_SUM, SLOW_ADD, SLOW_COPY, block_sum_of, kernel, saxpy, slow_add, slow_copy
+from kernels import (
+    BLOCK_SUM,
+    SLOW_ADD,
+    SLOW_COPY,
+    block_sum,
+    block_sum_of,
+    kernel,
+    saxpy,
+    slow_add,
+    slow_copy,
+)
 
 import penstock as ps
 from penstock import adoption, transfer
@@ -273,6 +284,54 @@ def test_an_argument_comes_after_the_work_on_its_memory(
     if part != "aligned":
         assert [(wait.buffer, "slow_add" in wait.reason) for wait in waits] == [("mine", True)]
     dev.synchronize()
+    x.close()
+
+
+BLOCKS: dict[str, Callable[[Host], Any]] = {
+    "array": lambda x: x,
+    "memoryview": memoryview,
+    "list": lambda x: [x[i, ...] for i in range(100)],
+    "another library's": lambda x: Lends(x),
+    "ctypes": lambda x: (ctypes.c_uint32 * 100).from_address(x.ctypes.data),
+}
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_numbers_come_after_the_work_on_their_memory(block: str, dev: ps.Device) -> None:
+    memory = host()
+    memory[:] = np.arange(N)
+    x, y = dev.adopt(memory, name="mine"), dev.zeros(1, np.uint32)
+    with dev.stream() as other, held_until_waited(other), ps.trace() as t:
+        slow_add(x, 5, other, spin=0)
+        block_sum(y, 0, BLOCKS[block](memory[:100]))
+    assert y.item() == block_sum_of(np.arange(5, 105))
+    assert [wait.buffer for wait in t.of_kind("wait") if "adopted memory" in wait.reason] == [
+        "mine"
+    ]
+    x.close()
+
+
+@pytest.mark.parametrize("number", ["add", "threads", "groups", "add, and groups on the device"])
+def test_a_number_comes_after_the_work_on_its_memory(number: str, dev: ps.Device) -> None:
+    memory = host()
+    memory[:] = 1
+    x, y, add = dev.adopt(memory), dev.zeros(N, np.uint32), kernel(dev, SLOW_ADD, "slow_add")
+    one = memory[3, ...]
+    options = {
+        "add": {"add": one, "threads": N},
+        "threads": {"add": 1, "threads": one},
+        "groups": {"add": 1, "groups": (one, 1)},
+        "add, and groups on the device": {
+            "add": one,
+            "groups": dev.array(np.array([2, 1, 1], np.uint32)),
+        },
+    }[number]
+    with dev.stream() as other, held_until_waited(other):
+        slow_add(x, 127, other, spin=0)
+        add(x=y, n=N, spin=0, **options)
+    count = {"add": N, "threads": 128}.get(number, 128 if "device" in number else N)
+    value = 128 if "add" in number else 1
+    assert (y.numpy() == np.where(np.arange(N) < count, value, 0)).all()
     x.close()
 
 

@@ -291,14 +291,15 @@ def check_not_sealed(scheduler: Scheduler, array: Host, what: str) -> None:
 
 @contextlib.contextmanager
 def host_memory_at_rest(
-    scheduler: Scheduler, array: Host, *, write: bool, what: str
+    scheduler: Scheduler, *arrays: Host, write: bool, what: str
 ) -> Iterator[None]:
-    """Let the host read or write a NumPy array of the caller's in the `with` block.
+    """Let the host read or write NumPy arrays of the caller's in the `with` block.
 
-    Adopted bytes among it are waited for, exactly those, and work on them that is recorded
+    Adopted bytes among them are waited for, exactly those, and work on them that is recorded
     meanwhile comes behind the block. Takes the lock, and holds it neither to wait nor in the block.
+    No array is kept from the device while another is waited for, which might be for ever.
     """
-    if not scheduler.host_memory:
+    if not arrays or not scheduler.host_memory:
         yield
         return
     host: HostLane | None = None
@@ -306,7 +307,7 @@ def host_memory_at_rest(
     try:
         while True:
             with scheduler.lock:
-                uses = _uses(scheduler, array, write, what)
+                uses = [use for each in arrays for use in _uses(scheduler, each, write, what)]
                 busy = next((use for use in uses if needs_of_host(use.found)), None)
                 if busy is None:
                     if uses:
@@ -314,7 +315,8 @@ def host_memory_at_rest(
                         value = lane.lane.submitted + 1
                         host = lane
                         host.start()
-                        note_host_memory(scheduler, array, write, host.lane, value, what)
+                        for each in arrays:
+                            note_host_memory(scheduler, each, write, host.lane, value, what)
                     break
             _wait_for(scheduler, busy, what)
         yield
