@@ -256,8 +256,8 @@ def _variable(number: int, name: str) -> str:
 
 #: Names that mean something else in the function.
 _TAKEN = {
-    "Array", "MISSING", "as_usual", "at", "backing", "block", "bring_back", "buffer",
-    "carried", "commands", "counts", "counts_of", "device", "flat", "float", "graph",
+    "Array", "Exception", "MISSING", "as_usual", "at", "backing", "block", "bring_back", "buffer",
+    "carried", "commands", "counts", "counts_of", "device", "flat", "float", "getattr", "graph",
     "int", "pack", "plain_numbers", "positional", "program", "recording", "result", "results",
-    "ring", "scheduler", "self", "tracing", "unknown", "uses", "value", "what", "why",
+    "ring", "scheduler", "self", "tracing", "type", "unknown", "uses", "value", "what", "why",
 }  # fmt: skip
