@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
 import mmap
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import OpenDevice
-from kernels import BLOCK_SUM, SLOW_ADD, SLOW_COPY, block_sum_of, kernel, saxpy, slow_add, slow_copy
+from kernels import (
+    BLOCK_SUM,
+    SLOW_ADD,
+    SLOW_COPY,
+    block_sum,
+    block_sum_of,
+    kernel,
+    saxpy,
+    slow_add,
+    slow_copy,
+)
 
 import penstock as ps
+from penstock import adoption, transfer
+from penstock.sizes import Sizes
 from tests.gate import held, held_until_waited
 
 Host = np.ndarray[Any, Any]
@@ -166,6 +182,56 @@ def test_memory_adopted_again_waits_for_work_of_before(
     assert (memory == 3).all()
 
 
+@pytest.mark.parametrize("mode", ["r", "rw"])
+def test_memory_is_not_adopted_in_another_shape_while_a_view_shows_it(
+    mode: Any, dev: ps.Device
+) -> None:
+    memory = host()
+    half = dev.adopt(memory[:512])
+    view = half.view(mode)
+    half.close()
+    for part in (memory, memory[256:]):
+        with pytest.raises(ps.CannotAdopt, match=r"live view.*drop the view"):
+            dev.adopt(part)
+    copied = dev.from_dlpack(memory)
+    slow_add(copied, 5)
+    dev.synchronize()
+    assert not view.any()
+    assert (dev.adopt(memory[:512]).numpy() == 0).all()  # in the same shape it is the same memory
+    del view
+    whole = dev.adopt(memory)
+    with dev.stream() as other, held_until_waited(other):
+        slow_add(whole, 5, other, spin=0)
+        assert (dev.adopt(memory[:512]).numpy() == 5).all()
+    whole.close()
+
+
+def test_memory_that_was_adopted_before_leaves_no_ledger_page_behind(
+    dev: ps.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory, y = host(), dev.zeros(512, np.uint32)
+    half, stream, other = dev.adopt(memory[:512]), dev.default_stream, dev.stream()
+    copy = kernel(dev, SLOW_COPY, "slow_copy")
+    slow_add(half, 1)
+    stream.flush()
+    half.close()
+    span = adoption._span
+
+    def span_when_done(source: Host) -> int:
+        while stream.lane.complete < stream.lane.submitted:  # as another thread may learn
+            stream.poll()
+        return span(source)
+
+    monkeypatch.setattr(adoption, "_span", span_when_done)
+    whole = dev.adopt(memory)
+    with held_until_waited(other):
+        slow_add(whole, 5, other, spin=0)
+        copy(x=memory[:512], y=y, n=512, spin=0, threads=512)
+    assert (y.numpy() == 6).all()
+    whole.close()
+    other.close()
+
+
 # The caller's NumPy array, handed in while the device works on its memory.
 
 
@@ -221,6 +287,54 @@ def test_an_argument_comes_after_the_work_on_its_memory(
     x.close()
 
 
+BLOCKS: dict[str, Callable[[Host], Any]] = {
+    "array": lambda x: x,
+    "memoryview": memoryview,
+    "list": lambda x: [x[i, ...] for i in range(100)],
+    "another library's": lambda x: Lends(x),
+    "ctypes": lambda x: (ctypes.c_uint32 * 100).from_address(x.ctypes.data),
+}
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_numbers_come_after_the_work_on_their_memory(block: str, dev: ps.Device) -> None:
+    memory = host()
+    memory[:] = np.arange(N)
+    x, y = dev.adopt(memory, name="mine"), dev.zeros(1, np.uint32)
+    with dev.stream() as other, held_until_waited(other), ps.trace() as t:
+        slow_add(x, 5, other, spin=0)
+        block_sum(y, 0, BLOCKS[block](memory[:100]))
+    assert y.item() == block_sum_of(np.arange(5, 105))
+    assert [wait.buffer for wait in t.of_kind("wait") if "adopted memory" in wait.reason] == [
+        "mine"
+    ]
+    x.close()
+
+
+@pytest.mark.parametrize("number", ["add", "threads", "groups", "add, and groups on the device"])
+def test_a_number_comes_after_the_work_on_its_memory(number: str, dev: ps.Device) -> None:
+    memory = host()
+    memory[:] = 1
+    x, y, add = dev.adopt(memory), dev.zeros(N, np.uint32), kernel(dev, SLOW_ADD, "slow_add")
+    one = memory[3, ...]
+    options = {
+        "add": {"add": one, "threads": N},
+        "threads": {"add": 1, "threads": one},
+        "groups": {"add": 1, "groups": (one, 1)},
+        "add, and groups on the device": {
+            "add": one,
+            "groups": dev.array(np.array([2, 1, 1], np.uint32)),
+        },
+    }[number]
+    with dev.stream() as other, held_until_waited(other):
+        slow_add(x, 127, other, spin=0)
+        add(x=y, n=N, spin=0, **options)
+    count = {"add": N, "threads": 128}.get(number, 128 if "device" in number else N)
+    value = 128 if "add" in number else 1
+    assert (y.numpy() == np.where(np.arange(N) < count, value, 0)).all()
+    x.close()
+
+
 def test_an_argument_waits_for_its_own_bytes_only(dev: ps.Device) -> None:
     memory = host()
     memory[:] = np.arange(N)
@@ -248,11 +362,39 @@ def test_work_on_the_memory_comes_after_what_a_kernel_writes_back(dev: ps.Device
     x.close()
 
 
+class Lends:
+    """Something of another library's that gives NumPy its memory when asked."""
+
+    def __init__(self, lent: Host) -> None:
+        self._lent = lent
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Host:
+        return self._lent
+
+
+class Shows:
+    """The same, by telling where it is."""
+
+    def __init__(self, shown: Host) -> None:
+        self._shown = shown
+        self.__array_interface__ = shown.__array_interface__
+
+
+COUNTED = """
+layout(local_size_x = 1) in;
+layout(constant_id = 0) const uint count = 1;
+layout(binding = 0) buffer X { uint x[]; };
+void main() { x[0] = count; }
+"""
+
+
 def test_transfers_from_memory_that_the_device_writes_are_refused(dev: ps.Device) -> None:
     memory = host()
     memory[:] = np.arange(N)
     x, target = dev.adopt(memory), dev.zeros(N // 2, np.uint32)
-    number = dev.zeros(4, np.uint32)
+    number, records = dev.zeros(4, np.uint32), dev.zeros(2, [("a", "u4"), ("b", "u4")])
+    others = [Lends(memory[:4]), Shows(memory[:4]), memoryview(memory[:4])]
+    others.append((ctypes.c_uint32 * 4).from_address(memory.ctypes.data))
     with dev.record(a=np.uint32(1)) as graph:
         target.fill(3)
     with held(dev.default_stream):
@@ -267,16 +409,35 @@ def test_transfers_from_memory_that_the_device_writes_are_refused(dev: ps.Device
             lambda: dev.array(memory, np.float64),
             lambda: dev.array([memory[:4], memory[4:8]]),
             lambda: dev.array(memoryview(memory)),  # type: ignore[arg-type]
+            *(lambda each=each: dev.array(each, np.float64) for each in others),
+            *(lambda each=each: dev.array([each, each]) for each in others),
+            *(lambda each=each: dev.array(deque([each])) for each in others),
+            *(lambda each=each: target[:4].write(each) for each in others),
+            *(lambda each=each: target.__setitem__(slice(4), each) for each in others),
+            lambda: target.write([Lends(memory[3, ...])] * (N // 2)),
+            lambda: records.fill(memory[:2].view(records.dtype)[0]),
+            lambda: records.__setitem__(0, memory[:2].view(records.dtype)[0]),
+            lambda: dev.array([memory[:2].view(records.dtype)[0]]),
             lambda: dev.asarray(memory[1:5]),
             lambda: number.fill(memory[3, ...]),
             lambda: dev.full(3, memory[3, ...]),
             lambda: graph.replay(a=memory[3, ...]),
+            lambda: graph.replay(a=Lends(memory[3, ...])),
             lambda: dev.record(a=memory[3, ...]),
+            lambda: dev.record(a=Lends(memory[3, ...])),
+            lambda: dev.kernel(COUNTED, constants={"count": memory[3, ...]}),
         ):
             with pytest.raises(ps.InvalidValue, match=r"adopted memory .* in flight .*slow_add"):
                 attempt()
-        with dev.record(), pytest.raises(ps.InvalidValue, match="adopted memory"):
-            target.write(memory[::2])
+        with dev.record():
+            with pytest.raises(ps.InvalidValue, match="adopted memory"):
+                target.write(memory[::2])
+            with pytest.raises(ps.InvalidValue, match="adopted memory"):
+                slow_add(target, 1, spin=memory[3, ...])
+            with pytest.raises(ps.InvalidValue, match="adopted memory"):
+                kernel(dev, SLOW_ADD, "slow_add")(
+                    x=target, n=1, spin=0, add=0, threads=memory[3, ...]
+                )
         with pytest.raises(ps.InvalidValue, match="out= is adopted memory"):
             target.read(out=memory[::2])
         with pytest.raises(ps.InvalidValue, match="out= is adopted memory"):
@@ -312,6 +473,44 @@ def test_copies_in_the_background_are_ordered_with_work_on_the_memory(
     other.close()
     x.close()
     y.close()
+
+
+@pytest.mark.parametrize(
+    ("transfers", "blocks"), [("auto", 2), ("staged", 2), ("staged", 64), ("unmapped", 64)]
+)
+def test_a_large_write_from_its_own_memory_reads_all_of_it_first(
+    transfers: str, blocks: int, shared_device: OpenDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an assignment does in NumPy: the device changes nothing that the host has yet to read."""
+    dev = shared_device(transfers=transfers)
+    sizes = Sizes(under_lock=256, staging_block=512, staging_blocks=blocks)
+    monkeypatch.setattr(dev.scheduler, "sizes", sizes)
+    fill, stream = transfer.Staged.fill, dev.default_stream
+
+    def fill_late(part: transfer.Staged) -> None:
+        while stream.lane.complete < stream.lane.submitted:
+            stream.poll()
+        fill(part)
+
+    if blocks == 64:  # with fewer, a part waits for an earlier one by itself
+        monkeypatch.setattr(transfer.Staged, "fill", fill_late)
+    memory, other = host(), dev.zeros(N, np.uint32)
+    x, end = dev.adopt(memory), dev.adopt(memory[N // 4 :])
+    for target, to, source in (
+        (x, np.s_[:], np.s_[::-1]),
+        (x[1:], np.s_[1:], np.s_[:-1]),
+        (x[::2], np.s_[::2], np.s_[: N // 2]),
+        (end, np.s_[N // 4 :], np.s_[: N - N // 4]),
+        (end, np.s_[N // 4 :], np.s_[: N // 4 - 1 : -1]),
+    ):
+        memory[:] = expected = np.arange(N)
+        expected[to] = expected[source].copy()
+        with held_until_waited(stream) if transfers == "auto" else contextlib.nullcontext():
+            slow_copy(x, other, spin=0)  # reads what is to be written
+            target.write(memory[source])
+        assert (x.numpy() == expected).all()
+    end.close()
+    x.close()
 
 
 def test_memory_that_views_show_is_not_written_by_other_ways(dev: ps.Device) -> None:

@@ -220,16 +220,18 @@ def test_a_recorded_write_is_on_the_receipt(any_device: ps.Device) -> None:
     assert x.numpy()[:16].tolist() == [*range(16)]
 
 
-def test_scalars_threads_and_blocks(any_device: ps.Device) -> None:
+@pytest.mark.parametrize("shown", [np.asarray, memoryview])
+def test_scalars_threads_and_blocks(shown: Any, any_device: ps.Device) -> None:
     (x,) = arrays(any_device, 0)
     y = any_device.zeros(8, np.uint32)
     fixed = np.ones(100, np.uint32)
+    lent = any_device.host_empty(4)  # so that numbers might be in memory that the device writes
     with any_device.record(add=1, n=N, at=0, block=np.zeros(100, np.uint32)) as g:
         kernel(any_device, SLOW_ADD, "slow_add")(
             x=x, n=g["n"], spin=0, add=g["add"], threads=g["n"]
         )
         block_sum(y, g["at"], g["block"])  # type: ignore[arg-type]
-        block_sum(y, 7, fixed)
+        block_sum(y, 7, shown(fixed))
     fixed[:] = 0
     blocks = np.arange(700, dtype=np.uint32).reshape(7, 100)
     for at in range(7):
@@ -243,6 +245,7 @@ def test_scalars_threads_and_blocks(any_device: ps.Device) -> None:
     assert (x.numpy() == mirror + 1).all()
     assert y[1].item() == 0
     assert all(part in repr(g) for part in ("parameter add = 1", "fixed: block_sum with at=7"))
+    del lent
 
 
 def test_values_that_are_equal_but_not_the_same(any_device: ps.Device) -> None:

@@ -14,7 +14,10 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock import transfer
+from penstock.sizes import Sizes
 from tests.conftest import OpenDevice
+from tests.gate import held_until_waited
 from tests.kernels import slow_add, slow_copy
 
 N = 1024
@@ -308,6 +311,45 @@ def test_a_view_may_be_dropped_by_another_thread(threaded_device: ps.Device) -> 
     in_thread(drop)
     thread.join(20)
     assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("mode", ["r", "rw"])
+@pytest.mark.parametrize("dropped", [False, True], ids=["held", "dropped"])
+def test_a_view_taken_in_the_middle_of_a_large_write_counts(
+    dropped: bool, mode: Any, threaded_device: ps.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The write fills fresh memory without the lock; the view then shows the memory of before."""
+    dev = threaded_device
+    monkeypatch.setattr(dev.scheduler, "sizes", Sizes(under_lock=256))
+    x, source = dev.zeros(N, np.uint32), np.full(N, 5, np.uint32)
+    views: list[Any] = []
+    copy_now = transfer.copy_now
+
+    def take() -> None:
+        views.append(x.view(mode))
+        if mode == "rw":
+            views[0][:] = 8
+        if dropped:
+            views.clear()
+
+    def copy_and_take(*arguments: Any, **options: Any) -> None:
+        copy_now(*arguments, **options)
+        monkeypatch.undo()
+        in_thread(take)
+
+    monkeypatch.setattr(transfer, "copy_now", copy_and_take)
+    with held_until_waited(dev.default_stream):
+        slow_add(x, 1, spin=0)  # busy, so that the write goes to fresh memory
+        if mode == "rw" and not dropped:
+            with pytest.raises(ps.ViewHeld, match="writable view"):
+                x.write(source)
+            views[0][:] = 9
+            views.clear()
+            assert (x.numpy() == 9).all()
+            return
+        x.write(source)
+    assert (x.numpy() == 5).all()
+    assert dropped or (views[0] == 1).all()
 
 
 def test_views_that_end_in_any_order_leave_nothing(threaded_device: ps.Device) -> None:

@@ -422,7 +422,7 @@ def test_names_that_python_normalises(dev: ps.Device) -> None:
         k(**dict.fromkeys(["ﬁ"], y), a=4, groups=1)
 
 
-@pytest.mark.parametrize("name", ["ｓelf", "ｓtream", "fi", "ｉf", "ｗhat"])  # noqa: RUF001
+@pytest.mark.parametrize("name", ["ｓelf", "ｓtream", "fi", "ｉf", "ｗhat", "type"])  # noqa: RUF001
 def test_names_that_are_taken_once_normalised(name: str, dev: ps.Device) -> None:
     stands_in = "q" * len(name.encode())
     code = compile_glsl(

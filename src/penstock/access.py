@@ -26,6 +26,7 @@ from penstock.hazards import Access, Lane, Region, needs_of_host
 from penstock.layout import Layout, region_of, row_offsets
 from penstock.memory import Backing
 from penstock.scheduler import Guest
+from penstock.sources import memories
 
 if TYPE_CHECKING:
     from penstock.array import Array
@@ -274,15 +275,12 @@ def check_host_memory(
 
 
 def check_source(scheduler: Scheduler, source: Any) -> None:
-    """The same for what NumPy is about to make an array of: an array, or a list of arrays."""
+    """The same for anything that NumPy is about to make an array of."""
     if not scheduler.host_memory:
         return
-    if isinstance(source, list | tuple):
-        for each in source:
-            check_source(scheduler, each)
-    elif isinstance(source, np.ndarray | memoryview):
+    for each in memories(source):
         with scheduler.lock:
-            check_host_memory(scheduler, np.asarray(source), write=False, what="the source")
+            check_host_memory(scheduler, each, write=False, what="the source")
 
 
 def check_not_sealed(scheduler: Scheduler, array: Host, what: str) -> None:
@@ -295,14 +293,15 @@ def check_not_sealed(scheduler: Scheduler, array: Host, what: str) -> None:
 
 @contextlib.contextmanager
 def host_memory_at_rest(
-    scheduler: Scheduler, array: Host, *, write: bool, what: str
+    scheduler: Scheduler, *arrays: Host, write: bool, what: str
 ) -> Iterator[None]:
-    """Let the host read or write a NumPy array of the caller's in the `with` block.
+    """Let the host read or write NumPy arrays of the caller's in the `with` block.
 
-    Adopted bytes among it are waited for, exactly those, and work on them that is recorded
+    Adopted bytes among them are waited for, exactly those, and work on them that is recorded
     meanwhile comes behind the block. Takes the lock, and holds it neither to wait nor in the block.
+    No array is kept from the device while another is waited for, which might be for ever.
     """
-    if not scheduler.host_memory:
+    if not arrays or not scheduler.host_memory:
         yield
         return
     host: HostLane | None = None
@@ -310,7 +309,7 @@ def host_memory_at_rest(
     try:
         while True:
             with scheduler.lock:
-                uses = _uses(scheduler, array, write, what)
+                uses = [use for each in arrays for use in _uses(scheduler, each, write, what)]
                 busy = next((use for use in uses if needs_of_host(use.found)), None)
                 if busy is None:
                     if uses:
@@ -318,7 +317,8 @@ def host_memory_at_rest(
                         value = lane.lane.submitted + 1
                         host = lane
                         host.start()
-                        note_host_memory(scheduler, array, write, host.lane, value, what)
+                        for each in arrays:
+                            note_host_memory(scheduler, each, write, host.lane, value, what)
                     break
             _wait_for(scheduler, busy, what)
         yield
@@ -334,6 +334,12 @@ def note_host_memory(
     """Write down that the host reads or writes the adopted bytes of an array up to a point."""
     for backing, region in _known(scheduler, array):
         backing.history.note(region, write, lane, value, what)
+
+
+def is_memory_of(array: Host, scheduler: Scheduler, backing: Backing, region: Region) -> bool:
+    """Whether an array of the caller's shares a byte with these of a piece of adopted memory."""
+    known = _known(scheduler, array)
+    return any(each is backing and there.overlaps(region) for each, there in known)
 
 
 class _Use(NamedTuple):

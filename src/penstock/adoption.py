@@ -259,8 +259,16 @@ def _backing(
                 "part of this memory is already adopted as an array that does not contain all of "
                 "it; adopt the enclosing array first, and slice that"
             )
+        if backing.holds:
+            raise CannotAdopt(
+                "a live view shows part of this memory, by way of an array that does not contain "
+                "all of it and is closed; drop the view (del it and all its slices) first"
+            )
         if pending := backing.history.pending():
             return pending
+        # It is idle, perhaps only since a moment ago: it goes before other memory takes its place,
+        # because two ledger pages for one byte would know nothing of each other's work.
+        scheduler.drain()
     _check_alignment(scheduler, lo)
     page: Any = device.info.limits["import_alignment"]
     page = max(page, mmap.PAGESIZE)

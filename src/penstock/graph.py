@@ -146,7 +146,7 @@ class Graph(Closing):
                     f"{kernel.name}: argument {slot.name!r} is a NumPy array, and a graph does not "
                     "carry it; make it an array of the device first (dev.array, dev.adopt)"
                 )
-        check_source(self._scheduler, [*given.values()])
+        check_source(self._scheduler, [*given.values(), threads, groups])
         given = {name: _frozen(value) for name, value in given.items()}
         threads, groups = _frozen(threads), _frozen(groups)
         now = {name: self._now(value) for name, value in given.items()}
@@ -427,4 +427,4 @@ def _frozen(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return tuple(map(_frozen, value))
     data = as_array(value, None)
-    return value if data.dtype.kind == "O" else data[()]
+    return value if data.dtype.kind == "O" else data.copy()[()]

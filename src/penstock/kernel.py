@@ -15,14 +15,13 @@ import struct
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from penstock import carrying, tracing
-from penstock.access import host_memory_at_rest, stream_of
+from penstock.access import check_source, host_memory_at_rest, stream_of
 from penstock.arguments import Slot, check_elements, exactly, how_to_pass, packer, same_bytes
 from penstock.array import Array, Bound
 from penstock.closing import Closing
@@ -44,6 +43,7 @@ from penstock.result import Result
 from penstock.rewrite import arguments_in_buffer
 from penstock.signature import block_size, declared
 from penstock.slots import ArgumentRing, ResultSlot, ResultSlots
+from penstock.sources import memories
 from penstock.spirv import Interface, reflect
 
 if TYPE_CHECKING:
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from penstock.carrying import Carried
     from penstock.device import Device
     from penstock.driver.protocol import Reference
-    from penstock.scheduler import Scheduler
     from penstock.stream import Stream
 
 #: How SPIR-V, a HIP code object, and a bundle of those begin.
@@ -165,8 +164,6 @@ class Kernel(Closing):
         self.what = f"kernel {self.name}"
         self.counts_of: dict[int, tuple[int, int, int]] = {}  # by threads, for the fast path
         self.pack = packer(self.interface.push, self._block_size)
-        if any(member.shape for member in self.interface.push):
-            self.pack = partial(_pack_at_rest, self.scheduler, self.name, self.pack)
         self.results = self._result_slots()
         launch = make_launch(self)
         self.__class__ = type("Kernel", (type(self),), {"__call__": launch, "__doc__": __doc__})
@@ -275,6 +272,7 @@ class Kernel(Closing):
                 f"{self.name} has no constant {sorted(unknown)[0]!r}; it has "
                 f"{', '.join(known) or 'none'}"
             )
+        check_source(self.scheduler, [*chosen.values()])
         values = {}
         for name, value in chosen.items():
             constant = known[name]
@@ -314,18 +312,23 @@ class Kernel(Closing):
 
     # Calling.
 
-    def _groups(self, threads: Any, groups: Any) -> tuple[int, int, int]:
-        """How many groups to run in each dimension; (0, 0, 0) if none."""
+    def _groups(
+        self, threads: Any, groups: Any, index: Callable[[Any], int] = operator.index
+    ) -> tuple[int, int, int]:
+        """How many groups to run in each dimension; (0, 0, 0) if none.
+
+        `index` makes an int of a number that is none.
+        """
         if (threads is None) == (groups is None):
             raise ArgumentError(
                 f"{self.name}: say how much to run, with either threads= or groups="
             )
         if groups is None:
-            x, y, z = _three(threads, "threads")
+            x, y, z = _three(threads, "threads", index)
             local = self.local_size
             counts = (-(-x // local[0]), -(-y // local[1]), -(-z // local[2]))
         else:
-            counts = _three(groups, "groups")
+            counts = _three(groups, "groups", index)
         most: Any = self._most_groups
         if any(count > limit for count, limit in zip(counts, most, strict=True)):
             raise InvalidValue(
@@ -363,13 +366,34 @@ class Kernel(Closing):
         # Only now: making way for a view of one array may have moved another of the same buffer.
         return [array.bind() for array in arrays]
 
-    def pack_scalars(self, given: Mapping[str, Any]) -> bytes:
-        """The block of scalars. May run code of the caller's, so without the lock."""
+    def pack_scalars(self, given: Mapping[str, Any], *, at_rest: bool = False) -> bytes:
+        """The block of scalars; `at_rest` if they may be in memory that the device writes."""
+        pack = self.pack_at_rest if at_rest else self.pack
         try:
-            return self.pack(*(given[member.name] for member in self.interface.push))
+            return pack(*(given[member.name] for member in self.interface.push))
         except Exception:
             self._explain_scalars(given)
             raise
+
+    def pack_at_rest(self, *scalars: Any) -> bytes:
+        """The block of scalars; of those in adopted memory, as the work in flight leaves them.
+
+        May wait, and may run code of the caller's, so without the lock.
+        """
+        if any(type(scalar) is Array for scalar in scalars):
+            raise TypeError("a launch does not wait for the value of an array")
+        with self._at_rest(scalars):
+            return self.pack(*scalars)
+
+    def _index_at_rest(self, number: Any) -> int:
+        with self._at_rest(number):
+            return operator.index(number)
+
+    def _at_rest(self, value: Any) -> contextlib.AbstractContextManager[None]:
+        """Wait for the work on what there is of the value in adopted memory, and keep it off."""
+        found = memories(value) if self.scheduler.host_memory else ()
+        what = f"{self.name}: an argument"
+        return host_memory_at_rest(self.scheduler, *found, write=False, what=what)
 
     def prepare(self, given: Mapping[str, Any], block: bytes, threads: Any, groups: Any) -> Launch:
         """Check a call and gather its arguments, without launching anything. Under the lock."""
@@ -415,7 +439,7 @@ class Kernel(Closing):
     ) -> Result | None:  # fmt: skip
         """A launch whose number of groups is in device memory."""
         scheduler = self.scheduler
-        block = self.pack_scalars(given)
+        block = self.pack_scalars(given, at_rest=True)
         on = scheduler.admit(stream)
         room = on.rings.get(self)
         if room is not None:
@@ -574,18 +598,6 @@ class Kernel(Closing):
                 raise kind(f"{message} ({error})") from None
 
 
-def _pack_at_rest(
-    scheduler: Scheduler, name: str, pack: Callable[..., bytes], *values: Any
-) -> bytes:
-    """The scalars as bytes; those in adopted memory as the work in flight leaves them."""
-    with contextlib.ExitStack() as at_rest:
-        for value in values:
-            if isinstance(value, np.ndarray):
-                what = f"{name}: an argument"
-                at_rest.enter_context(host_memory_at_rest(scheduler, value, write=False, what=what))
-        return pack(*values)
-
-
 def _read(source: Any, name: str, language: str) -> tuple[str | bytes, str, Path | None]:
     """Text or code, a name, and where to look for includes, from whatever the user gave."""
     include_dir = None
@@ -676,10 +688,12 @@ def _entry(source: str, name: str) -> str:
     )
 
 
-def _three(given: Any, what: str) -> tuple[int, int, int]:
+def _three(
+    given: Any, what: str, index: Callable[[Any], int] = operator.index
+) -> tuple[int, int, int]:
     sizes = given if isinstance(given, (tuple, list)) else (given,)
     try:
-        counts = [operator.index(n) for n in sizes]
+        counts = [n if type(n) is int else index(n) for n in sizes]
     except TypeError as error:
         raise ArgumentError(
             f"{what}= is an int or a tuple of up to three, not {given!r}"

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from penstock import tracing
 from penstock.access import recording
 from penstock.array import Array
@@ -24,9 +26,15 @@ from penstock.driver.protocol import Program
 
 if TYPE_CHECKING:
     from penstock.kernel import Kernel
+    from penstock.spirv import Member
 
 #: The default of every argument: not given.
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "(not given)"})()
+
+#: Types of numbers that are packed as they are, without a look at who else may be writing them.
+PLAIN_NUMBERS = frozenset(
+    {int, float, bool, *(np.dtype(code).type for code in "?" + np.typecodes["AllInteger"] + "efdg")}
+)
 
 _FUNCTION = """
 def __call__(self, /, *positional, {parameters}stream=None, threads=None, groups=None, **unknown):
@@ -40,7 +48,7 @@ def __call__(self, /, *positional, {parameters}stream=None, threads=None, groups
     if counts is None:
         if type(groups) is Array:
             {indirect}
-        counts = self._groups(threads, groups)
+        counts = self._groups(threads, groups, self._index_at_rest)
     {scalars}
     if stream is None:
         stream = device.default_stream
@@ -93,12 +101,11 @@ _BOUND = """
             {bound}, = self.bind(({variables}, ), stream)
 """
 
-# Before the lock is taken and anything is looked at: this may run code of the caller's.
+# Before the lock is taken and anything is looked at: this may run code of the caller's, and what is
+# not a plain number may have to be waited for.
 _SCALARS = """
     try:
-        if {arrays}:
-            raise TypeError
-        block = pack({values})
+        block = pack({values}) if {plain} else self.pack_at_rest({values})
     except Exception:
         self._explain_scalars({given})
         raise
@@ -163,7 +170,9 @@ def make_launch(kernel: Kernel) -> Callable[..., Any]:
         else "pass",
         scalars=_SCALARS.format(
             values=", ".join(variables[name] for name in members),
-            arrays=" or ".join(f"type({variables[name]}) is Array" for name in members),
+            plain=" and ".join(
+                _is_plain(variables[member.name], member) for member in kernel.interface.push
+            ),
             given=given,
         ).strip()
         if members
@@ -197,6 +206,7 @@ def make_launch(kernel: Kernel) -> Callable[..., Any]:
         "counts_of": kernel.counts_of,
         "device": kernel.device,
         "pack": kernel.pack,
+        "plain_numbers": PLAIN_NUMBERS,
         "program": program,
         "recording": recording,
         "results": kernel.results,
@@ -211,6 +221,14 @@ def make_launch(kernel: Kernel) -> Callable[..., Any]:
     exec(compile(source, file, "exec"), scope)
     launch: Callable[..., Any] = scope["__call__"]
     return launch
+
+
+def _is_plain(variable: str, member: Member) -> str:
+    """Whether an argument is a number: nothing that is in memory, or whose value is on its way."""
+    if member.shape:
+        return "False"
+    usual = "float" if member.dtype.kind == "f" else "int"
+    return f"(type({variable}) is {usual} or type({variable}) in plain_numbers)"
 
 
 def _flat(kernel: Kernel) -> str:
@@ -238,8 +256,8 @@ def _variable(number: int, name: str) -> str:
 
 #: Names that mean something else in the function.
 _TAKEN = {
-    "Array", "MISSING", "as_usual", "at", "backing", "block", "bring_back", "buffer", "carried",
-    "commands", "counts", "counts_of", "device", "flat", "graph", "pack", "positional", "program",
-    "recording", "result", "results", "ring", "scheduler", "self", "tracing", "unknown", "uses",
-    "value", "what", "why",
+    "Array", "Exception", "MISSING", "as_usual", "at", "backing", "block", "bring_back", "buffer",
+    "carried", "commands", "counts", "counts_of", "device", "flat", "float", "getattr", "graph",
+    "int", "pack", "plain_numbers", "positional", "program", "recording", "result", "results",
+    "ring", "scheduler", "self", "tracing", "type", "unknown", "uses", "value", "what", "why",
 }  # fmt: skip

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from array import array as packed
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.closing import Handle
 from penstock.dtypes import Dtype
 from penstock.errors import (
     ArgumentError,
@@ -24,6 +27,9 @@ if TYPE_CHECKING:
 Host = npt.NDArray[Any]
 
 _MOST_EXACT = 1 << 53  # float64 holds the integers up to here
+#: Types of values that NumPy converts without a look at memory that the device may use in place.
+_WITHOUT_MEMORY = frozenset({int, float, complex, bool, str, bytes, range, type(None)})
+_SHOWING = ("__array_struct__", "__array_interface__", "__array__")
 _SAFE = 2048  # every float dtype of NumPy's holds the integers up to here, and no float overflows
 
 
@@ -75,6 +81,47 @@ def as_array(source: npt.ArrayLike, dtype: Dtype | None) -> Host:
     except (TypeError, ValueError) as error:
         kind = ShapeMismatch if "inhomogeneous" in str(error) else DtypeMismatch
         raise kind(f"cannot make an array of {dtype or 'one dtype'} from it: {error}") from error
+
+
+def memories(source: Any) -> Iterator[Host]:
+    """An array over each piece of memory that NumPy reads to make an array of this.
+
+    As NumPy does it: an object is asked for its memory first, and for its items only if it has
+    none. Handles are left out: reading one waits for the work that writes it.
+    """
+    if type(source) in _WITHOUT_MEMORY or isinstance(source, np.number | np.bool_ | Handle | type):
+        return
+    shown = None if isinstance(source, list | tuple) else _shown(source)
+    if shown is not None:
+        yield shown
+        return
+    for item in _items(source):
+        if type(item) not in _WITHOUT_MEMORY:
+            yield from memories(item)
+
+
+def _shown(source: Any) -> Host | None:
+    """The memory that an object shows, if it does."""
+    if isinstance(source, np.ndarray):
+        return source
+    # Whatever the caller's code raises, it raises again when its object is converted.
+    with contextlib.suppress(Exception):
+        if isinstance(source, np.void):  # a record, which may be one of an array's
+            return np.frombuffer(source, np.uint8)
+        if not any(hasattr(source, name) for name in _SHOWING):
+            memoryview(source)  # raises unless it has a buffer
+        return np.asarray(source)
+    return None
+
+
+def _items(source: Any) -> Iterable[Any]:
+    """The items of what NumPy takes for a sequence."""
+    if isinstance(source, list | tuple):
+        return source
+    if hasattr(source, "__getitem__") and not isinstance(source, dict):
+        with contextlib.suppress(Exception):
+            return list(source)
+    return ()
 
 
 def _fitted(found: Host, dtype: Dtype) -> Host:
@@ -219,7 +266,7 @@ def one_element(array: Array, value: Any) -> Host:
         raise type(error)(f"cannot fill {array.dtype} with {value!r}: {error}") from error
     if element.shape != ():
         raise ShapeMismatch(f"fill() takes one value, not an array of {element.shape}")
-    return element
+    return element.copy()  # it may be memory of the caller's, which the fill itself may change
 
 
 def fill_word(array: Array, element: Host) -> int | None:

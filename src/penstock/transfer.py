@@ -45,6 +45,7 @@ from penstock.access import (
     host_memory_at_rest,
     invalidate,
     is_mapped,
+    is_memory_of,
     is_readable,
     note_host_memory,
     pending_conflicts,
@@ -210,7 +211,9 @@ def _write_renamed(
         scheduler.check()
         buffer.check()
         buffer.check_write(array.region, "write()", by_host=True)
-        if buffer.backing is old and buffer.can_rename:
+        # What is written through a view that another thread has taken meanwhile must count.
+        held = any(view.writable for view in buffer.views_of(array.region))
+        if buffer.backing is old and buffer.can_rename and not held:
             buffer.rename(why, fresh)
             buffer.wrote(array.region)
             return scheduler.done
@@ -229,10 +232,14 @@ def _write_staged(
     stream.need_room()
     scheduler = array.buffer.scheduler
     sizes = scheduler.sizes
-    parts = pieces(array, data, sizes.staging_block)
     target = array.buffer.backing_for(
         stream, array.region, what, write=True, reads=False, overwrite=array.is_whole
     )
+    if array.nbytes > sizes.staging_block and is_memory_of(data, scheduler, target, array.region):
+        # The device would write the first parts before the host has read the last ones. NumPy
+        # assigns as if it had read the whole source first.
+        data = data.copy()
+    parts = pieces(array, data, sizes.staging_block)
     # All blocks before the first copy: past this nothing can run out of memory half-way.
     blocks: list[Backing] = []
     try:
