@@ -294,15 +294,17 @@ def check_not_sealed(scheduler: Scheduler, array: Host, what: str) -> None:
 @contextlib.contextmanager
 def host_memory_at_rest(
     scheduler: Scheduler, *arrays: Host, write: bool, what: str
-) -> Iterator[None]:
+) -> Iterator[bool]:
     """Let the host read or write NumPy arrays of the caller's in the `with` block.
+
+    The block gets whether any of their bytes are adopted, and so kept from the device meanwhile.
 
     Adopted bytes among them are waited for, exactly those, and work on them that is recorded
     meanwhile comes behind the block. Takes the lock, and holds it neither to wait nor in the block.
     No array is kept from the device while another is waited for, which might be for ever.
     """
     if not arrays or not scheduler.host_memory:
-        yield
+        yield False
         return
     host: HostLane | None = None
     value = 0
@@ -321,7 +323,7 @@ def host_memory_at_rest(
                             note_host_memory(scheduler, each, write, host.lane, value, what)
                     break
             _wait_for(scheduler, busy, what)
-        yield
+        yield host is not None
     finally:
         if host is not None:
             scheduler.copies_made.append((host, value))

@@ -91,11 +91,13 @@ def bring_in(
             pass
     array = _temporary(device, slot, host.shape, dtype, f"{slot.name} of {kernel}")
     carried.append(Carried(host, array, slot, in_place=False))
-    with host_memory_at_rest(scheduler, host, write=False, what=label):
+    with host_memory_at_rest(scheduler, host, write=False, what=label) as adopted:
         if is_mapped(array.buffer):
             touch(scheduler, partial(_fill, array, host))
-        else:
-            array.write(host, stream)
+            return array
+        # A large write waits for room on the stream, where work may wait for this block to end.
+        source = host.copy() if adopted else host
+    array.write(source, stream)
     return array
 
 
