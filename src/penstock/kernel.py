@@ -389,7 +389,7 @@ class Kernel(Closing):
         with self._at_rest(number):
             return operator.index(number)
 
-    def _at_rest(self, value: Any) -> contextlib.AbstractContextManager[None]:
+    def _at_rest(self, value: Any) -> contextlib.AbstractContextManager[object]:
         """Wait for the work on what there is of the value in adopted memory, and keep it off."""
         found = memories(value) if self.scheduler.host_memory else ()
         what = f"{self.name}: an argument"
