@@ -275,6 +275,23 @@ def test_an_interrupt_in_the_middle_does_all_or_nothing(
     record_property("points", tried)
 
 
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_an_interrupted_end_of_a_view_is_its_end(driver: str) -> None:
+    with opened(driver) as dev:
+        x = dev.zeros(N, np.uint32)
+        held = [x.view("rw")]
+
+        def end() -> None:
+            held.clear()
+            slow_add(x, 1, spin=0)  # refused while the view is held
+
+        count = points(held.clear)
+        assert count > 5
+        for number in range(1, count + 1):
+            held.append(x.view("rw"))
+            at_point(number, interrupt, end)
+
+
 @pytest.mark.parametrize("name", ["launches", "streams", "results", "writes", "copies", "graphs"])
 def test_an_interrupt_in_the_middle_over_hip(name: str, standin_library: StandIn) -> None:
     try_points(standin_library, name, lambda run, number: at_point(number, interrupt, run)[1])

@@ -87,6 +87,9 @@ class _Tracer:
                 self.count += 1
                 if self.count == self._number:
                     self.place = f"{frame.f_code.co_qualname}, line {frame.f_lineno}"
+                    # If this raises, nothing is traced any more. Frames keep what is in them: one
+                    # of a finaliser's, from which the program goes on, what was about to end.
+                    self.before.clear()
                     self._act()
         return self._functions[1]
 
