@@ -183,7 +183,10 @@ class Device(Closing):
         name: str = "",
         role: Role = "generic",
     ) -> Array:
-        return self.full(shape, 0, dtype, name=name, role=role)
+        kind = as_dtype(dtype)
+        # Text in a record is empty, which 0 is not.
+        nothing: Any = 0 if kind.names is None else np.zeros((), kind)[()]
+        return self.full(shape, nothing, kind, name=name, role=role)
 
     def ones(
         self,
