@@ -290,6 +290,28 @@ def test_bad_parameters(any_device: ps.Device) -> None:
     assert (x.numpy() == 1).all()
 
 
+@pytest.mark.parametrize("own", [{"a": 5}, {"b": 5}, {}], ids=["same name", "other name", "none"])
+def test_a_parameter_is_of_one_graph(own: dict[str, int], any_device: ps.Device) -> None:
+    """The number of another graph is refused at recording, by its name and those of both graphs."""
+    x, y = arrays(any_device, 1, 1)
+    with any_device.record(a=2, n=N) as other:
+        slow_add(y, other["a"], spin=0)  # type: ignore[arg-type]
+    with any_device.record(**own) as g:
+        names = ", ".join(own) or "no parameters"
+        match = f"parameter a, now 2> of the graph of a, n on .*recorded is the graph of {names} on"
+        with pytest.raises(ps.ArgumentError, match=match):
+            slow_add(x, other["a"], spin=0)  # type: ignore[arg-type]
+        for amount in ("threads", "groups"):
+            with pytest.raises(ps.ArgumentError, match=f"{amount}= is <parameter n"):
+                kernel(any_device, SLOW_ADD)(x=x, add=1, n=N, spin=0, **{amount: other["n"]})
+        slow_add(x, g["a"] if "a" in own else 5, spin=0)  # type: ignore[arg-type]
+    assert len(g) == 1
+    g.replay()
+    other.replay()
+    assert x.numpy().tolist() == [6] * N
+    assert y.numpy().tolist() == [3] * N
+
+
 def test_read_only_memory_is_not_written(any_device: ps.Device, tmp_path: Any) -> None:
     path = tmp_path / "weights"
     path.write_bytes(bytes(4 * N))

@@ -33,11 +33,13 @@ _ages = itertools.count()
 class Scalar:
     """Stands for a parameter of a graph that is a number: `g["a"]` while recording."""
 
-    __slots__ = ("name", "value")
+    __slots__ = ("name", "of", "value")
 
-    def __init__(self, name: str, value: Any) -> None:
+    def __init__(self, name: str, value: Any, of: str) -> None:
+        """`of` names the graph, which is not kept: it is to end when the user drops it."""
         self.name = name
         self.value = value
+        self.of = of
 
     def __repr__(self) -> str:
         return f"<parameter {self.name}, now {self.value!r}>"

@@ -90,6 +90,7 @@ class Graph(Closing):
         self._scheduler: Scheduler = device.scheduler
         self._arrays: dict[str, Array] = {}
         self._scalars: dict[str, Scalar] = {}
+        self._called = f"the graph of {', '.join(parameters) or 'no parameters'} on {device}"
         check_source(self._scheduler, [*parameters.values()])
         for name, value in parameters.items():
             if name == "stream":
@@ -99,7 +100,7 @@ class Graph(Closing):
                 self._arrays[name] = value
             else:
                 _key(name, value)
-                self._scalars[name] = Scalar(name, _frozen(value))
+                self._scalars[name] = Scalar(name, _frozen(value), self._called)
         self._nodes: list[Node] = []
         self._kernels: set[Kernel] = set()
         self._growths: dict[Buffer, Growth] = {}
@@ -146,6 +147,9 @@ class Graph(Closing):
                     f"{kernel.name}: argument {slot.name!r} is a NumPy array, and a graph does not "
                     "carry it; make it an array of the device first (dev.array, dev.adopt)"
                 )
+        for name, value in {**given, "threads": threads, "groups": groups}.items():
+            if isinstance(value, Scalar):
+                self._check_own(f"{kernel.name}: {name}=", value)
         check_source(self._scheduler, [*given.values()])
         given = {name: _frozen(value) for name, value in given.items()}
         threads, groups = _frozen(threads), _frozen(groups)
@@ -198,6 +202,14 @@ class Graph(Closing):
             if isinstance(node, LaunchNode):
                 arrays = [node.given[slot.name] for slot in node.kernel.slots]
                 node.kernel.check_writes(arrays, self._growths)
+
+    def _check_own(self, label: str, scalar: Scalar) -> None:
+        """Raise for a parameter of another graph, whose replays know nothing of this one's."""
+        if self._scalars.get(scalar.name) is not scalar:
+            raise ArgumentError(
+                f"{label} is {scalar!r} of {scalar.of}, and what is recorded is {self._called}; "
+                f"name a parameter of its own: dev.record({scalar.name}=…)"
+            )
 
     def _now(self, value: Any) -> Any:
         return value.value if isinstance(value, Scalar) else value
