@@ -395,7 +395,9 @@ class Array(Closing):
 
     def reset(self, stream: Stream | None = None) -> None:
         """Let an append-only array be written from its start again; waits for nothing."""
-        with self.buffer.scheduler.lock:
+        scheduler = self.buffer.scheduler
+        scheduler.stream_or_default(stream)
+        with scheduler.lock:
             self.buffer.check()
             history = self.appended
             if history.counter is not None:

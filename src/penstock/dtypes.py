@@ -1,4 +1,4 @@
-"""Which dtypes and shapes an array may have."""
+"""Which dtypes, shapes and names an array may have."""
 
 from __future__ import annotations
 
@@ -54,3 +54,10 @@ def as_shape(shape: Shape) -> tuple[int, ...]:
     if any(n < 0 for n in dims):
         raise InvalidValue(f"shape {dims} has a negative dimension")
     return dims
+
+
+def as_name(name: Any) -> str:
+    """What errors and receipts are to call an array or a stream."""
+    if not isinstance(name, str):
+        raise ArgumentError(f"name= is text, not {name!r}")
+    return name

@@ -11,11 +11,12 @@ values is a *variant*, encoded when first wanted and kept for the next time.
 
 from __future__ import annotations
 
+import contextlib
+import operator
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -35,7 +36,7 @@ from penstock.errors import (
     NotWhileRecording,
     ShapeMismatch,
 )
-from penstock.kernel import Kernel
+from penstock.kernel import Kernel, as_counts
 from penstock.pending import Pending
 from penstock.regions import packed_array
 from penstock.sources import as_array
@@ -110,7 +111,7 @@ class Graph(Closing):
 
     # While recording.
 
-    @contextmanager
+    @contextlib.contextmanager
     def recording(self) -> Iterator[Graph]:
         scheduler = self._scheduler
         self._thread = threading.get_ident()
@@ -151,8 +152,9 @@ class Graph(Closing):
             if isinstance(value, Scalar):
                 self._check_own(f"{kernel.name}: {name}=", value)
         check_source(self._scheduler, [*given.values()])
-        given = {name: _frozen(value) for name, value in given.items()}
-        threads, groups = _frozen(threads), _frozen(groups)
+        given = {name: _number(_frozen(value)) for name, value in given.items()}
+        threads = _counts(threads, "threads")
+        groups = groups if isinstance(groups, Array) else _counts(groups, "groups")
         now = {name: self._now(value) for name, value in given.items()}
         block = kernel.pack_scalars(now)
         with self._scheduler.lock:
@@ -232,6 +234,9 @@ class Graph(Closing):
         scheduler.admit(stream)
         check_source(scheduler, [*changed.values()])
         changed = {name: _frozen(value) for name, value in changed.items()}
+        for name, value in changed.items():
+            if name in self._scalars and not isinstance(value, _PLAIN):
+                _key(name, value)  # raises unless it is numbers, which can be asked under the lock
         with scheduler.lock:
             on = self._check(stream)
             variant = self._variant(self._values(changed))
@@ -427,16 +432,38 @@ def _key(name: str, value: Any) -> tuple[Any, ...]:
     return data.dtype, data.shape, data.tobytes()
 
 
+#: What needs no asking: to look at one of these runs no code of the caller's.
+_PLAIN = (Array, Scalar, int, float, complex, np.generic, type(None))
+
+
 def _frozen(value: Any) -> Any:
     """The value as it is now, if it is one that the caller could change, or that has to be asked.
 
     May wait, for a result, and may run code of the caller's, so without the lock.
     """
-    if isinstance(value, Array | Scalar | int | float | complex | np.generic | None):
+    if isinstance(value, _PLAIN):
         return value
     if isinstance(value, np.ndarray):
-        return value.copy()
+        return np.array(value)
     if isinstance(value, list | tuple):
         return tuple(map(_frozen, value))
     data = as_array(value, None)
     return value if data.dtype.kind == "O" else data[()]
+
+
+def _number(value: Any) -> Any:
+    """A scalar that answers `int` or `float` only, as what it answers now."""
+    if isinstance(value, (*_PLAIN, np.ndarray, tuple)):
+        return value
+    for ask in (operator.index, float):
+        with contextlib.suppress(TypeError):
+            return ask(value)
+    return value
+
+
+def _counts(given: Any, what: str) -> Any:
+    """How many threads or groups, as Python's integers; a parameter stays one."""
+    if given is None or isinstance(given, Scalar):
+        return given
+    counts = as_counts(given, what)
+    return counts[: len(given)] if isinstance(given, tuple | list) else counts[0]

@@ -321,11 +321,11 @@ class Kernel(Closing):
                 f"{self.name}: say how much to run, with either threads= or groups="
             )
         if groups is None:
-            x, y, z = _three(threads, "threads")
+            x, y, z = as_counts(threads, "threads")
             local = self.local_size
             counts = (-(-x // local[0]), -(-y // local[1]), -(-z // local[2]))
         else:
-            counts = _three(groups, "groups")
+            counts = as_counts(groups, "groups")
         most: Any = self._most_groups
         if any(count > limit for count, limit in zip(counts, most, strict=True)):
             raise InvalidValue(
@@ -645,7 +645,7 @@ def _load_hip(
             f"{name}: a HIP kernel does not say what it is called with; declare it, such as "
             "signature='in float32 x, inout float32 y, float32 a, uint32 n'"
         )
-    group = _three(_HIP_GROUP if group_size is None else group_size, "group_size")
+    group = as_counts(_HIP_GROUP if group_size is None else group_size, "group_size")
     room: Any = device.info.limits["push_constants"]
     interface = declared(signature, name, name, group, room)
     if isinstance(source, bytes):
@@ -676,7 +676,8 @@ def _entry(source: str, name: str) -> str:
     )
 
 
-def _three(given: Any, what: str) -> tuple[int, int, int]:
+def as_counts(given: Any, what: str) -> tuple[int, int, int]:
+    """How many in each of three dimensions. May run code of the caller's, so without the lock."""
     sizes = given if isinstance(given, (tuple, list)) else (given,)
     try:
         counts = [operator.index(n) for n in sizes]

@@ -54,7 +54,7 @@ def as_source(source: Any, dtype: Dtype) -> Host:
     A NumPy scalar is taken as the Python number that it is, as it is in a list.
     """
     if isinstance(source, np.ndarray):
-        return source
+        return np.asarray(source)  # of no class of the caller's, whose code could run in a copy
     own = _has_dtype(source) and not isinstance(source, np.generic)
     return as_array(source, None if own else dtype)
 
