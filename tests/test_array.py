@@ -192,6 +192,22 @@ def test_reshapes_share_the_bytes(dev: ps.Device) -> None:
     assert same(x[3].reshape(()), np.array(3, np.uint32))
 
 
+def test_shapes_may_be_of_results_and_arrays(dev: ps.Device) -> None:
+    x = dev.array(numbers(12))
+    four = dev.full(1, 4, np.int32)
+    for rows in (four[0], four.sum(), np.int64(4)):
+        assert same(x.reshape(rows, 3), numbers(12).reshape(4, 3))
+        assert same(x.reshape((rows, -1)), numbers(12).reshape(4, 3))
+        assert same(x[:4].reshape(rows), numbers(4))
+        assert x[:3].broadcast_to((rows, 3)).shape == (4, 3)
+        bytes_of = numbers(12).view(np.uint8).reshape(12, 4)
+        assert same(x.pitched(rows, 2, rows, rows), bytes_of[1:5, :2].copy())
+    with pytest.raises(ps.ArgumentError, match=r"int.*2\.5"):
+        x.reshape(2.5, -1)
+    with pytest.raises(ps.ArgumentError, match=r"int.*2\.5"):
+        x.pitched(1, 2, 2.5)  # type: ignore[arg-type]
+
+
 def test_reinterpreting_shows_the_same_bytes(dev: ps.Device) -> None:
     source = sample(np.uint32).reshape(4, 6)
     x = dev.array(source)
