@@ -245,6 +245,20 @@ def test_scalars_threads_and_blocks(any_device: ps.Device) -> None:
     assert all(part in repr(g) for part in ("parameter add = 1", "fixed: block_sum with at=7"))
 
 
+def test_blocks_where_memory_is_adopted(any_device: ps.Device) -> None:
+    """The numbers of a replay are copies, which cannot be memory that is adopted."""
+    adopted = any_device.host_empty(100, np.uint32)
+    adopted[:] = 1
+    (y,) = arrays(any_device, 0)
+    with any_device.record(block=adopted) as g:
+        block_sum(y, 0, g["block"], spin=0)  # type: ignore[arg-type]
+    adopted[:] = 2
+    g.replay()
+    assert y[0].item() == block_sum_of(np.ones(100, np.uint32))
+    g.replay(block=adopted)
+    assert y[0].item() == block_sum_of(np.full(100, 2, np.uint32))
+
+
 def test_values_that_are_equal_but_not_the_same(any_device: ps.Device) -> None:
     x, y = any_device.ones(4), any_device.zeros(4)
     with any_device.record(a=0.0) as g:

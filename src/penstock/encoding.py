@@ -57,7 +57,7 @@ class LaunchNode(NamedTuple):
     def encode(self, encoder: Encoder) -> None:
         kernel = self.kernel
         given = {name: encoder.value(value) for name, value in self.given.items()}
-        block = kernel.pack_scalars(given)  # of numbers: nothing that the caller could run code in
+        block = kernel.pack_scalars(given, copies=True)
         threads, groups = encoder.value(self.threads), encoder.value(self.groups)
         launch = kernel.prepare(given, block, threads, groups)
         kernel.check_writes(launch.arrays, encoder.growing)

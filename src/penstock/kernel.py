@@ -164,7 +164,7 @@ class Kernel(Closing):
         self._most_groups = device.info.limits["group_count"]
         self.what = f"kernel {self.name}"
         self.counts_of: dict[int, tuple[int, int, int]] = {}  # by threads, for the fast path
-        self.pack = packer(self.interface.push, self._block_size)
+        self.pack = self._pack_copies = packer(self.interface.push, self._block_size)
         if any(member.shape for member in self.interface.push):
             self.pack = partial(_pack_at_rest, self.scheduler, self.name, self.pack)
         self.results = self._result_slots()
@@ -363,10 +363,14 @@ class Kernel(Closing):
         # Only now: making way for a view of one array may have moved another of the same buffer.
         return [array.bind() for array in arrays]
 
-    def pack_scalars(self, given: Mapping[str, Any]) -> bytes:
-        """The block of scalars. May run code of the caller's, so without the lock."""
+    def pack_scalars(self, given: Mapping[str, Any], *, copies: bool = False) -> bytes:
+        """The block of scalars. May run code of the caller's and wait, so without the lock.
+
+        But with it if they are `copies`: numbers, and arrays that nobody else has.
+        """
+        pack = self._pack_copies if copies else self.pack
         try:
-            return self.pack(*(given[member.name] for member in self.interface.push))
+            return pack(*(given[member.name] for member in self.interface.push))
         except Exception:
             self._explain_scalars(given)
             raise
