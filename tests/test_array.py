@@ -5,8 +5,12 @@ NumPy itself is the reference: what is done to an array is done to a NumPy array
 
 from __future__ import annotations
 
+import bisect
+import functools
 import re
 from collections.abc import Callable
+from datetime import date, datetime, timedelta
+from fractions import Fraction
 from typing import Any
 
 import ml_dtypes
@@ -88,6 +92,9 @@ def test_makers(dev: ps.Device) -> None:
     assert same(dev.ones(5, np.complex64), np.ones(5, np.complex64))
     assert same(dev.ones(3, "bfloat16"), np.ones(3, ml_dtypes.bfloat16))
     assert same(dev.zeros(3, PAIR), np.zeros(3, PAIR))
+    assert same(
+        dev.zeros(3, [("a", "S3"), ("b", "M8[D]")]), np.zeros(3, [("a", "S3"), ("b", "M8[D]")])
+    )
     assert same(dev.full((2, 2), 7, np.uint8), np.full((2, 2), 7, np.uint8))
     assert same(dev.full(3, True), np.full(3, True))
     assert same(dev.full(3, np.datetime64("2024-02-29")), np.full(3, np.datetime64("2024-02-29")))
@@ -183,6 +190,22 @@ def test_reshapes_share_the_bytes(dev: ps.Device) -> None:
     x.reshape(4, 6)[1, 2:4] = 99
     assert x[8:10].tolist() == [99, 99]
     assert same(x[3].reshape(()), np.array(3, np.uint32))
+
+
+def test_shapes_may_be_of_results_and_arrays(dev: ps.Device) -> None:
+    x = dev.array(numbers(12))
+    four = dev.full(1, 4, np.int32)
+    for rows in (four[0], four.sum(), np.int64(4)):
+        assert same(x.reshape(rows, 3), numbers(12).reshape(4, 3))
+        assert same(x.reshape((rows, -1)), numbers(12).reshape(4, 3))
+        assert same(x[:4].reshape(rows), numbers(4))
+        assert x[:3].broadcast_to((rows, 3)).shape == (4, 3)
+        bytes_of = numbers(12).view(np.uint8).reshape(12, 4)
+        assert same(x.pitched(rows, 2, rows, rows), bytes_of[1:5, :2].copy())
+    with pytest.raises(ps.ArgumentError, match=r"int.*2\.5"):
+        x.reshape(2.5, -1)
+    with pytest.raises(ps.ArgumentError, match=r"int.*2\.5"):
+        x.pitched(1, 2, 2.5)  # type: ignore[arg-type]
 
 
 def test_reinterpreting_shows_the_same_bytes(dev: ps.Device) -> None:
@@ -327,45 +350,148 @@ def test_fill(dtype: Any, value: Any, state: str, mode: str, shared_device: Open
         mirror[1:-3] = sample(dtype, x.size)[1:-3]
 
 
+ML_DTYPES = [
+    np.dtype(each)
+    for each in vars(ml_dtypes).values()
+    if isinstance(each, type) and issubclass(each, np.generic)
+]
 NUMBERS = st.one_of(
-    st.integers(-(2**66), 2**66), st.floats(), st.booleans(), st.sampled_from([1e-40, 2**63]),
+    st.integers(-(2**66), 2**66), st.integers(-20, 20), st.floats(), st.floats(-600, 600),
+    st.integers(2**63, 2**64 - 1), st.booleans(), st.complex_numbers(),
+    st.sampled_from([1e-40, 2**63, 2**100, -(2**63), 2**24 + 1, 2**53 + 1, 9, 100.0, 65519.0, 7.0]),
     st.integers(-130, 260).map(np.int64), st.floats(width=32).map(np.float32),
 )  # fmt: skip
-KINDS = ["?", "i1", "u1", "i4", "u8", "i8", "f2", "f4", "f8", "c8", ml_dtypes.bfloat16]
+
+
+@functools.cache
+def floats_of(real: np.dtype[Any]) -> tuple[list[Fraction], set[str]]:
+    """What a small float dtype has: finite numbers, between the next two that it lacks; others."""
+    with np.errstate(invalid="ignore"):
+        every = np.arange(256**real.itemsize).astype(f"u{real.itemsize}").view(real).astype("f8")
+    other = {str(each) for each in every[~np.isfinite(every)].tolist()}
+    has = [Fraction(each) for each in sorted(set(every[np.isfinite(every)].tolist()))]
+    return [2 * has[0] - has[1], *has, 2 * has[-1] - has[-2]], other
+
+
+def kept(value: Any, kind: np.dtype[Any]) -> Any:
+    """What a dtype holds of a number, by Python's arithmetic: the nearest; None if nothing is."""
+    whole = isinstance(value, int | np.integer)
+    if kind.kind == "b" or "int" in kind.name:
+        limits: Any = ml_dtypes.iinfo(np.uint8 if kind.kind == "b" else kind)  # type: ignore[no-untyped-call]
+        most = 1 if kind.kind == "b" else limits.max
+        return value if whole and limits.min <= value <= most else None
+    if isinstance(value, complex):
+        parts = [kept(part, kind) for part in (value.real, value.imag)]
+        return parts if "complex" in kind.name and None not in parts else None
+    real = ml_dtypes.finfo(kind).dtype
+    if real.itemsize > 2:
+        with np.errstate(over="ignore"):
+            nearest = np.array(value).astype(real)[()]
+        if not np.isfinite(nearest):
+            return None if whole or np.isfinite(value) else nearest
+        return None if whole and exact(nearest) != exact(value) else nearest
+    numbers, other = floats_of(real)
+    if not whole and not np.isfinite(value):
+        return float(value) if str(float(value)) in other else None
+    if not numbers[0] < exact(value) < numbers[-1]:
+        return None
+    place = bisect.bisect_left(numbers, exact(value))
+    below, above = (abs(each - exact(value)) for each in numbers[place - 1 : place + 1])
+    beyond = (place == 1 and below <= above) or (place == len(numbers) - 1 and above <= below)
+    nearest = numbers[place - 1 if below < above else place]
+    return None if beyond or (whole and nearest != exact(value)) else nearest
+
+
+def is_as_near(now: Any, nearest: Any, value: Any) -> bool:
+    """Whether a number is as near to a value as can be, but for what rounding twice may add."""
+    if isinstance(nearest, list):
+        parts = zip((now.real, now.imag), nearest, (value.real, value.imag), strict=True)
+        return all(is_as_near(*part) for part in parts)
+    if not np.isfinite(float(value)):
+        return str(float(now.real)) == str(float(value))
+    return abs(exact(now.real) - exact(value)) <= abs(exact(nearest) - exact(value)) * FUZZY
+
+
+FUZZY = Fraction(1025, 1024)
+
+
+def exact(number: Any) -> Fraction:
+    whole = isinstance(number, int | np.integer | np.bool_)
+    return Fraction(int(number)) if whole else Fraction(*number.as_integer_ratio())
+
+
+@settings(deadline=None, max_examples=400)
+@given(
+    st.lists(NUMBERS, min_size=1, max_size=3),
+    st.sampled_from([*map(np.dtype, "?bBhHiIlLqQefdgFDG"), *ML_DTYPES]),
+)
+def test_no_value_is_changed_but_floats_are_rounded(values: list[Any], dtype: Any) -> None:
+    """Whatever way it comes, a number is in the array as it is, or refused if it cannot be."""
+    with ps.Device(driver="sim") as dev:
+        for put, count in (
+            (lambda: dev.array(values, dtype), len(values)),
+            (lambda: put_in(dev.empty(len(values), dtype), lambda x: x.write(values)), len(values)),
+            (
+                lambda: put_in(dev.empty(len(values), dtype), lambda x: x.__setitem__(..., values)),
+                len(values),
+            ),
+            (lambda: put_in(dev.empty(1, dtype), lambda x: x.fill(values[0])), 1),
+            (lambda: dev.array(np.asarray(values[0]), dtype), 1),
+        ):
+            expected = [kept(value, dtype) for value in values[:count]]
+            if None in expected:
+                with pytest.raises((ps.InvalidValue, ps.DtypeMismatch), match="astype"):
+                    put()
+                continue
+            got = put().numpy().reshape(-1)
+            if dtype.isbuiltin == 2:  # 2: not NumPy's
+                got = got.astype(np.complex128 if "complex" in dtype.name else np.float64)
+            for now, nearest, value in zip(got, expected, values, strict=False):
+                assert is_as_near(now, nearest, value)
+
+
+UNITS = {  # in nanoseconds
+    "W": 604_800 * 10**9, "D": 86_400 * 10**9, "h": 3600 * 10**9, "m": 60 * 10**9,
+    "s": 10**9, "ms": 10**6, "us": 1000, "ns": 1,
+}  # fmt: skip
+TIMES = st.tuples(
+    st.one_of(st.integers(-(2**63) + 1, 2**63 - 1), st.integers(-(10**6), 10**6)),
+    st.sampled_from(list(UNITS)),
+)
 
 
 @settings(deadline=None)
-@given(st.lists(NUMBERS, min_size=1, max_size=3), st.sampled_from(KINDS))
-def test_no_value_is_changed_but_floats_are_rounded(values: list[Any], kind: Any) -> None:
-    """Whatever way it comes, a number is in the array as it is, or refused."""
-    dtype = np.dtype(kind)
+@given(
+    st.lists(TIMES, min_size=1, max_size=3),
+    st.sampled_from(list(UNITS)),
+    st.sampled_from([np.datetime64, np.timedelta64]),
+)
+def test_dates_are_exact_or_refused(
+    times: list[tuple[int, str]], unit: str, kind: Callable[[int, str], Any]
+) -> None:
+    dtype = np.array(kind(0, unit)).dtype
+    nanoseconds = [count * UNITS[given_] for count, given_ in times]
+    exact = [value // UNITS[unit] for value in nanoseconds if value % UNITS[unit] == 0]
+    possible = len(exact) == len(times) and all(-(2**63) < count < 2**63 for count in exact)
     with ps.Device(driver="sim") as dev:
-        for put in (
-            lambda: dev.array(values, dtype),
-            lambda: put_in(dev.zeros(len(values), dtype), lambda x: x.write(values)),
-            lambda: put_in(dev.zeros(len(values), dtype), lambda x: x.__setitem__(..., values)),
-            lambda: put_in(dev.zeros(1, dtype), lambda x: x.fill(values[0])),
-        ):
-            try:
-                got = put().tolist()
-            except (ps.InvalidValue, ps.DtypeMismatch):
-                continue
-            # Beside a float, integers are floats.
-            floats = any(isinstance(value, float | np.floating) for value in values[: len(got)])
-            for value, now in zip(values, got, strict=False):
-                if floats:
-                    assert dtype.kind not in "biu"
-                    with np.errstate(all="ignore"):
-                        rounded = np.array(float(value)).astype(dtype).item()
-                    assert now == rounded or (now != now and value != value)
-                    assert np.isfinite(now) or not np.isfinite(value)
-                else:
-                    assert now == value
+        makers = [lambda: dev.array([kind(*time) for time in times], dtype)]
+        if len(times) == 1:
+            makers.append(lambda: dev.array(np.array([kind(*times[0])]), dtype))
+            makers.append(lambda: dev.full(1, kind(*times[0]), dtype))
+        for make in makers:
+            if possible:
+                assert make().numpy().view(np.int64).tolist() == exact
+            else:
+                with pytest.raises(ps.InvalidValue, match="astype"):
+                    make()
 
 
 def put_in(x: ps.Array, put: Callable[[ps.Array], object]) -> ps.Array:
     put(x)
     return x
+
+
+FIRST_DAYS = [date(2020, 1, 1), date(2020, 1, 2)]
 
 
 def test_numbers_that_fit_are_taken(dev: ps.Device) -> None:
@@ -376,6 +502,10 @@ def test_numbers_that_fit_are_taken(dev: ps.Device) -> None:
         ("f4", [np.inf, -np.inf, 1e-40], np.array([np.inf, -np.inf, 1e-40], "f4").tolist()),
         ("?", [0, 1, True], [False, True, True]),
         ("f4", range(3), [0, 1, 2]),
+        ("f4", [2**24, 0.5, dev.ones(3).sum()], [2**24, 0.5, 3]),
+        ("M8[m]", ["2020-01-01T12:30", "NaT"], [datetime(2020, 1, 1, 12, 30), None]),
+        ("M8[D]", [date(2020, 1, 1), np.datetime64("2020-01-02T00")], FIRST_DAYS),
+        ("m8[ms]", [timedelta(seconds=1.5), 3], [timedelta(seconds=1.5), timedelta(seconds=0.003)]),
     ):
         x = dev.array(values, dtype)
         y = dev.empty(x.shape, dtype)

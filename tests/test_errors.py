@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,7 @@ WRITES: dict[str, Case] = {
         lambda b: b.dev.array(np.array([1e300]), "float32"),
     ),
     "new of fractions": (
-        ps.DtypeMismatch, "int32 cannot hold float64.*astype",
+        ps.DtypeMismatch, r"int32 cannot hold 1\.5 \(float64\).*astype",
         lambda b: b.dev.array(np.array([1.5]), "int32"),
     ),
     "new flags": (
@@ -131,6 +132,46 @@ WRITES: dict[str, Case] = {
     "new time": (
         ps.InvalidValue, "does not fit datetime64.*astype",
         lambda b: b.dev.array([np.datetime64("2024-01-01T12")], "M8[D]"),
+    ),
+    "new time in text": (
+        ps.InvalidValue, "2020-01-01T12:30 does not fit datetime64.D.*astype",
+        lambda b: b.dev.array(["2020-01-01T12:30"], "M8[D]"),
+    ),
+    "new time in text of years to come": (
+        ps.InvalidValue, "does not fit datetime64.ns.*astype",
+        lambda b: b.dev.array(["9999999-01-01"], "M8[ns]"),
+    ),
+    "new time of Python's": (
+        ps.InvalidValue, "1500000 microseconds does not fit timedelta64.s.*astype",
+        lambda b: b.dev.array([timedelta(milliseconds=1500)], "m8[s]"),
+    ),
+    "new time in a record": (
+        ps.InvalidValue, "does not fit datetime64.D.*astype",
+        lambda b: b.dev.array([("2020-01-01T12:30",)], [("a", "M8[D]")]),
+    ),
+    "new time of a fraction": (
+        ps.DtypeMismatch, r"timedelta64.s. cannot hold 1\.7.*astype",
+        lambda b: b.dev.array(np.array([1.7]), "m8[s]"),
+    ),
+    "new time of a number that is none": (
+        ps.InvalidValue, "-9223372036854775808 does not fit timedelta64.*astype",
+        lambda b: b.dev.array([-(2**63)], "m8[s]"),
+    ),
+    "new days of years": (
+        ps.DtypeMismatch, "timedelta64.D. cannot hold 400 years.*astype",
+        lambda b: b.dev.array(np.array([400], "m8[Y]"), "m8[D]"),
+    ),
+    "new text in a record": (
+        ps.InvalidValue, "'abcdef' does not fit .S3.*astype",
+        lambda b: b.dev.array([("abcdef",)], [("a", "S3")]),
+    ),
+    "new bytes in a record": (
+        ps.InvalidValue, "b'abcdef' does not fit .V4.*astype",
+        lambda b: b.dev.array([(b"abcdef",)], [("a", "V4")]),
+    ),
+    "new of inexact beside a fraction, of any dtype": (
+        ps.InvalidValue, "9007199254740993 does not fit float64.*astype",
+        lambda b: b.dev.array([2**53 + 1, 0.5]),
     ),
     "new record": (
         ps.InvalidValue, "300 does not fit uint8.*astype",
@@ -413,6 +454,140 @@ def test_bad_input_is_named_and_harms_nothing(case: Case, shared_device: OpenDev
     assert (bench.x.numpy() == 1).all()
     assert not bench.ints.numpy().any()
     assert not bench.bytes.numpy().any()
+
+
+# Numbers, flags and arrays of the caller's own classes, whose code may use the device.
+
+
+class Asks:
+    """Four, as far as anyone asks; which takes the device."""
+
+    def __init__(self, dev: ps.Device) -> None:
+        self.dev = dev
+        self.asked = 0
+
+    def __index__(self) -> int:
+        self.asked += 1
+        assert self.dev.memory.used
+        return 4
+
+    def __float__(self) -> float:
+        return float(self.__index__())
+
+    def __bool__(self) -> bool:
+        return bool(self.__index__())
+
+    def __repr__(self) -> str:
+        return f"four{self.__index__()}"
+
+
+class Watched(np.ndarray[Any, Any]):
+    """An array that uses the device whenever NumPy works on it."""
+
+    dev: ps.Device
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        assert self.dev.memory.used
+        return super().__array_function__(function, types, args, kwargs)
+
+
+def watched(dev: ps.Device, n: int = N) -> Any:
+    made = np.full(n, 3, np.float32).view(Watched)
+    made.dev = dev
+    return made
+
+
+def recorded(b: Bench, four: Any) -> list[float]:
+    with b.dev.record() as g:
+        b.run(a=four, n=four, threads=(four, 1))
+    asked = four.asked
+    g.replay()
+    g.replay()
+    assert four.asked == asked  # a replay is of what was recorded
+    return b.y[:5].tolist()
+
+
+def replayed(b: Bench, **changes: Any) -> None:
+    with b.dev.record(a=1.0) as g:
+        b.run(a=g["a"])
+    g.replay(**changes)
+
+
+def written(b: Bench, put: Callable[[Any], object]) -> list[float]:
+    put(watched(b.dev))
+    return b.y[:2].tolist()
+
+
+ASKED: dict[str, tuple[Callable[[Bench, Any], Any], Any]] = {
+    "size": (lambda b, four: b.dev.empty(four).shape, (4,)),
+    "sizes": (lambda b, four: b.dev.zeros((four, 3)).tolist(), [[0] * 3] * 4),
+    "size of full": (lambda b, four: b.dev.full((four,), 2.5).tolist(), [2.5] * 4),
+    "size of host_empty": (lambda b, four: b.dev.host_empty(four).shape, (4,)),
+    "size of scratch": (lambda b, four: b.dev.scratch().array(four, keep=four).shape, (4,)),
+    "bytes of scratch": (lambda b, four: b.dev.scratch().reserve(four, keep=four), None),
+    "index": (lambda b, four: b.x[four].item(), 1),
+    "slice": (lambda b, four: b.x[:four].shape, (4,)),
+    "borrow": (lambda b, four: b.x.write([1.0] * N, borrow=four).result(), None),
+    "launch": (lambda b, four: b.run(a=four, n=four, threads=four), None),
+    "groups": (lambda b, four: b.run(a=four, n=four, threads=None, groups=(four, 1)), None),
+    "recorded launch": (recorded, [9, 9, 9, 9, 1]),
+    "write": (lambda b, _: written(b, b.y.write), [3, 3]),
+    "item": (lambda b, _: written(b, lambda host: b.y.__setitem__(..., host)), [3, 3]),
+    "NumPy argument": (lambda b, _: written(b, lambda host: b.run(x=host)), [4, 4]),
+    "out": (lambda b, _: b.x.read(out=watched(b.dev)).result()[:2].tolist(), [1, 1]),
+}
+
+
+@pytest.mark.parametrize("case", ASKED.values(), ids=ASKED)
+def test_the_callers_code_runs_without_the_lock(case: Any, shared_device: OpenDevice) -> None:
+    """What a call has to ask its arguments, it asks before it takes the device's lock."""
+    call, expected = case
+    dev = shared_device()
+    bench = Bench(dev, dev)
+    assert call(bench, Asks(dev)) == expected
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda dev, n: dev.empty(n),
+        lambda dev, n: dev.zeros((n, 2))[:, 0],
+        lambda dev, n: dev.full((n,), 1.0),
+        lambda dev, n: dev.scratch().array(n),
+        lambda dev, n: dev.ones(N)[:n],
+    ],
+)
+def test_sizes_may_be_results_and_arrays(make: Any, dev: ps.Device) -> None:
+    three = dev.full(1, 3, np.int32)
+    slow_add(dev.zeros(N, np.uint32), 1, spin=8_000)  # what the size is, is known later
+    assert make(dev, dev.ones(3, np.int32).sum()).shape == (3,)
+    assert make(dev, three[0]).shape == (3,)
+
+
+@pytest.mark.parametrize(
+    ("words", "call"),
+    [
+        ("name= is text, not four4", lambda b, four: b.dev.empty(3, name=four)),
+        ("name= is text", lambda b, four: b.dev.stream(name=four)),
+        ("name= is text", lambda b, four: b.dev.scratch(name=four)),
+        ("name= is text", lambda b, four: b.x.copy(name=four)),
+        ("'a' must be a number or several, not four4", lambda b, four: replayed(b, a=four)),
+        ("'a' must be a number or several, not .four4", lambda b, four: replayed(b, a=[four])),
+        ("stream=four4", lambda b, four: replayed(b, stream=four)),
+        ("stream=four4", lambda b, four: b.dev.scratch(four)),
+        ("stream=four4", lambda b, four: b.x.write([1.0] * N, stream=four)),
+        ("stream=four4", lambda b, four: b.x.fill(1, stream=four)),
+        ("stream=four4", lambda b, four: b.x.read(stream=four)),
+        ("stream=four4", lambda b, four: b.dev.empty(4, role="append").reset(stream=four)),
+        ("stream=four4", lambda b, four: b.dev.empty(4, role="append").advance(stream=four)),
+    ],
+)
+def test_what_is_no_name_or_stream_is_shown_without_the_lock(
+    words: str, call: Any, shared_device: OpenDevice
+) -> None:
+    dev = shared_device()
+    with pytest.raises(ps.ArgumentError, match=words):
+        call(Bench(dev, dev), Asks(dev))
 
 
 def test_arrays_of_no_elements_are_refused_by_name_only_when_they_are_needed(

@@ -248,6 +248,20 @@ def test_scalars_threads_and_blocks(shown: Any, any_device: ps.Device) -> None:
     del lent
 
 
+def test_blocks_where_memory_is_adopted(any_device: ps.Device) -> None:
+    """The numbers of a replay are copies, which cannot be memory that is adopted."""
+    adopted = any_device.host_empty(100, np.uint32)
+    adopted[:] = 1
+    (y,) = arrays(any_device, 0)
+    with any_device.record(block=adopted) as g:
+        block_sum(y, 0, g["block"], spin=0)  # type: ignore[arg-type]
+    adopted[:] = 2
+    g.replay()
+    assert y[0].item() == block_sum_of(np.ones(100, np.uint32))
+    g.replay(block=adopted)
+    assert y[0].item() == block_sum_of(np.full(100, 2, np.uint32))
+
+
 def test_values_that_are_equal_but_not_the_same(any_device: ps.Device) -> None:
     x, y = any_device.ones(4), any_device.zeros(4)
     with any_device.record(a=0.0) as g:
@@ -291,6 +305,28 @@ def test_bad_parameters(any_device: ps.Device) -> None:
         with pytest.raises(ps.Error), any_device.record(**parameters):
             pass
     assert (x.numpy() == 1).all()
+
+
+@pytest.mark.parametrize("own", [{"a": 5}, {"b": 5}, {}], ids=["same name", "other name", "none"])
+def test_a_parameter_is_of_one_graph(own: dict[str, int], any_device: ps.Device) -> None:
+    """The number of another graph is refused at recording, by its name and those of both graphs."""
+    x, y = arrays(any_device, 1, 1)
+    with any_device.record(a=2, n=N) as other:
+        slow_add(y, other["a"], spin=0)  # type: ignore[arg-type]
+    with any_device.record(**own) as g:
+        names = ", ".join(own) or "no parameters"
+        match = f"parameter a, now 2> of the graph of a, n on .*recorded is the graph of {names} on"
+        with pytest.raises(ps.ArgumentError, match=match):
+            slow_add(x, other["a"], spin=0)  # type: ignore[arg-type]
+        for amount in ("threads", "groups"):
+            with pytest.raises(ps.ArgumentError, match=f"{amount}= is <parameter n"):
+                kernel(any_device, SLOW_ADD)(x=x, add=1, n=N, spin=0, **{amount: other["n"]})
+        slow_add(x, g["a"] if "a" in own else 5, spin=0)  # type: ignore[arg-type]
+    assert len(g) == 1
+    g.replay()
+    other.replay()
+    assert x.numpy().tolist() == [6] * N
+    assert y.numpy().tolist() == [3] * N
 
 
 def test_read_only_memory_is_not_written(any_device: ps.Device, tmp_path: Any) -> None:

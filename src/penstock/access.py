@@ -356,6 +356,7 @@ def _known(scheduler: Scheduler, array: Host) -> Iterator[tuple[Backing, Region]
     """The pieces of adopted memory that an array shares bytes with, and its bytes there."""
     if not scheduler.host_memory or not array.size:
         return
+    array = np.asarray(array)
     address = array.__array_interface__["data"][0]
     region, _ = region_of(Layout(0, array.shape, array.strides, array.itemsize))
     lo, hi = address + region.lo, address + region.hi

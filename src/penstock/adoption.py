@@ -39,6 +39,7 @@ def adopt(device: Device, source: Host, name: str) -> Array:
     """An array over the caller's memory; see `Device.adopt`."""
     if not isinstance(source, np.ndarray):
         raise ArgumentError(f"adopt takes a NumPy array, not {type(source).__name__}")
+    source = np.asarray(source)
     dtype = as_dtype(source.dtype)
     if not source.size:
         return device.empty(source.shape, dtype, name=name)

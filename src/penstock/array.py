@@ -13,7 +13,7 @@ from penstock import transfer
 from penstock.access import check_source
 from penstock.buffer import Buffer
 from penstock.closing import Closing
-from penstock.dtypes import Dtype, Shape, as_dtype, as_shape
+from penstock.dtypes import Dtype, Shape, as_dtype, as_integers, as_shape
 from penstock.errors import (
     ArgumentError,
     DtypeMismatch,
@@ -147,7 +147,7 @@ class Array(Closing):
         """The same bytes in another shape; one dimension may be -1."""
         self.buffer.check()
         alone = len(shape) == 1 and isinstance(shape[0], Sequence | np.ndarray)
-        dims = tuple(shape[0]) if alone else shape
+        dims = as_integers(shape[0] if alone else shape)
         if dims.count(-1) == 1:
             rest = math.prod(n for n in dims if n != -1)
             if rest and self.size % rest == 0:
@@ -211,6 +211,7 @@ class Array(Closing):
         """
         self.buffer.check()
         self._need_contiguous("pitched")
+        rows, width, pitch, offset = as_integers((rows, width, pitch, offset))
         end = offset + (rows - 1) * pitch + width
         if min(rows, width) < 1 or pitch < width or offset < 0 or end > self.nbytes:
             raise InvalidValue(
@@ -395,7 +396,9 @@ class Array(Closing):
 
     def reset(self, stream: Stream | None = None) -> None:
         """Let an append-only array be written from its start again; waits for nothing."""
-        with self.buffer.scheduler.lock:
+        scheduler = self.buffer.scheduler
+        scheduler.stream_or_default(stream)
+        with scheduler.lock:
             self.buffer.check()
             history = self.appended
             if history.counter is not None:

@@ -69,6 +69,7 @@ def bring_in(
 ) -> Array:  # fmt: skip
     """An array with the content of `host`, for a kernel to use; noted in `carried`."""
     label = f"{kernel}: argument {slot.name!r}"
+    host = np.asarray(host)  # of no class of the caller's, whose code could run in a copy
     dtype = as_dtype(host.dtype)
     if slot.dtype is not None and not same_bytes(dtype, slot.dtype):
         raise DtypeMismatch(f"{label} must be {slot.dtype}, not {dtype}")

@@ -82,7 +82,7 @@ class Counting:
             history = array.appended
             if history.counter is None:
                 # Asked for while a graph is recorded, it is still made now, and once.
-                made = self._device.new_array(1, np.uint32, f"counter of {array.name}")
+                made = self._device.new_array((1,), np.dtype(np.uint32), f"counter of {array.name}")
                 transfer.fill_locked(made, history.told, None)
                 history.counter = made
             counter: Array = history.counter
@@ -91,6 +91,7 @@ class Counting:
     def advance(self, array: Array, rows: int, axis: int, stream: Stream | None) -> None:
         history = array.appended
         _check(array, rows, axis)
+        array.buffer.scheduler.stream_or_default(stream)
         counter = self.counter(array)
         graph = recording(array.buffer.scheduler)
         if graph is not None:

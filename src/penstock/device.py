@@ -20,7 +20,7 @@ from penstock.buffer import Buffer
 from penstock.closing import Closing
 from penstock.counting import Counting
 from penstock.driver.protocol import DeviceInfo, Driver, Reference
-from penstock.dtypes import Shape, as_dtype, as_shape
+from penstock.dtypes import Dtype, Shape, as_dtype, as_name, as_shape
 from penstock.elementwise import Elementwise
 from penstock.errors import ArgumentError, InvalidValue, NoDevice, Timeout
 from penstock.graph import Graph
@@ -183,7 +183,10 @@ class Device(Closing):
         name: str = "",
         role: Role = "generic",
     ) -> Array:
-        return self.full(shape, 0, dtype, name=name, role=role)
+        kind = as_dtype(dtype)
+        # Text in a record is empty, which 0 is not.
+        nothing: Any = 0 if kind.names is None else np.zeros((), kind)[()]
+        return self.full(shape, nothing, kind, name=name, role=role)
 
     def ones(
         self,
@@ -221,17 +224,18 @@ class Device(Closing):
         With `at_work`, scratch may be memory that the device is still at work on. Not so for what
         the host is about to write: that would need other memory again.
         """
-        as_role(role)
+        # Before the lock is taken: a size may be a result or an array that has to be waited for.
+        dims, kind = as_shape(shape), as_dtype(dtype)
+        role, name = as_role(role), as_name(name)
         with self.scheduler.lock:
             self.scheduler.check()
-            return self.new_array(shape, dtype, name, role, at_work=at_work)
+            return self.new_array(dims, kind, name, role, at_work=at_work)
 
     def new_array(
-        self, shape: Shape, dtype: npt.DTypeLike, name: str, role: Role = "generic", *,
+        self, dims: tuple[int, ...], kind: Dtype, name: str, role: Role = "generic", *,
         at_work: bool = False,
     ) -> Array:  # fmt: skip
         """`_new`, under the device's lock."""
-        dims, kind = as_shape(shape), as_dtype(dtype)
         nbytes = kind.itemsize * math.prod(dims)
         layout = Layout(0, dims, contiguous_strides(dims, kind.itemsize), kind.itemsize)
         scheduler = self.scheduler
@@ -252,7 +256,7 @@ class Device(Closing):
         NumPy itself writes to it is not checked, not even where it is a sealed weight. Raises
         `CannotAdopt` where the device cannot do it; an array from `host_empty` always works.
         """
-        return adoption.adopt(self, source, name)
+        return adoption.adopt(self, source, as_name(name))
 
     def host_empty(self, shape: Shape, dtype: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
         """A NumPy array of undefined content that this device can always adopt."""
@@ -264,7 +268,7 @@ class Device(Closing):
         Its memory is used in place where the device can, as by `adopt`; else it is copied once,
         and the receipt says so.
         """
-        return adoption.from_dlpack(self, source, name)
+        return adoption.from_dlpack(self, source, as_name(name))
 
     def from_file(
         self,
@@ -280,7 +284,8 @@ class Device(Closing):
         Where the device cannot import the file's pages, the bytes are copied once, and the
         receipt says so. The file must not shrink while it is in use.
         """
-        return adoption.from_file(self, Path(path), as_dtype(dtype), as_shape(shape), offset, name)
+        kind, dims = as_dtype(dtype), as_shape(shape)
+        return adoption.from_file(self, Path(path), kind, dims, offset, as_name(name))
 
     # Work.
 
@@ -340,9 +345,10 @@ class Device(Closing):
 
         Nothing is allocated until it is needed.
         """
+        on, name = self.scheduler.stream_or_default(stream), as_name(name)
         with self.scheduler.lock:
             self.scheduler.check()
-            return Scratch(self.scheduler.stream_or_default(stream), name)
+            return Scratch(on, name)
 
     def record(self, **parameters: Any) -> AbstractContextManager[Graph]:
         """Record launches, copies and fills instead of doing them: `with dev.record() as g:`.
@@ -356,6 +362,7 @@ class Device(Closing):
 
     def stream(self, *, name: str = "") -> Stream:
         """A new stream: an ordered queue of work beside the others."""
+        name = as_name(name)
         with self.scheduler.lock:
             self.scheduler.check()
             return self.scheduler.new_stream(name)

@@ -1,4 +1,4 @@
-"""Which dtypes and shapes an array may have."""
+"""Which dtypes, shapes and names an array may have."""
 
 from __future__ import annotations
 
@@ -42,15 +42,26 @@ def as_dtype(dtype: npt.DTypeLike) -> Dtype:
 
 def as_shape(shape: Shape) -> tuple[int, ...]:
     """A shape as NumPy takes it: a number or a sequence of numbers."""
-    try:
-        if isinstance(shape, Sequence | np.ndarray):
-            dims = tuple(operator.index(n) for n in shape)
-        else:
-            dims = (operator.index(shape),)
-    except TypeError as error:
-        raise ArgumentError(f"a shape is an int or a tuple of ints, not {shape!r}") from error
+    dims = as_integers(shape)
     if len(dims) > _MOST_DIMENSIONS:
         raise InvalidValue(f"{len(dims)} dimensions; NumPy and so Penstock has {_MOST_DIMENSIONS}")
     if any(n < 0 for n in dims):
         raise InvalidValue(f"shape {dims} has a negative dimension")
     return dims
+
+
+def as_integers(shape: Shape) -> tuple[int, ...]:
+    """The numbers that make a shape, of which one may yet be unknown. May wait for them."""
+    try:
+        if isinstance(shape, Sequence | np.ndarray):
+            return tuple(operator.index(n) for n in shape)
+        return (operator.index(shape),)
+    except TypeError as error:
+        raise ArgumentError(f"a shape is an int or a tuple of ints, not {shape!r}") from error
+
+
+def as_name(name: Any) -> str:
+    """What errors and receipts are to call an array or a stream."""
+    if not isinstance(name, str):
+        raise ArgumentError(f"name= is text, not {name!r}")
+    return name

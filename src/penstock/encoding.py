@@ -33,11 +33,13 @@ _ages = itertools.count()
 class Scalar:
     """Stands for a parameter of a graph that is a number: `g["a"]` while recording."""
 
-    __slots__ = ("name", "value")
+    __slots__ = ("name", "of", "value")
 
-    def __init__(self, name: str, value: Any) -> None:
+    def __init__(self, name: str, value: Any, of: str) -> None:
+        """`of` names the graph, which is not kept: it is to end when the user drops it."""
         self.name = name
         self.value = value
+        self.of = of
 
     def __repr__(self) -> str:
         return f"<parameter {self.name}, now {self.value!r}>"
@@ -55,7 +57,7 @@ class LaunchNode(NamedTuple):
     def encode(self, encoder: Encoder) -> None:
         kernel = self.kernel
         given = {name: encoder.value(value) for name, value in self.given.items()}
-        block = kernel.pack_scalars(given)  # of numbers: nothing that the caller could run code in
+        block = kernel.pack_scalars(given)
         threads, groups = encoder.value(self.threads), encoder.value(self.groups)
         launch = kernel.prepare(given, block, threads, groups)
         kernel.check_writes(launch.arrays, encoder.growing)

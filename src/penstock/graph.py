@@ -11,11 +11,12 @@ values is a *variant*, encoded when first wanted and kept for the next time.
 
 from __future__ import annotations
 
+import contextlib
+import operator
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -35,7 +36,7 @@ from penstock.errors import (
     NotWhileRecording,
     ShapeMismatch,
 )
-from penstock.kernel import Kernel
+from penstock.kernel import Kernel, as_counts
 from penstock.pending import Pending
 from penstock.regions import packed_array
 from penstock.sources import as_array
@@ -90,6 +91,7 @@ class Graph(Closing):
         self._scheduler: Scheduler = device.scheduler
         self._arrays: dict[str, Array] = {}
         self._scalars: dict[str, Scalar] = {}
+        self._called = f"the graph of {', '.join(parameters) or 'no parameters'} on {device}"
         check_source(self._scheduler, [*parameters.values()])
         for name, value in parameters.items():
             if name == "stream":
@@ -99,7 +101,7 @@ class Graph(Closing):
                 self._arrays[name] = value
             else:
                 _key(name, value)
-                self._scalars[name] = Scalar(name, _frozen(value))
+                self._scalars[name] = Scalar(name, _frozen(value), self._called)
         self._nodes: list[Node] = []
         self._kernels: set[Kernel] = set()
         self._growths: dict[Buffer, Growth] = {}
@@ -109,7 +111,7 @@ class Graph(Closing):
 
     # While recording.
 
-    @contextmanager
+    @contextlib.contextmanager
     def recording(self) -> Iterator[Graph]:
         scheduler = self._scheduler
         self._thread = threading.get_ident()
@@ -146,9 +148,13 @@ class Graph(Closing):
                     f"{kernel.name}: argument {slot.name!r} is a NumPy array, and a graph does not "
                     "carry it; make it an array of the device first (dev.array, dev.adopt)"
                 )
+        for name, value in {**given, "threads": threads, "groups": groups}.items():
+            if isinstance(value, Scalar):
+                self._check_own(f"{kernel.name}: {name}=", value)
         check_source(self._scheduler, [*given.values(), threads, groups])
-        given = {name: _frozen(value) for name, value in given.items()}
-        threads, groups = _frozen(threads), _frozen(groups)
+        given = {name: _number(_frozen(value)) for name, value in given.items()}
+        threads = _counts(threads, "threads")
+        groups = groups if isinstance(groups, Array) else _counts(groups, "groups")
         now = {name: self._now(value) for name, value in given.items()}
         block = kernel.pack_scalars(now)
         with self._scheduler.lock:
@@ -199,6 +205,14 @@ class Graph(Closing):
                 arrays = [node.given[slot.name] for slot in node.kernel.slots]
                 node.kernel.check_writes(arrays, self._growths)
 
+    def _check_own(self, label: str, scalar: Scalar) -> None:
+        """Raise for a parameter of another graph, whose replays know nothing of this one's."""
+        if self._scalars.get(scalar.name) is not scalar:
+            raise ArgumentError(
+                f"{label} is {scalar!r} of {scalar.of}, and what is recorded is {self._called}; "
+                f"name a parameter of its own: dev.record({scalar.name}=…)"
+            )
+
     def _now(self, value: Any) -> Any:
         return value.value if isinstance(value, Scalar) else value
 
@@ -220,6 +234,9 @@ class Graph(Closing):
         scheduler.admit(stream)
         check_source(scheduler, [*changed.values()])
         changed = {name: _frozen(value) for name, value in changed.items()}
+        for name, value in changed.items():
+            if name in self._scalars and not isinstance(value, _PLAIN):
+                _key(name, value)  # raises unless it is numbers, which can be asked under the lock
         with scheduler.lock:
             on = self._check(stream)
             variant = self._variant(self._values(changed))
@@ -415,16 +432,38 @@ def _key(name: str, value: Any) -> tuple[Any, ...]:
     return data.dtype, data.shape, data.tobytes()
 
 
+#: What needs no asking: to look at one of these runs no code of the caller's.
+_PLAIN = (Array, Scalar, int, float, complex, np.generic, type(None))
+
+
 def _frozen(value: Any) -> Any:
     """The value as it is now, if it is one that the caller could change, or that has to be asked.
 
     May wait, for a result, and may run code of the caller's, so without the lock.
     """
-    if isinstance(value, Array | Scalar | int | float | complex | np.generic | None):
+    if isinstance(value, _PLAIN):
         return value
     if isinstance(value, np.ndarray):
-        return value.copy()
+        return np.array(value)
     if isinstance(value, list | tuple):
         return tuple(map(_frozen, value))
     data = as_array(value, None)
     return value if data.dtype.kind == "O" else data.copy()[()]
+
+
+def _number(value: Any) -> Any:
+    """A scalar that answers `int` or `float` only, as what it answers now."""
+    if isinstance(value, (*_PLAIN, np.ndarray, tuple)):
+        return value
+    for ask in (operator.index, float):
+        with contextlib.suppress(TypeError):
+            return ask(value)
+    return value
+
+
+def _counts(given: Any, what: str) -> Any:
+    """How many threads or groups, as Python's integers; a parameter stays one."""
+    if given is None or isinstance(given, Scalar):
+        return given
+    counts = as_counts(given, what)
+    return counts[: len(given)] if isinstance(given, tuple | list) else counts[0]

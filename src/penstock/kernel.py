@@ -324,11 +324,11 @@ class Kernel(Closing):
                 f"{self.name}: say how much to run, with either threads= or groups="
             )
         if groups is None:
-            x, y, z = _three(threads, "threads", index)
+            x, y, z = as_counts(threads, "threads", index)
             local = self.local_size
             counts = (-(-x // local[0]), -(-y // local[1]), -(-z // local[2]))
         else:
-            counts = _three(groups, "groups", index)
+            counts = as_counts(groups, "groups", index)
         most: Any = self._most_groups
         if any(count > limit for count, limit in zip(counts, most, strict=True)):
             raise InvalidValue(
@@ -657,7 +657,7 @@ def _load_hip(
             f"{name}: a HIP kernel does not say what it is called with; declare it, such as "
             "signature='in float32 x, inout float32 y, float32 a, uint32 n'"
         )
-    group = _three(_HIP_GROUP if group_size is None else group_size, "group_size")
+    group = as_counts(_HIP_GROUP if group_size is None else group_size, "group_size")
     room: Any = device.info.limits["push_constants"]
     interface = declared(signature, name, name, group, room)
     if isinstance(source, bytes):
@@ -688,9 +688,10 @@ def _entry(source: str, name: str) -> str:
     )
 
 
-def _three(
+def as_counts(
     given: Any, what: str, index: Callable[[Any], int] = operator.index
 ) -> tuple[int, int, int]:
+    """How many in each of three dimensions. May run code of the caller's, so without the lock."""
     sizes = given if isinstance(given, (tuple, list)) else (given,)
     try:
         counts = [n if type(n) is int else index(n) for n in sizes]

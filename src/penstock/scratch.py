@@ -110,6 +110,7 @@ class Scratch(Closing):
             raise ArgumentError(f"reserve takes a number of bytes, not {nbytes!r}") from error
         if wanted < 0:
             raise InvalidValue(f"cannot reserve {wanted} bytes")
+        keep = bool(keep)
         with self.stream.scheduler.lock:
             self._reserve(wanted, keep)
 
@@ -127,6 +128,7 @@ class Scratch(Closing):
         """
         dims, kind = as_shape(shape), as_dtype(dtype)
         layout = Layout(0, dims, contiguous_strides(dims, kind.itemsize), kind.itemsize)
+        keep = bool(keep)
         with self.stream.scheduler.lock:
             self._reserve(max(1, kind.itemsize * math.prod(dims)), keep)
             assert self._memory.buffer is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from array import array as packed
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -26,11 +27,15 @@ if TYPE_CHECKING:
 
 Host = npt.NDArray[Any]
 
-_MOST_EXACT = 1 << 53  # float64 holds the integers up to here
 #: Types of values that NumPy converts without a look at memory that the device may use in place.
 _WITHOUT_MEMORY = frozenset({int, float, complex, bool, str, bytes, range, type(None)})
 _SHOWING = ("__array_struct__", "__array_interface__", "__array__")
 _SAFE = 2048  # every float dtype of NumPy's holds the integers up to here, and no float overflows
+
+#: By kind (see `_kind`), the kinds whose dtypes may hold the same values.
+_MAY_BECOME = {
+    "b": "bifcmM", "i": "bifcmM", "f": "fc", "c": "c", "m": "m", "M": "M", "U": "MU",
+}  # fmt: skip
 
 
 def checked_source(array: Array, source: npt.ArrayLike) -> Host:
@@ -54,26 +59,21 @@ def as_source(source: Any, dtype: Dtype) -> Host:
     A NumPy scalar is taken as the Python number that it is, as it is in a list.
     """
     if isinstance(source, np.ndarray):
-        return source
-    typed = hasattr(source, "__array__") or isinstance(source, memoryview | packed)
-    return as_array(source, None if typed and not isinstance(source, np.generic) else dtype)
+        return np.asarray(source)  # of no class of the caller's, whose code could run in a copy
+    own = _has_dtype(source) and not isinstance(source, np.generic)
+    return as_array(source, None if own else dtype)
 
 
 def as_array(source: npt.ArrayLike, dtype: Dtype | None) -> Host:
-    """NumPy's array of anything. No value is changed, but that a float is rounded to `dtype`."""
+    """NumPy's array of anything, in `dtype` if there is one; `_fitted` says what is refused."""
     try:
         if dtype is not None and dtype.names is not None and not hasattr(source, "dtype"):
             return _records(np.asarray(source, _of_objects(dtype)), dtype)
         found = np.asarray(source)
-        if dtype is None or found.dtype == dtype:
-            return found
-        if dtype.kind in "mM" and found.dtype.kind not in "mM":
-            return np.asarray(source, dtype)
-        if found.dtype == np.float64 and not hasattr(source, "dtype"):  # noqa: SIM102
-            # Of integers whose common dtype is float64: look at them one by one.
-            if dtype.kind in "iu" or (np.abs(found) >= _MOST_EXACT).any():
-                found = np.asarray(source, object)
-        return _fitted(found, dtype)
+        wanted = found.dtype if dtype is None else dtype
+        if found.ndim and found.dtype.kind in "fcmM" and not _has_dtype(source):
+            found = _unmixed(source, found, wanted)
+        return found if found.dtype == wanted else _fitted(found, wanted)
     except Error:
         raise
     except OverflowError as error:
@@ -124,91 +124,215 @@ def _items(source: Any) -> Iterable[Any]:
     return ()
 
 
+def _has_dtype(source: Any) -> bool:
+    """Whether its values have one dtype already, so that NumPy does not have to find one."""
+    return hasattr(source, "__array__") or isinstance(source, memoryview | packed)
+
+
+def _unmixed(source: Any, common: Host, wanted: Dtype) -> Host:
+    """The objects in a list, if the dtype that NumPy found for all of them may not hold each.
+
+    NumPy rounds integers beside floats, and lets dates overflow in the finest of their units.
+    """
+    if common.dtype.kind in "fc" and _kind(wanted) in "fc":
+        bits = min(_limits(common.dtype).nmant, _limits(wanted).nmant) + 1
+        if not (np.abs(common) >= 2.0**bits).any():  # no integer below that is rounded
+            return common
+    objects = np.asarray(source, object)
+    types = set(map(type, objects.reshape(-1).tolist()))
+    one = types.pop() if len(types) == 1 else object
+    return common if issubclass(one, float | complex | np.inexact) else objects
+
+
 def _fitted(found: Host, dtype: Dtype) -> Host:
-    """The same values in another dtype; only floats are rounded, and none to infinity."""
+    """The same values in another dtype, or an error: here is decided what counts as the same.
+
+    Integers, bools, dates and text must be equal. A float may be rounded to the nearest that the
+    dtype has; but a finite one stays finite and is not cut to the largest there is, and infinity
+    and NaN stay what they are.
+    """
     if found.dtype.kind == "O":
         return _fitted_objects(found, dtype)
     if not found.size:
         return found.astype(dtype)
-    if found.dtype.kind == "f" and dtype.kind in "fc":  # most often so
-        with np.errstate(over="ignore"):
-            made = found.astype(dtype)
-        if np.isfinite(made).all():
-            return made
-    whole, other = found.dtype.kind in "iub", dtype.isbuiltin == 2  # 2: of another package
-    possible = {
-        "b": whole,
-        "i": whole,
-        "u": whole,
-        "f": whole or found.dtype.kind == "f" or found.dtype.isbuiltin == 2,
-        "c": whole or found.dtype.kind in "fc" or found.dtype.isbuiltin == 2,
-        "m": found.dtype.kind == "m",
-        "M": found.dtype.kind == "M",
-    }
-    if not possible.get("f" if other else dtype.kind, False):
+    old, new = _kind(found.dtype), _kind(dtype)
+    if new not in _MAY_BECOME.get(old, "") or (old == "m" and not _same_calendar(found, dtype)):
         raise DtypeMismatch(
-            f"{dtype} cannot hold {found.dtype} without loss, such as {found.flat[0].item()!r}; "
+            f"{dtype} cannot hold {_printed(found.flat[0])} ({found.dtype}) without loss; "
             f"{_advice(dtype)}"
         )
     with np.errstate(all="ignore"):
+        if old == "U" and new == "M":
+            found, old = _dates_in(found), "M"
         made = found.astype(dtype)
-        if dtype.kind in "biu":
-            least, most = (0, 1) if dtype.kind == "b" else _bounds(dtype)
-            fits = (found >= least) & (found <= most)
-        elif dtype.kind in "mM":
-            fits = (made == found) | np.isnat(found)
+        if old in "bi" and new in "fc":
+            same = _comes_back(found, _floats(made, complex_too=False))
+        elif old in "bi":
+            least, most = _bounds(dtype)
+            found = found if found.dtype.kind in "iu" else found.astype(np.int64)
+            same = (found >= least) & (found <= most)
+        elif old in "fc":
+            # Most often so, and quick: what is too large for a float of NumPy's becomes infinite.
+            if dtype.isbuiltin == 1 and np.isfinite(made).all():
+                return made
+            same = _is_rounded(found, made)
         else:
-            fits = np.isfinite(made) | ~np.isfinite(found)
-            if whole:
-                fits &= _exact(found, dtype)
-    if not np.all(fits):
-        value = found[~np.asarray(fits)].flat[0].item()
-        raise InvalidValue(f"{value!r} does not fit {dtype}; {_advice(dtype)}")
+            same = _equal(made.astype(found.dtype), found)
+    _check_same(found, same, dtype)
     return made
 
 
-def _bounds(dtype: Dtype) -> tuple[int, int]:
-    info = np.iinfo(dtype)
-    return info.min, info.max
+def _check_same(found: Host, same: Any, dtype: Dtype) -> None:
+    """Name a value that is not the same in a dtype."""
+    if not np.all(same):
+        value = _printed(found[~np.asarray(same)].flat[0])
+        raise InvalidValue(f"{value} does not fit {dtype}; {_advice(dtype)}")
 
 
-def _fitted_objects(found: Host, dtype: Dtype) -> Host:
-    """The same of Python's numbers: integers may be larger than any dtype of NumPy's."""
-    numbers = found.reshape(-1).tolist()
-    kinds: Any = bool | np.bool_ | int | np.integer
-    if dtype.kind in "fc" or dtype.isbuiltin == 2:
-        kinds |= float | np.floating
-    wrong = [value for value in numbers if not isinstance(value, kinds)]
-    if wrong:
-        raise DtypeMismatch(f"{dtype} cannot hold {wrong[0]!r} without loss; {_advice(dtype)}")
-    exact = [int(value) if isinstance(value, int | np.integer) else value for value in numbers]
-    if dtype.kind in "iu":
-        made = np.array(exact, dtype)  # refuses what does not fit
-    else:
-        made = np.array([float(value) for value in exact], np.float64)
-        changed = [value for value, got in zip(exact, made.tolist(), strict=True) if value != got]
-        if any(value == value for value in changed):  # not NaN
-            raise InvalidValue(f"{changed[0]!r} does not fit {dtype}; {_advice(dtype)}")
-        made = _fitted(made, dtype)
-    return made.reshape(found.shape)
+def _kind(dtype: Dtype) -> str:
+    """The kind of a dtype: b, i (any integer), f, c, m, M, U (any text), or something else."""
+    if dtype.isbuiltin != 2:  # 2: of another package, whose kinds say nothing
+        return {"u": "i", "S": "U"}.get(dtype.kind, dtype.kind)
+    limits = _limits(dtype)
+    if not hasattr(limits, "eps"):
+        return "" if limits is None else "i"
+    return "f" if limits.dtype == dtype else "c"
 
 
-def _exact(whole: Host, dtype: Dtype) -> Host:
-    """Which integers a float dtype can hold: those with few enough bits up to the lowest set."""
+def _limits(dtype: Dtype) -> Any:
+    """`finfo` or `iinfo` of a dtype, also of those of ml_dtypes; None of what is no number."""
+    package: Any = np
     if dtype.isbuiltin == 2:
         import ml_dtypes
 
-        kinds: Any = ml_dtypes
-    else:
-        kinds = np
-    try:
-        bits = kinds.finfo(dtype).nmant + 1
-    except ValueError:  # an integer of another package
-        return np.asarray(whole.astype(dtype).astype(np.int64) == whole)
-    size = np.abs(whole.astype(np.int64)) if whole.dtype.kind == "i" else whole
-    size = size.astype(np.uint64)  # the lowest int64 is its own absolute value
-    lowest = size & (~size + np.uint64(1))
-    return np.asarray((size == 0) | (size >> np.uint64(min(bits, 63)) < lowest))
+        package = ml_dtypes
+    for info in (package.finfo, package.iinfo):
+        with contextlib.suppress(ValueError):
+            return info(dtype)
+    return None
+
+
+def _same_calendar(found: Host, dtype: Dtype) -> bool:
+    """Whether one unit is a multiple of the other; a month is no number of days."""
+    return np.can_cast(found.dtype, dtype, "same_kind")
+
+
+def _bounds(dtype: Dtype) -> tuple[int, int]:
+    """The least and the largest integer that a dtype holds."""
+    if dtype.kind == "b":
+        return 0, 1
+    if dtype.kind in "mM":
+        return -(1 << 63) + 1, (1 << 63) - 1  # one less would be NaT
+    limits = _limits(dtype)
+    return int(limits.min), int(limits.max)
+
+
+def _floats(values: Host, *, complex_too: bool) -> Host:
+    """Floats that hold the values; of complex ones the real part, and if wanted the imaginary."""
+    long = values.dtype.char in "gG"
+    if _kind(values.dtype) != "c":
+        return values.astype(np.longdouble if long else np.float64)
+    parts = values.astype(np.clongdouble if long else np.complex128)
+    return np.stack([parts.real, parts.imag], -1) if complex_too else np.asarray(parts.real)
+
+
+def _comes_back(whole: Host, floats: Host) -> Host:
+    """Which integers are equal to the floats that were made of them."""
+    if whole.dtype.kind not in "iu":
+        whole = whole.astype(np.int64)
+    info = np.iinfo(whole.dtype)
+    inside = (floats >= float(info.min)) & (floats < float(info.max + 1))
+    return np.asarray(inside & (np.where(inside, floats, 0).astype(whole.dtype) == whole))
+
+
+def _is_rounded(found: Host, made: Host) -> Host:
+    """Which floats were rounded at most; a complex number is two of them."""
+    of_complex = _kind(found.dtype) == "c"
+    value, got = (_floats(each, complex_too=of_complex) for each in (found, made))
+    too_small, too_large = _range(made.dtype)
+    finite = np.isfinite(got) & (value > too_small) & (value < too_large)
+    lasting = (got == value) | (np.isnan(got) & np.isnan(value))
+    same = np.where(np.isfinite(value), finite, lasting)
+    return np.asarray(same.all(-1) if of_complex else same)
+
+
+def _range(dtype: Dtype) -> tuple[float, float]:
+    """Where floats end that have their nearest in a dtype: half a step beyond the last it has."""
+    limits = _limits(dtype)
+    least, largest = float(limits.min), float(limits.max)
+    if not math.isfinite(largest):
+        return -math.inf, math.inf  # a longdouble
+    beyond = largest + math.ldexp(float(limits.eps), math.frexp(largest)[1] - 2)
+    return -beyond if least < 0 else least / 2, beyond  # one dtype has neither zero nor a sign
+
+
+def _dates_in(text: Host) -> Host:
+    """Dates from text, in the finest unit that one of them is given in."""
+    dates = text.astype("M8")
+    seconds = dates.astype("M8[s]")
+    for unit in ("M8[s]", "M8[Y]"):  # which reach far, so that they tell whether a finer one does
+        _check_same(text, _equal(seconds.astype(unit), text.astype(unit)), dates.dtype)
+    return dates
+
+
+def _equal(a: Host, b: Host) -> Host:
+    return np.asarray((a == b) | (np.isnat(a) & np.isnat(b)) if a.dtype.kind in "mM" else a == b)
+
+
+def _fitted_objects(found: Host, dtype: Dtype) -> Host:
+    """`_fitted` of Python's objects, of one type after the other."""
+    values = [
+        np.asarray(value)[()] if hasattr(value, "__array__") else value
+        for value in found.reshape(-1).tolist()
+    ]
+    places: dict[Any, list[int]] = {}
+    for place, value in enumerate(values):
+        places.setdefault(_type(value), []).append(place)
+    made = np.empty(len(values), dtype)
+    for one, here in places.items():
+        made[here] = _fitted_list([values[place] for place in here], one, dtype)
+    return made.reshape(found.shape)
+
+
+def _type(value: Any) -> Any:
+    """What the objects must share that NumPy can have one dtype for; `object` if it has none."""
+    if isinstance(value, np.generic):
+        return value.dtype
+    known = (bool, int, float, complex, str, bytes)
+    return next((one for one in known if isinstance(value, one)), object)
+
+
+def _fitted_list(values: list[Any], one: Any, dtype: Dtype) -> Host:
+    if one is int:
+        return _fitted_integers(values, dtype)
+    if one is not object:
+        return _fitted(np.array(values, one), dtype)
+    if dtype.kind not in "mM":
+        raise DtypeMismatch(f"{dtype} cannot hold {values[0]!r} without loss; {_advice(dtype)}")
+    return _fitted(np.array(values, object).astype(f"{dtype.kind}8"), dtype)  # of datetime
+
+
+def _fitted_integers(values: list[int], dtype: Dtype) -> Host:
+    """`_fitted` of Python's integers, which may be larger than any of NumPy's."""
+    found = np.array(values)
+    if found.dtype.kind in "iu":
+        return _fitted(found, dtype)
+    found = np.array(values, object)
+    if _kind(dtype) not in "fc":
+        least, most = _bounds(dtype)
+        _check_same(found, [least <= value <= most for value in values], dtype)
+        return np.array(values, dtype)
+    made = _fitted(found.astype(np.longdouble if dtype.char in "gG" else np.float64), dtype)
+    got = _floats(made, complex_too=False).tolist()
+    _check_same(found, [value == int(now) for value, now in zip(values, got, strict=True)], dtype)
+    return made
+
+
+def _printed(value: Any) -> str:
+    """A value for a message."""
+    if not isinstance(value, np.generic):
+        return repr(value)
+    return str(value) if value.dtype.kind in "mM" else repr(value.item())
 
 
 def _of_objects(dtype: Dtype) -> Dtype:
@@ -230,10 +354,13 @@ def _records(values: Host, dtype: Dtype) -> Host:
         part = values[name]
         if kind.names is not None:
             made[name] = _records(part, kind)
-        elif kind.kind in "biufc" or kind.isbuiltin == 2:
-            made[name] = as_array(part.tolist(), kind).reshape(part.shape)
-        else:
+        elif kind.kind == "V" and kind.isbuiltin != 2:  # bytes, which NumPy cuts to fit
             made[name] = part
+            pairs = zip(made[name].reshape(-1).tolist(), part.reshape(-1).tolist(), strict=True)
+            same = [now == bytes(value) for now, value in pairs]
+            _check_same(part.reshape(-1), same, kind)
+        else:
+            made[name] = as_array(part.tolist(), kind).reshape(part.shape)
     return made
 
 

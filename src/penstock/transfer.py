@@ -130,9 +130,10 @@ def write(
     scheduler = buffer.scheduler
     check_source(scheduler, source)
     data = checked_source(array, source)
+    borrow = bool(borrow)
+    if stream is not None:
+        scheduler.stream_or_default(stream)
     with scheduler.lock:
-        if stream is not None:
-            scheduler.stream_or_default(stream)
         target = at_once(array, write=True) if buffer.writable else None
         if target is not None:
             check_host_memory(scheduler, data, write=False, what="the source")
@@ -420,6 +421,8 @@ def fill(array: Array, value: Any, stream: Stream | None) -> Pending[None]:
     scheduler = buffer.scheduler
     check_source(scheduler, value)
     element = one_element(array, value)
+    if stream is not None:
+        scheduler.stream_or_default(stream)
     what = f"fill of {buffer.name}"
     return scheduler.carry_out(partial(_begin_fill, array, value, element, stream, what))
 
@@ -551,6 +554,8 @@ def read(array: Array, stream: Stream | None, out: Host | None) -> Pending[Host]
     what = f"read of {buffer.name}"
     if out is not None:
         check_out(array, out)
+    if stream is not None:
+        scheduler.stream_or_default(stream)
     return scheduler.carry_out(partial(_begin_read, array, stream, out, what))
 
 
@@ -584,7 +589,8 @@ def _read_direct(
     backing = array.buffer.backing
     result = _result(array) if out is None else out
     source = host_array(array, backing)
-    copy = host_copy(array, backing, result, source, write=False, path="direct", why=why)
+    plain = np.asarray(result)  # of no class of the caller's, whose code could run in the copy
+    copy = host_copy(array, backing, plain, source, write=False, path="direct", why=why)
 
     def finish() -> Pending[Host]:
         copy()
@@ -621,7 +627,7 @@ def _read_staged(
         return Pending(scheduler, {stream.lane: value}, what, finish_locked)
 
     def copy_out() -> None:
-        np.copyto(out, finish())
+        np.copyto(np.asarray(out), finish())
 
     stream.submit()
     if tracing.active:
