@@ -20,7 +20,7 @@ import penstock as ps
 from penstock import tracing
 from tests.conftest import HAS_VALIDATION, _installed, _silence, simulated
 from tests.hip.standin import StandIn
-from tests.interrupts import at_point, chosen, interrupt, points
+from tests.interrupts import STRIDE, at_point, chosen, interrupt, points
 from tests.kernels import COUNT, FIRST, SLOW_ADD, block_sum, block_sum_of, first, kernel, slow_add
 
 N = 64
@@ -323,3 +323,81 @@ def test_what_runs_in_the_middle_works_or_is_refused(
     tried = try_points(driver, name, strike)
     assert {"worked", "refused"} <= set(outcomes) or tried < 20
     record_property("points", tried)
+
+
+# What a value does not show: the interrupted call is done or not done, also in what it leaves.
+
+
+class Case:
+    """A call to interrupt, and what must hold after that, however far it came."""
+
+    def __init__(self, dev: ps.Device) -> None:
+        self.dev = dev
+        self.prepare()
+
+    def prepare(self) -> None: ...
+
+    def run(self) -> None:
+        """The call. Also done once for each case that is never interrupted."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """While the exception, and all that its frames had, is kept."""
+
+    def check_left(self) -> None:
+        """After that."""
+
+
+class RecordingGraph(Case):
+    """`with dev.record()`: where the block is left, nothing is recorded any more."""
+
+    def prepare(self) -> None:
+        self.x = self.dev.zeros(N, np.uint32)
+        self.graph: ps.Graph | None = None
+
+    def run(self) -> None:
+        with self.dev.record(x=self.x) as self.graph:
+            slow_add(self.x, 1, spin=0)
+
+    def check(self) -> None:
+        slow_add(self.x, 1, spin=0)
+        assert set(self.x.numpy().tolist()) == {1}
+        value = 1
+        if self.graph is not None:
+            with contextlib.suppress(ps.Closed):  # "not recorded to its end"
+                self.graph.replay()
+                value += 1
+        assert set(self.x.numpy().tolist()) == {value}
+        with self.dev.record() as again:
+            slow_add(self.x, 1, spin=0)
+        again.replay()
+        assert set(self.x.numpy().tolist()) == {value + 1}
+
+
+CASES: tuple[type[Case], ...] = (RecordingGraph,)
+FINER = 8  # times as many points as of a program: cases are short
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+@pytest.mark.parametrize("driver", DRIVERS[:2])
+def test_an_interrupted_call_is_done_or_not_done(
+    driver: str, case: type[Case], record_property: Callable[[str, object], None]
+) -> None:
+    with opened(driver) as dev:
+        for _ in range(2):  # everything is compiled, and memory is there
+            case(dev).run()
+        count = points(case(dev).run)
+        tried = list(chosen(count, max(1, STRIDE // FINER)))
+        for number in [*tried, 0]:
+            each, place = case(dev), ""
+            kept: list[BaseException] = []
+            try:
+                _, place = at_point(number, interrupt, each.run, kept)
+                each.check()
+                del kept[:]
+                gc.collect()
+                each.check_left()
+            except BaseException as error:
+                error.add_note(f"at point {number} of {count}: {place}")
+                raise
+    record_property("points", len(tried))

@@ -14,18 +14,17 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock import tracing
-from penstock.access import check_not_recording, check_source, emit_copy
+from penstock.access import check_not_recording, check_source, emit_copy, recording
 from penstock.array import Array
 from penstock.buffer import Buffer
-from penstock.closing import Closing
+from penstock.closing import Block, Closing
 from penstock.counting import Growth
 from penstock.encoding import CopyNode, FillNode, LaunchNode, Node, Scalar, Variant, WriteNode
 from penstock.errors import (
@@ -109,24 +108,29 @@ class Graph(Closing):
 
     # While recording.
 
-    @contextmanager
-    def recording(self) -> Iterator[Graph]:
+    def recording(self) -> Block[Graph]:
+        return Block(self._begin, self._end)
+
+    def _begin(self, block: Block[Graph]) -> Graph:
         scheduler = self._scheduler
+        if self._thread:
+            raise ArgumentError("a graph is recorded once; dev.record() makes another")
         self._thread = threading.get_ident()
-        try:
-            with scheduler.lock:
-                scheduler.check()
-                if self._thread in scheduler.recordings:
-                    raise NotWhileRecording(
-                        "this thread is recording another graph; record one at a time"
-                    )
-                scheduler.recordings[self._thread] = self
-            yield self
+        with scheduler.lock:
+            scheduler.check()
+            if recording(scheduler) is not None:
+                raise NotWhileRecording(
+                    "this thread is recording another graph; record one at a time"
+                )
+            scheduler.recordings[self._thread] = (self, block)
+        return self
+
+    def _end(self, block: Block[Graph], failed: bool) -> None:
+        # First, and in one step: whatever comes of the rest, nothing more is recorded.
+        self._scheduler.recordings.pop(self._thread, None)
+        if not failed:
             self._check_appends()
             self._recorded = True
-        finally:
-            if scheduler.recordings.get(self._thread) is self:
-                del scheduler.recordings[self._thread]
 
     def __getitem__(self, name: str) -> Scalar:
         """The parameter that is a number, to call a kernel with while recording."""
@@ -300,7 +304,7 @@ class Graph(Closing):
         scheduler.check()
         if self._closed:
             raise Closed("the graph is closed")
-        if scheduler.recordings.get(self._thread) is self:
+        if any(graph is self and block.goes_on for graph, block in scheduler.recordings.values()):
             raise NotWhileRecording("the graph is still being recorded")
         check_not_recording(scheduler, "a replay of another graph")
         if not self._recorded:

@@ -28,6 +28,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from penstock import tracing
+from penstock.closing import Block
 from penstock.driver.protocol import Driver
 from penstock.errors import (
     ArgumentError,
@@ -83,7 +84,8 @@ class Scheduler:
         self.is_locked_here: Callable[[], bool] = self._mutex._is_owned  # type: ignore[attr-defined]
         self.lost: DeviceLost | None = None
         self.closed = False
-        self.recordings: dict[int, Graph] = {}  # while graphs are recorded, by thread
+        #: While graphs are recorded: by thread, the graph and the `with` block that records it.
+        self.recordings: dict[int, tuple[Graph, Block[Graph]]] = {}
         limit = driver.info.limits["allocation"]
         assert isinstance(limit, int)
         clear = self._clear if clear_memory else None
