@@ -374,7 +374,39 @@ class RecordingGraph(Case):
         assert set(self.x.numpy().tolist()) == {value + 1}
 
 
-CASES: tuple[type[Case], ...] = (RecordingGraph,)
+class GrowingRing(Case):
+    """A launch for whose arguments the ring must grow: no memory of others is written."""
+
+    def prepare(self) -> None:
+        self.stream = self.dev.stream()
+        self.sums = self.dev.zeros(N, np.uint32)
+        self.launched = 0
+        self.batch = contextlib.ExitStack()
+        self.batch.enter_context(self.stream.batch())  # so that none of them is done
+        self.launch(16)
+
+    def launch(self, count: int) -> None:
+        for _ in range(count):
+            block = np.full(100, self.launched + 1, np.uint32)
+            block_sum(self.sums, self.launched, block, self.stream)
+            self.launched += 1
+
+    def run(self) -> None:
+        self.launch(1)
+
+    def check(self) -> None:
+        self.batch.close()
+        self.dev.synchronize()
+        others = [self.dev.host_empty(1700, np.uint32) for _ in range(6)]  # as large as the ring
+        for each in others:
+            each[:] = 7
+        self.launch(20)
+        expected = [block_sum_of(np.full(100, each + 1, np.uint32)) for each in range(self.launched)]
+        assert self.sums[: self.launched].numpy().tolist() == expected
+        assert all((each == 7).all() for each in others)
+
+
+CASES: tuple[type[Case], ...] = (RecordingGraph, GrowingRing)
 FINER = 8  # times as many points as of a program: cases are short
 
 
