@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
@@ -202,11 +203,11 @@ class Buffer:
         """Say that a sealed weight is not written, by whatever way."""
         self._violated(what, "writes", region, "a sealed weight is never written")
 
-    def wrote(self, region: Region) -> None:
+    def wrote(self, region: Region, undo: list[Callable[[], None]] | None = None) -> None:
         """The host wrote these bytes itself; what the device writes, the ledger knows."""
         history = self.backing.history
         if isinstance(history, AppendHistory):
-            history.mark(region)
+            history.mark(region, undo)
 
     def check_host_read(self, region: Region, what: str) -> None:
         """Raise unless the role allows the host to look at these bytes."""

@@ -229,9 +229,15 @@ class Stream(Closing):
 
     def _mark_appended(self) -> None:
         """Rows of append-only arrays count as written now that the command is recorded."""
-        for history, region in self.lane.appended:
-            history.mark(region)
-        self.lane.appended.clear()
+        appended = self.lane.appended
+        try:
+            for history, region in appended:
+                history.mark(region)
+        except BaseException:
+            for history, region in appended:  # all that the command writes, or nothing
+                history.mark(region)
+            raise
+        appended.clear()
 
     def _tell_barrier(self, uses: Iterable[Use]) -> None:
         """Put on the receipt what a barrier is for."""

@@ -244,7 +244,7 @@ def test_a_graph_does_not_run_twice_at_once(hip: StandIn, bare: Bare) -> None:
         for number in range(2):
             (recording,) = bare.queues[number].recordings(1)
             recording.begin()
-            recording.execute(sequence)
+            recording.execute(sequence, [])
             bare.queues[number].submit(recording, [], bare.timelines[number], value)
     assert bare.reached(0, 59)
     assert bare.reached(1, 59)
