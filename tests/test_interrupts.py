@@ -539,6 +539,25 @@ class Launching(Case):
             assert (log[: length + 1].numpy() == 7).all()
 
 
+class Sealing(Case):
+    """`seal()`: neither the weight nor another array over its memory is written any more."""
+
+    def prepare(self) -> None:
+        mine = self.dev.host_empty(N, np.uint32)
+        mine[:] = 1
+        self.weight, self.other = self.dev.adopt(mine), self.dev.adopt(mine)
+
+    def run(self) -> None:
+        self.weight.seal()
+
+    def check(self) -> None:
+        sealed = self.weight.role == "weight"
+        for array in (self.other, self.weight):
+            with pytest.raises(ps.RoleViolation) if sealed else contextlib.nullcontext():
+                slow_add(array, 1, spin=0)
+        assert set(self.weight.numpy().tolist()) == {1 if sealed else 3}
+
+
 @functools.lru_cache(1)
 def append_kernel(dev: ps.Device) -> ps.Kernel:
     return new_kernel(dev, APPEND, "append", append_reference)
@@ -554,7 +573,7 @@ def both_kernel(dev: ps.Device) -> Any:
 
 
 CASES: tuple[type[Case], ...] = (
-    RecordingGraph, GrowingRing, Appending, Resetting, Advancing, Viewing, Launching,
+    RecordingGraph, GrowingRing, Appending, Resetting, Advancing, Viewing, Launching, Sealing,
 )  # fmt: skip
 FINER = 8  # times as many points as of a program: cases are short
 

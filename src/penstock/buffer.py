@@ -173,11 +173,12 @@ class Buffer:
                 f"seal() of array {self.name!r}, which a live writable view still shows; drop the "
                 "view (del it and all its slices) first"
             )
-        self.role = "weight"
-        self.sealed = self.guarded = True
         if self.pinned:
+            # First, as it does no harm if an exception leaves it at that.
             for other in self.scheduler.host_memory.buffers(self.backing, self.whole):
                 other.guarded = True
+        self.role = "weight"
+        self.sealed = self.guarded = True
 
     def check_write(self, region: Region, what: str, *, by_host: bool = False) -> None:
         """Raise unless the memory and the role allow to write these bytes."""
