@@ -558,6 +558,34 @@ class Sealing(Case):
         assert set(self.weight.numpy().tolist()) == {1 if sealed else 3}
 
 
+class MakingAndClosingStreams(Case):
+    """A stream is made, used, closed, and another dropped: the device can still be closed."""
+
+    def prepare(self) -> None:
+        self.x = self.dev.zeros(N, np.uint32)
+
+    def run(self) -> None:
+        stream = self.dev.stream()
+        slow_add(self.x, 1, stream, spin=0)
+        stream.close()
+        self.dev.stream()
+
+    def check(self) -> None:
+        self.dev.synchronize()
+        value = self.x[0].item()
+        assert value in (0, 1)
+        assert not self.dev.scheduler._hidden_streams()
+        slow_add(self.x, 1, spin=0)
+        assert self.x[0].item() == value + 1
+
+    def check_left(self) -> None:
+        del self.x  # whose ledger page may be the last to know a stream
+        for _ in range(3):
+            self.dev.synchronize()
+            assert self.dev.memory  # a safe moment to act on what was forgotten
+        assert self.dev.scheduler._all_streams() == {self.dev.default_stream}
+
+
 @functools.lru_cache(1)
 def append_kernel(dev: ps.Device) -> ps.Kernel:
     return new_kernel(dev, APPEND, "append", append_reference)
@@ -574,6 +602,7 @@ def both_kernel(dev: ps.Device) -> Any:
 
 CASES: tuple[type[Case], ...] = (
     RecordingGraph, GrowingRing, Appending, Resetting, Advancing, Viewing, Launching, Sealing,
+    MakingAndClosingStreams,
 )  # fmt: skip
 FINER = 8  # times as many points as of a program: cases are short
 

@@ -96,9 +96,11 @@ class Scheduler:
         self.guests: set[Guest] = set()  # threads that use the driver or its memory unlocked
         self.times = Timekeeper(driver)
         self.pump = Pump(self)
-        self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
+        #: Streams that are alive and not released. Each goes by a callback in C when it ends.
+        self._streams: set[weakref.ref[Stream]] = set()
         self._streams_made = 0
-        self._streams_open = 0
+        #: Closed by their users, and to be released.
+        self.streams_closed: deque[Stream] = deque()
         self._closing = False  # as soon as the garbage collector lets us
         self._over = False  # whether `close` has waited for what there was to wait for
         self._resting = False  # and whether nothing runs any more
@@ -224,8 +226,8 @@ class Scheduler:
         self.drain()  # streams that were closed make room for it
         made = Stream(self, self._streams_made, name or f"stream {self._streams_made}")
         self._streams_made += 1
-        self._streams_open += 1
-        self._streams.add(made)
+        made.known = weakref.ref(made, self._streams.discard)
+        self._streams.add(made.known)
         return made
 
     def new_name(self) -> str:
@@ -289,7 +291,7 @@ class Scheduler:
     def poll(self) -> None:
         """Learn how far every stream has come."""
         try:
-            for stream in tuple(self._streams):
+            for stream in self._living_streams():
                 stream.poll()
         except DeviceLost as error:
             self.mark_lost(error)
@@ -535,7 +537,7 @@ class Scheduler:
         with self.lock:
             if self.closed or self.lost is not None:
                 return False
-            streams = tuple(self._streams)
+            streams = self._living_streams()
             for stream in streams:
                 try:
                     stream.submit_if_dry()
@@ -632,13 +634,15 @@ class Scheduler:
         if self._closing:
             self.close()
 
-    def stream_closed(self, stream: Stream) -> None:
-        """A stream's own work is done; work of others may still refer to its timeline."""
+    def _stream_closed(self, stream: Stream) -> None:
+        """A stream's own work is done; work of others may still refer to its timeline.
+
+        Interrupted, it can be called again.
+        """
         stream.read_times()
-        self._streams.discard(stream)
-        self._streams_open -= 1
-        self._release_later(stream.release, stream.lane)
-        self._let_go()
+        self._streams.discard(stream.known)
+        if all(lane is not stream.lane for _, _, lane in self._to_release):
+            self._release_later(stream.release, stream.lane)
 
     def _release_later(self, release: Callable[[], None], lane: Lane | None = None) -> None:
         """Give something back once everything recorded so far, on any stream, is done.
@@ -666,13 +670,16 @@ class Scheduler:
             self.retire_program(self._dropped_programs.popleft())
         while self._dropped_graphs:
             self.retire_graph(self._dropped_graphs.popleft())
+        while self.streams_closed:
+            self._stream_closed(self.streams_closed[0])
+            self.streams_closed.popleft()
         for _ in range(len(self._forgotten) if self.lost is None else 0):
             stream = self._forgotten[0]
-            done = stream.is_done()
-            self._forgotten.rotate(-1)
-            if done:
-                self._forgotten.remove(stream)
-                self.stream_closed(stream)
+            if stream.is_done():
+                self._stream_closed(stream)
+                self._forgotten.popleft()
+            else:
+                self._forgotten.rotate(-1)
         if self._leaving or self._to_release:
             self._let_go()
 
@@ -724,8 +731,20 @@ class Scheduler:
                 self._to_release.remove(waiting)
                 release()
 
+    def _living_streams(self) -> list[Stream]:
+        """All but those that are in their finaliser, or have been."""
+        return [stream for known in tuple(self._streams) if (stream := known()) is not None]
+
     def _all_streams(self) -> set[Stream]:
-        return {*self._streams, *self._forgotten}
+        return {*self._living_streams(), *self._forgotten}
+
+    def _hidden_streams(self) -> bool:
+        """Whether the garbage collector is yet to finalise streams that cannot be seen any more.
+
+        It takes us with them, or else the callback would have told of their end.
+        """
+        seen = {stream.known for stream in self._forgotten}
+        return any(known() is None for known in self._streams - seen)
 
     def close(self, timeout: float = _CLOSE_TIMEOUT) -> None:
         """Finish all work, then release everything that no NumPy array shows any more.
@@ -737,7 +756,7 @@ class Scheduler:
             return
         points: dict[Lane, int] | None = None
         with self.lock:
-            if len(self._all_streams()) < self._streams_open:
+            if self._hidden_streams():
                 # The garbage collector is taking device and streams together, and has hidden the
                 # streams from us; as each of them is finalised, we are called again.
                 self._closing = True

@@ -52,6 +52,9 @@ class NoRoom(Exception):
 class Stream(Closing):
     """Work that takes effect in the order it was called. Made by `Device.stream`."""
 
+    #: How the scheduler knows it, once it does.
+    known: weakref.ref[Stream] | None = None
+
     def __init__(self, scheduler: Scheduler, index: int, name: str) -> None:
         self.scheduler = scheduler
         self.name = name
@@ -162,8 +165,10 @@ class Stream(Closing):
         self.synchronize()
         with scheduler.lock:
             if not self._closed:
+                # Two steps with no call between: what is closed is released, whatever comes next.
                 self._closed = True
-                scheduler.stream_closed(self)
+                scheduler.streams_closed.append(self)
+                scheduler.drain()
 
     @property
     def closed(self) -> bool:
