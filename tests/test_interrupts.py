@@ -8,6 +8,7 @@ on the simulator there is no race.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import itertools
 from collections.abc import Callable, Iterator
@@ -20,8 +21,19 @@ import penstock as ps
 from penstock import tracing
 from tests.conftest import HAS_VALIDATION, _installed, _silence, simulated
 from tests.hip.standin import StandIn
-from tests.interrupts import at_point, chosen, interrupt, points
-from tests.kernels import COUNT, FIRST, SLOW_ADD, block_sum, block_sum_of, first, kernel, slow_add
+from tests.interrupts import STRIDE, at_point, chosen, interrupt, points
+from tests.kernels import (
+    COUNT,
+    FIRST,
+    SLOW_ADD,
+    block_sum,
+    block_sum_of,
+    first,
+    kernel,
+    new_kernel,
+    slow_add,
+)
+from tests.test_counting import APPEND, append_reference
 
 N = 64
 Step = Callable[[int], int]  # does something to a device; from the value before to that after
@@ -340,3 +352,307 @@ def test_what_runs_in_the_middle_works_or_is_refused(
     tried = try_points(driver, name, strike)
     assert {"worked", "refused"} <= set(outcomes) or tried < 20
     record_property("points", tried)
+
+
+# What a value does not show: the interrupted call is done or not done, also in what it leaves.
+
+
+class Case:
+    """A call to interrupt, and what must hold after that, however far it came."""
+
+    def __init__(self, dev: ps.Device) -> None:
+        self.dev = dev
+        self.prepare()
+
+    def prepare(self) -> None: ...
+
+    def run(self) -> None:
+        """The call. Also done once for each case that is never interrupted."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """While the exception, and all that its frames had, is kept."""
+
+    def check_left(self) -> None:
+        """After that."""
+
+
+class RecordingGraph(Case):
+    """`with dev.record()`: where the block is left, nothing is recorded any more."""
+
+    def prepare(self) -> None:
+        self.x = self.dev.zeros(N, np.uint32)
+        self.graph: ps.Graph | None = None
+
+    def run(self) -> None:
+        with self.dev.record(x=self.x) as self.graph:
+            slow_add(self.x, 1, spin=0)
+
+    def check(self) -> None:
+        slow_add(self.x, 1, spin=0)
+        assert set(self.x.numpy().tolist()) == {1}
+        value = 1
+        if self.graph is not None:
+            with contextlib.suppress(ps.Closed):  # "not recorded to its end"
+                self.graph.replay()
+                value += 1
+        assert set(self.x.numpy().tolist()) == {value}
+        with self.dev.record() as again:
+            slow_add(self.x, 1, spin=0)
+        again.replay()
+        assert set(self.x.numpy().tolist()) == {value + 1}
+
+
+class GrowingRing(Case):
+    """A launch for whose arguments the ring must grow: no memory of others is written."""
+
+    def prepare(self) -> None:
+        self.stream = self.dev.stream()
+        self.sums = self.dev.zeros(N, np.uint32)
+        self.launched = 0
+        self.batch = contextlib.ExitStack()
+        self.batch.enter_context(self.stream.batch())  # so that none of them is done
+        self.launch(16)
+
+    def launch(self, count: int) -> None:
+        for _ in range(count):
+            block = np.full(100, self.launched + 1, np.uint32)
+            block_sum(self.sums, self.launched, block, self.stream)
+            self.launched += 1
+
+    def run(self) -> None:
+        self.launch(1)
+
+    def check(self) -> None:
+        self.batch.close()
+        self.dev.synchronize()
+        others = [self.dev.host_empty(1700, np.uint32) for _ in range(6)]  # as large as the ring
+        for each in others:
+            each[:] = 7
+        self.launch(20)
+        expected = [
+            block_sum_of(np.full(100, each + 1, np.uint32)) for each in range(self.launched)
+        ]
+        assert self.sums[: self.launched].numpy().tolist() == expected
+        assert all((each == 7).all() for each in others)
+
+
+class Appending(Case):
+    """A replay that counts, and appends to two arrays: all of it, or nothing."""
+
+    ROOM = 12
+
+    def prepare(self) -> None:
+        dev = self.dev
+        append = append_kernel(dev)
+        self.x = dev.zeros(N, np.uint32)
+        self.logs = [dev.zeros((self.ROOM, N), np.uint32, role="append") for _ in range(2)]
+        with dev.record() as self.graph:
+            slow_add(self.x, 1, spin=0)
+            for log in self.logs:
+                append(log=log, counter=log.counter, room=self.ROOM, width=N, threads=N)
+                log.advance(1)
+        for _ in range(3):
+            self.graph.replay()
+
+    def run(self) -> None:
+        self.graph.replay()
+
+    def check(self) -> None:
+        length, other = (log.length for log in self.logs)
+        assert length == other == self.x[0].item()
+        assert length in (3, 4)
+        self.goes_on(length)
+
+    def goes_on(self, length: int) -> None:
+        """Appending, from here on."""
+        for number in range(3):
+            for log in self.logs:
+                assert log.counter.item() == log.length == length + number
+            self.graph.replay()
+        expected = np.arange(101, 104 + length)
+        for log in self.logs:
+            assert (log[: length + 3].numpy() == expected[:, None]).all()
+
+
+class Resetting(Appending):
+    """`reset()` of an append-only array whose length the device knows, too."""
+
+    def run(self) -> None:
+        self.logs[0].reset()
+
+    def check(self) -> None:
+        length = self.logs[0].length
+        assert length in (0, 3)
+        if length == 0:
+            self.logs[1].reset()
+        self.goes_on(length)
+
+
+class Advancing(Appending):
+    """`advance()` past rows that the host has appended."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        for log in self.logs:
+            log[3].fill(104)
+
+    def run(self) -> None:
+        self.logs[0].advance(1)
+
+    def check(self) -> None:
+        log = self.logs[0]
+        assert log.counter.item() in (3, 4)
+        for each in self.logs:
+            if each.counter.item() < 4:
+                each.advance(1)
+        self.goes_on(4)
+
+
+class Viewing(Case):
+    """`view("w")` of rows: they count as written if there is a view."""
+
+    def prepare(self) -> None:
+        self.rows = self.dev.zeros((4, N), np.uint32, role="append")
+        self.shown: list[Any] = []
+
+    def run(self) -> None:
+        shown = self.rows[0].view("w")
+        self.shown.append(shown)
+
+    def check(self) -> None:
+        assert self.rows.length == len(self.shown)
+
+    def check_left(self) -> None:
+        for shown in self.shown:
+            shown[:] = 5
+        del self.shown[:]
+        if not self.rows.length:
+            self.rows[0].fill(5)
+        self.rows[1].fill(5)
+        assert (self.rows[:2].numpy() == 5).all()
+        assert self.rows.length == 2
+
+
+class Launching(Case):
+    """A launch that appends to two arrays."""
+
+    def prepare(self) -> None:
+        self.both = both_kernel(self.dev)
+        self.logs = [self.dev.zeros((4, N), np.uint32, role="append") for _ in range(2)]
+        self.launch()
+
+    def launch(self) -> None:
+        a, b = self.logs
+        self.both(a[a.length], b[b.length])
+
+    def run(self) -> None:
+        self.launch()
+
+    def check(self) -> None:
+        length, other = (log.length for log in self.logs)
+        assert length == other
+        assert length in (1, 2)
+        self.launch()
+        for log in self.logs:
+            assert (log[: length + 1].numpy() == 7).all()
+
+
+class Sealing(Case):
+    """`seal()`: neither the weight nor another array over its memory is written any more."""
+
+    def prepare(self) -> None:
+        mine = self.dev.host_empty(N, np.uint32)
+        mine[:] = 1
+        self.weight, self.other = self.dev.adopt(mine), self.dev.adopt(mine)
+
+    def run(self) -> None:
+        self.weight.seal()
+
+    def check(self) -> None:
+        sealed = self.weight.role == "weight"
+        for array in (self.other, self.weight):
+            with pytest.raises(ps.RoleViolation) if sealed else contextlib.nullcontext():
+                slow_add(array, 1, spin=0)
+        assert set(self.weight.numpy().tolist()) == {1 if sealed else 3}
+
+
+class MakingAndClosingStreams(Case):
+    """A stream is made, used, closed, and another dropped: the device can still be closed."""
+
+    def prepare(self) -> None:
+        self.x = self.dev.zeros(N, np.uint32)
+
+    def run(self) -> None:
+        stream = self.dev.stream()
+        slow_add(self.x, 1, stream, spin=0)
+        stream.close()
+        self.dev.stream()
+
+    def check(self) -> None:
+        self.dev.synchronize()
+        value = self.x[0].item()
+        assert value in (0, 1)
+        assert not self.dev.scheduler._hidden_streams()
+        slow_add(self.x, 1, spin=0)
+        assert self.x[0].item() == value + 1
+
+    def check_left(self) -> None:
+        del self.x  # whose ledger page may be the last to know a stream
+        for _ in range(3):
+            self.dev.synchronize()
+            assert self.dev.memory  # a safe moment to act on what was forgotten
+        assert self.dev.scheduler._all_streams() == {self.dev.default_stream}
+
+
+@functools.lru_cache(1)
+def append_kernel(dev: ps.Device) -> ps.Kernel:
+    return new_kernel(dev, APPEND, "append", append_reference)
+
+
+@functools.lru_cache(1)
+def both_kernel(dev: ps.Device) -> Any:
+    def reference(x: Any, y: Any) -> None:
+        x[:] = y[:] = 7
+
+    both = "x[i] = 7u; y[i] = 7u"
+    return dev.elementwise(both, "out uint32 x, out uint32 y", reference=reference)
+
+
+CASES: tuple[type[Case], ...] = (
+    RecordingGraph, GrowingRing, Appending, Resetting, Advancing, Viewing, Launching, Sealing,
+    MakingAndClosingStreams,
+)  # fmt: skip
+FINER = 8  # times as many points as of a program: cases are short
+
+
+def try_case(case: type[Case], dev: ps.Device, number: int) -> int:
+    """Interrupt a call at a point, and check what comes of it; how many points it has, if fewer."""
+    each, place = case(dev), ""
+    kept: list[BaseException] = []
+    try:
+        count, place = at_point(number, interrupt, each.run, kept)
+        each.check()
+        del kept[:]
+        gc.collect()
+        each.check_left()
+    except BaseException as error:
+        error.add_note(f"at point {number}: {place}")
+        raise
+    return 0 if place else count
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+@pytest.mark.parametrize("driver", DRIVERS[:2])
+def test_an_interrupted_call_is_done_or_not_done(
+    driver: str, case: type[Case], record_property: Callable[[str, object], None]
+) -> None:
+    with opened(driver) as dev:
+        for _ in range(2):  # everything is compiled, and memory is there
+            case(dev).run()
+        # Not all at once: how many points there are depends on what came before.
+        tried = itertools.count(1, max(1, STRIDE // FINER))
+        count = next(filter(None, (try_case(case, dev, number) for number in tried)))
+        for number in (2, 3, count - 2, count - 1, count):
+            try_case(case, dev, number)
+    record_property("points", count)

@@ -69,7 +69,13 @@ def stream_of(buffer: Buffer, stream: Stream | None) -> Stream:
 
 def recording(scheduler: Scheduler) -> Graph | None:
     """The graph that the calling thread records at the moment, if any."""
-    return scheduler.recordings.get(get_ident()) if scheduler.recordings else None
+    if not scheduler.recordings:
+        return None
+    graph, block = scheduler.recordings.get(get_ident(), (None, None))
+    if block is not None and not block.goes_on:
+        scheduler.recordings.pop(get_ident(), None)
+        return None
+    return graph
 
 
 def check_not_recording(scheduler: Scheduler, what: str) -> None:

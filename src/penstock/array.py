@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
 import numpy as np
@@ -309,7 +309,13 @@ class Array(Closing):
             self.check_written(f"view({mode!r})")
         if mode != "w":
             self._check_read("view()", force)
-        return transfer.view(self, mode)
+        undo: list[Callable[[], None]] = []
+        try:
+            return transfer.view(self, mode, undo)
+        except BaseException:
+            for each in undo:
+                each()
+            raise
 
     def copy_from(self, source: Array, stream: Stream | None = None) -> Pending[None]:
         """Copy another array of the same shape and dtype into this one, in stream order."""
@@ -401,9 +407,10 @@ class Array(Closing):
         with scheduler.lock:
             self.buffer.check()
             history = self.appended
-            if history.counter is not None:
-                transfer.fill_locked(history.counter, 0, stream)
-            history.reset()
+            if history.counter is None:
+                history.reset()
+            else:
+                transfer.move_counter(history, 0, stream, history.reset)
 
     @property
     def appended(self) -> AppendHistory:

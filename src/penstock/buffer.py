@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
@@ -171,11 +172,12 @@ class Buffer:
                 f"seal() of array {self.name!r}, which a live writable view still shows; drop the "
                 "view (del it and all its slices) first"
             )
-        self.role = "weight"
-        self.sealed = self.guarded = True
         if self.pinned:
+            # First, as it does no harm if an exception leaves it at that.
             for other in self.scheduler.host_memory.buffers(self.backing, self.whole):
                 other.guarded = True
+        self.role = "weight"
+        self.sealed = self.guarded = True
 
     def check_write(self, region: Region, what: str, *, by_host: bool = False) -> None:
         """Raise unless the memory and the role allow to write these bytes."""
@@ -201,11 +203,11 @@ class Buffer:
         """Say that a sealed weight is not written, by whatever way."""
         self._violated(what, "writes", region, "a sealed weight is never written")
 
-    def wrote(self, region: Region) -> None:
+    def wrote(self, region: Region, undo: list[Callable[[], None]] | None = None) -> None:
         """The host wrote these bytes itself; what the device writes, the ledger knows."""
         history = self.backing.history
         if isinstance(history, AppendHistory):
-            history.mark(region)
+            history.mark(region, undo)
 
     def check_host_read(self, region: Region, what: str) -> None:
         """Raise unless the role allows the host to look at these bytes."""

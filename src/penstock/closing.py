@@ -1,11 +1,19 @@
-"""Handles: they are not copied, and what has an end has `close()`, and `with` to call it."""
+"""Handles, which are not copied; what has an end has `close()`, and `with` to call it.
+
+And `with` blocks that know whether they go on.
+"""
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
+from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 from penstock.errors import ArgumentError
+
+T = TypeVar("T")
 
 
 class Handle:
@@ -41,3 +49,53 @@ class Closing(Handle):
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class _Exit:
+    """The `__exit__` of a block: for each `with` statement an object that it alone holds."""
+
+    def __get__(self, block: Block[Any] | None, kind: type[Block[Any]]) -> Callable[..., None]:
+        if block is None:
+            return kind.leave  # `contextlib.ExitStack` asks the class
+        made = partial(block.leave)
+        if not block._entered:
+            block._exit = weakref.ref(made)
+        return made
+
+
+class Block(Handle, Generic[T]):
+    """A `with` block that begins with one function and ends with another.
+
+    An exception may come before the second function begins, from a signal handler, or after the
+    first has done its work; and whatever keeps the exception keeps the frames of the block and all
+    in them. The `__exit__` that the `with` statement has taken is in none of them. So `goes_on`
+    tells by that whether the statement is still under way, whatever was called at its end.
+    """
+
+    def __init__(
+        self, begin: Callable[[Block[T]], T], end: Callable[[Block[T], bool], None]
+    ) -> None:
+        self._begin = begin
+        self._end = end  # is told whether the block has failed
+        self._exit: Callable[[], object] = object
+        self._entered = False
+
+    @property
+    def goes_on(self) -> bool:
+        return self._exit() is not None
+
+    def __enter__(self) -> T:
+        self._entered = True
+        if not self.goes_on:
+            self._exit = object  # it was looked at before, and is not called by `with`
+        return self._begin(self)
+
+    def leave(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        self._end(self, kind is not None)
+
+    __exit__ = _Exit()

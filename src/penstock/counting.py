@@ -10,6 +10,7 @@ host still reads every complete row without waiting for the one in flight.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,11 +21,12 @@ from penstock import transfer
 from penstock.access import recording
 from penstock.array import Array
 from penstock.errors import ArgumentError, InvalidValue, RoleViolation
+from penstock.hazards import Region, Use
 from penstock.kernel import Kernel
+from penstock.roles import AppendHistory
 
 if TYPE_CHECKING:
     from penstock.device import Device
-    from penstock.hazards import Use
     from penstock.stream import Stream
 
 _SHADERS = Path(__file__).with_name("shaders")
@@ -37,7 +39,7 @@ class Growth(NamedTuple):
     rows: int
     axis: int
 
-    def next_use(self) -> Use:
+    def next_rows(self) -> Rows:
         """The rows that the next replay writes; raises if there is no room for them."""
         array, start = self.array, self.array.appended.told
         stop = start + self.rows
@@ -48,24 +50,35 @@ class Growth(NamedTuple):
             )
         region = rows_of(array, start, stop, self.axis).region
         array.buffer.check_write(region, "a graph")
-        return (array.buffer.backing.history, region, True)
+        return Rows(array.appended, region, stop)
 
-    def settle(self, stream: Stream) -> None:
-        """Set the counter right, if an exception came in the middle of the last replay."""
-        history = self.array.appended
-        if history.uncertain:
-            transfer.fill_locked(history.counter, history.told, stream)
-            history.uncertain = False
+
+class Rows(NamedTuple):
+    """The rows of an append-only array that one replay writes."""
+
+    history: AppendHistory
+    region: Region
+    stop: int  # how many there are with them
+
+    @property
+    def use(self) -> Use:
+        return (self.history, self.region, True)
 
     def begun(self) -> None:
-        """A replay is about to be recorded: until it is, the counter may or may not move on."""
-        self.array.appended.uncertain = True
+        """The replay is about to be recorded: until it is, the counter may or may not move on."""
+        self.history.uncertain = True
 
-    def grown(self) -> None:
-        """A replay is on its way."""
-        history = self.array.appended
-        history.told += self.rows
-        history.uncertain = False
+    def never_written(self) -> None:
+        """The replay was not recorded."""
+        self.history.uncertain = False
+
+    def on_their_way(self) -> None:
+        """The replay is recorded. May be called again."""
+        history = self.history
+        written = history.written_with(self.region)
+        # No call from here on: length and counter must not disagree.
+        history.written, history.pitch = written, self.region.pitch or history.pitch
+        history.told, history.uncertain = self.stop, False
 
 
 class Counting:
@@ -85,6 +98,7 @@ class Counting:
                 made = self._device.new_array((1,), np.dtype(np.uint32), f"counter of {array.name}")
                 transfer.fill_locked(made, history.told, None)
                 history.counter = made
+            transfer.settle_counter(history, None)
             counter: Array = history.counter
         return counter
 
@@ -106,8 +120,7 @@ class Counting:
                     f"advance({rows}) of array {array.name!r}: {array.length} are written, not "
                     f"{stop}; append them first"
                 )
-            transfer.fill_locked(counter, stop, stream)
-            history.told = stop
+            transfer.move_counter(history, stop, stream, partial(history.tell, stop))
 
     def _make(self) -> Kernel:
         device = self._device

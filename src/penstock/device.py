@@ -6,7 +6,6 @@ import itertools
 import math
 import os
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from penstock import adoption, tracing, transfer
 from penstock.access import check_source
 from penstock.array import Array
 from penstock.buffer import Buffer
-from penstock.closing import Closing
+from penstock.closing import Block, Closing
 from penstock.counting import Counting
 from penstock.driver.protocol import DeviceInfo, Driver, Reference
 from penstock.dtypes import Dtype, Shape, as_dtype, as_name, as_shape
@@ -350,7 +349,7 @@ class Device(Closing):
             self.scheduler.check()
             return Scratch(on, name)
 
-    def record(self, **parameters: Any) -> AbstractContextManager[Graph]:
+    def record(self, **parameters: Any) -> Block[Graph]:
         """Record launches, copies and fills instead of doing them: `with dev.record() as g:`.
 
         Then `g.replay()` does them all, as one command. Parameters may change from replay to

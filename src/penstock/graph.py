@@ -16,18 +16,18 @@ import operator
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock import tracing
-from penstock.access import check_not_recording, check_source, emit_copy
+from penstock.access import check_not_recording, check_source, emit_copy, recording
 from penstock.array import Array
 from penstock.buffer import Buffer
-from penstock.closing import Closing
-from penstock.counting import Growth
+from penstock.closing import Block, Closing
+from penstock.counting import Growth, Rows
 from penstock.encoding import CopyNode, FillNode, LaunchNode, Node, Scalar, Variant, WriteNode
 from penstock.errors import (
     ArgumentError,
@@ -40,10 +40,10 @@ from penstock.kernel import Kernel, as_counts
 from penstock.pending import Pending
 from penstock.regions import packed_array
 from penstock.sources import as_array
+from penstock.transfer import settle_counter
 
 if TYPE_CHECKING:
     from penstock.device import Device
-    from penstock.hazards import Use
     from penstock.scheduler import Scheduler
     from penstock.stream import Stream
 
@@ -111,24 +111,29 @@ class Graph(Closing):
 
     # While recording.
 
-    @contextlib.contextmanager
-    def recording(self) -> Iterator[Graph]:
+    def recording(self) -> Block[Graph]:
+        return Block(self._begin, self._end)
+
+    def _begin(self, block: Block[Graph]) -> Graph:
         scheduler = self._scheduler
+        if self._thread:
+            raise ArgumentError("a graph is recorded once; dev.record() makes another")
         self._thread = threading.get_ident()
-        try:
-            with scheduler.lock:
-                scheduler.check()
-                if self._thread in scheduler.recordings:
-                    raise NotWhileRecording(
-                        "this thread is recording another graph; record one at a time"
-                    )
-                scheduler.recordings[self._thread] = self
-            yield self
+        with scheduler.lock:
+            scheduler.check()
+            if recording(scheduler) is not None:
+                raise NotWhileRecording(
+                    "this thread is recording another graph; record one at a time"
+                )
+            scheduler.recordings[self._thread] = (self, block)
+        return self
+
+    def _end(self, block: Block[Graph], failed: bool) -> None:
+        # First, and in one step: whatever comes of the rest, nothing more is recorded.
+        self._scheduler.recordings.pop(self._thread, None)
+        if not failed:
             self._check_appends()
             self._recorded = True
-        finally:
-            if scheduler.recordings.get(self._thread) is self:
-                del scheduler.recordings[self._thread]
 
     def __getitem__(self, name: str) -> Scalar:
         """The parameter that is a number, to call a kernel with while recording."""
@@ -241,33 +246,43 @@ class Graph(Closing):
             on = self._check(stream)
             variant = self._variant(self._values(changed))
             for growth in self._growths.values():
-                growth.settle(on)
+                settle_counter(growth.array.appended, on)
             for buffer, region, write in variant.touched:
                 if buffer.closed or buffer.guarded or buffer.backing.views:
                     buffer.check()
                     if write and (buffer.sealed or (buffer.guarded and buffer.pinned)):
                         buffer.check_write(region, "a graph")
                     buffer.backing_for(on, region, "a graph", write=write)
-            uses = variant.uses
+            uses, rows = variant.uses, []
             if self._growths:
-                uses = [*uses, *(self._room_for(growth, on) for growth in self._growths.values())]
+                rows = [self._room_for(growth, on) for growth in self._growths.values()]
+                uses = [*uses, *(each.use for each in rows)]
             results = variant.new_results()
             commands = on.begin(uses, "a graph")
             variant.replayed(on.lane, on.recorded)
             for result in results:
                 result.launched(on.lane, on.recorded)
-            for growth in self._growths.values():
-                growth.begun()
-            commands.execute(variant.commands)
-            if tracing.active:
-                counts = (len(self._nodes), variant.barriers)
-                why = ("%d commands with %d barriers between them", *counts)
-                tracing.emit("replay", why, at=on.here())
-            if results:
-                on.expect_result()
-            for growth in self._growths.values():
-                growth.grown()
-            value = on.end()
+            recorded: list[None] = []
+            try:
+                for each in rows:
+                    each.begun()
+                commands.execute(variant.commands, recorded)
+                if tracing.active:
+                    counts = (len(self._nodes), variant.barriers)
+                    why = ("%d commands with %d barriers between them", *counts)
+                    tracing.emit("replay", why, at=on.here())
+                if results:
+                    on.expect_result()
+                for each in rows:
+                    each.on_their_way()
+                value = on.end()
+            except BaseException:
+                for each in rows:  # all arrays get their rows, or none does
+                    if recorded:
+                        each.on_their_way()
+                    else:
+                        each.never_written()
+                raise
         if len(results) == 1:
             return results[0]
         points = {on.lane: value}
@@ -275,11 +290,11 @@ class Graph(Closing):
             return Pending(scheduler, points, "a graph", value=None)
         return Pending(scheduler, points, "a graph", lambda: tuple(r.result() for r in results))
 
-    def _room_for(self, growth: Growth, stream: Stream) -> Use:
+    def _room_for(self, growth: Growth, stream: Stream) -> Rows:
         """The rows that a replay appends, with no view in the way."""
-        use = growth.next_use()
-        growth.array.buffer.backing_for(stream, use[1], "a graph", write=True)
-        return use
+        rows = growth.next_rows()
+        growth.array.buffer.backing_for(stream, rows.region, "a graph", write=True)
+        return rows
 
     def close(self) -> None:
         """Give back what replays need; those in flight finish first. Safe to call twice."""
@@ -317,7 +332,7 @@ class Graph(Closing):
         scheduler.check()
         if self._closed:
             raise Closed("the graph is closed")
-        if scheduler.recordings.get(self._thread) is self:
+        if any(graph is self and block.goes_on for graph, block in scheduler.recordings.values()):
             raise NotWhileRecording("the graph is still being recorded")
         check_not_recording(scheduler, "a replay of another graph")
         if not self._recorded:

@@ -22,6 +22,8 @@ at the end of every submission.
 from __future__ import annotations
 
 import bisect
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, TypeAlias, get_args
 
 from penstock.errors import InvalidValue
@@ -65,29 +67,47 @@ class AppendHistory(History):
             lane.appended.append((self, region))  # marked when the command is recorded
         super().note(region, write, lane, value, what)
 
-    def mark(self, region: Region) -> None:
-        """These bytes are written now. What follows on one another is joined."""
+    def mark(self, region: Region, undo: list[Callable[[], None]] | None = None) -> None:
+        """These bytes are written now. `undo` gets what takes that back."""
+        written = self.written_with(region)
+        if undo is not None:
+            undo.append(partial(self._take_back, written, self.written, self.pitch))
         self.pitch = region.pitch or self.pitch
-        if any(earlier.covers(region) for earlier in self.written):
-            return
+        self.written = written
+
+    def _take_back(self, marked: list[Region], written: list[Region], pitch: int) -> None:
+        if self.written is marked:  # else more was written since
+            self.written, self.pitch = written, pitch
+
+    def written_with(self, region: Region) -> list[Region]:
+        """What is written once these bytes are, too. What follows on one another is joined."""
+        written = list(self.written)
+        if any(earlier.covers(region) for earlier in written):
+            return written
         number = 0
-        while number < len(self.written):
-            earlier = self.written[number]
+        while number < len(written):
+            earlier = written[number]
             joined = _joined(earlier, region) or _joined(region, earlier)
             if joined is None:
                 number += 1
             else:
-                del self.written[number]
+                del written[number]
                 region, number = joined, 0
-        bisect.insort(self.written, region)
+        bisect.insort(written, region)
+        return written
 
     def reset(self) -> None:
         """Nothing counts as written any more."""
+        self.renew_writes()
+        # No call from here on: an exception must not leave a part of it.
         self.written = []
         self.pitch = 0  # of rows that were appended side by side
         self.told = 0  # rows that the device was told of
-        self.uncertain = False  # whether a replay that moves the counter on was interrupted
-        self.renew_writes()
+        self.uncertain = False  # whether the counter may say something else than `told`
+
+    def tell(self, rows: int) -> None:
+        """The device has been told of so many rows: its counter says so."""
+        self.told, self.uncertain = rows, False
 
     def renew_writes(self) -> None:
         """Have the next write noted anew, and so marked, also if it is of the very same bytes.

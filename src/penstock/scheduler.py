@@ -29,6 +29,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from penstock import tracing
+from penstock.closing import Block
 from penstock.driver.protocol import Driver
 from penstock.errors import (
     ArgumentError,
@@ -85,7 +86,8 @@ class Scheduler:
         self.is_locked_here: Callable[[], bool] = self._mutex._is_owned  # type: ignore[attr-defined]
         self.lost: DeviceLost | None = None
         self.closed = False
-        self.recordings: dict[int, Graph] = {}  # while graphs are recorded, by thread
+        #: While graphs are recorded: by thread, the graph and the `with` block that records it.
+        self.recordings: dict[int, tuple[Graph, Block[Graph]]] = {}
         limit = driver.info.limits["allocation"]
         assert isinstance(limit, int)
         clear = self._clear if clear_memory else None
@@ -100,9 +102,9 @@ class Scheduler:
         self.guests: set[Guest] = set()  # threads that use the driver or its memory unlocked
         self.times = Timekeeper(driver)
         self.pump = Pump(self)
-        self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
+        #: Streams that are alive and not released. Each goes by a callback in C when it ends.
+        self._streams: set[weakref.ref[Stream]] = set()
         self._streams_made = 0
-        self._streams_open = 0
         self._closing = False  # as soon as the garbage collector lets us
         self._over = False  # whether `close` has waited for what there was to wait for
         self._resting = False  # and whether nothing runs any more
@@ -230,8 +232,8 @@ class Scheduler:
         self.drain()  # streams that were closed make room for it
         made = Stream(self, self._streams_made, name or f"stream {self._streams_made}")
         self._streams_made += 1
-        self._streams_open += 1
-        self._streams.add(made)
+        made.known = weakref.ref(made, self._streams.discard)
+        self._streams.add(made.known)
         return made
 
     def new_name(self) -> str:
@@ -298,7 +300,7 @@ class Scheduler:
     def poll(self) -> None:
         """Learn how far every stream has come."""
         try:
-            for stream in tuple(self._streams):
+            for stream in self._living_streams():
                 stream.poll()
         except DeviceLost as error:
             self.mark_lost(error)
@@ -577,7 +579,7 @@ class Scheduler:
         with self.lock:
             if self.closed or self.lost is not None:
                 return False
-            streams = tuple(self._streams)
+            streams = self._living_streams()
             for stream in streams:
                 try:
                     stream.submit_if_dry()
@@ -678,13 +680,15 @@ class Scheduler:
         """Give a stream's queue back at the first `drain` that finds its work done."""
         self._forgotten.append(stream)
 
-    def stream_closed(self, stream: Stream) -> None:
-        """A stream's own work is done; work of others may still refer to its timeline."""
+    def _stream_closed(self, stream: Stream) -> None:
+        """A stream's own work is done; work of others may still refer to its timeline.
+
+        Interrupted, it can be called again.
+        """
         stream.read_times()
-        self._streams.discard(stream)
-        self._streams_open -= 1
-        self._release_later(stream.release, stream.lane)
-        self._let_go()
+        self._streams.discard(stream.known)
+        if all(lane is not stream.lane for _, _, lane in self._to_release):
+            self._release_later(stream.release, stream.lane)
 
     def _release_later(self, release: Callable[[], None], lane: Lane | None = None) -> None:
         """Give something back once everything recorded so far, on any stream, is done.
@@ -714,11 +718,11 @@ class Scheduler:
             self.retire_graph(self._dropped_graphs.popleft())
         for _ in range(len(self._forgotten) if self.lost is None else 0):
             stream = self._forgotten[0]
-            done = stream.is_done()
-            self._forgotten.rotate(-1)
-            if done:
-                self._forgotten.remove(stream)
-                self.stream_closed(stream)
+            if stream.is_done():
+                self._stream_closed(stream)
+                self._forgotten.popleft()
+            else:
+                self._forgotten.rotate(-1)
         if self._leaving or self._to_release:
             self._let_go()
 
@@ -770,8 +774,20 @@ class Scheduler:
                 self._to_release.remove(waiting)
                 release()
 
+    def _living_streams(self) -> list[Stream]:
+        """All but those that are in their finaliser, or have been."""
+        return [stream for known in tuple(self._streams) if (stream := known()) is not None]
+
     def _all_streams(self) -> set[Stream]:
-        return {*self._streams, *self._forgotten}
+        return {*self._living_streams(), *self._forgotten}
+
+    def _hidden_streams(self) -> bool:
+        """Whether the garbage collector is yet to finalise streams that cannot be seen any more.
+
+        It takes us with them, or else the callback would have told of their end.
+        """
+        seen = {stream.known for stream in self._forgotten}
+        return any(known() is None for known in self._streams - seen)
 
     def close(self, timeout: float = _CLOSE_TIMEOUT) -> None:
         """Finish all work, then release everything that no NumPy array shows any more.
@@ -783,7 +799,7 @@ class Scheduler:
             return
         points: dict[Lane, int] | None = None
         with self.lock:
-            if len(self._all_streams()) < self._streams_open:
+            if self._hidden_streams():
                 # The garbage collector is taking device and streams together, and has hidden the
                 # streams from us; as each of them is finalised, we are called again.
                 self._closing = True

@@ -19,7 +19,6 @@ import numpy as np
 from penstock.buffer import Buffer
 from penstock.hazards import Lane, Region, Use
 from penstock.result import Result
-from penstock.scratch import Growing
 
 if TYPE_CHECKING:
     from penstock.scheduler import Scheduler
@@ -42,7 +41,6 @@ class ArgumentRing:
         self._name = f"arguments of {what}"
         self.nbytes = nbytes
         self._stride = _stride(scheduler, nbytes)
-        self._growing = Growing(scheduler, scheduler.host_pool, self._name)
         self._values: list[int] = []  # by slot: when its last launch is done
         self._at = 0
         self._grow()
@@ -78,18 +76,23 @@ class ArgumentRing:
         self._at = (self._at + 1) % len(self._values)
 
     def _grow(self) -> None:
+        scheduler = self._scheduler
+        scheduler.drain()
         count = max(_FIRST, 2 * len(self._values))
-        self._growing.grow(count * self._stride)
-        buffer = self._growing.buffer
-        assert buffer is not None
-        backing = buffer.backing
+        backing = scheduler.host_pool.allocate(count * self._stride)
+        buffer = Buffer(scheduler, backing, backing.nbytes, self._name, pinned=True)
+        raw = memoryview(backing.chunk.bytes)  # type: ignore[arg-type]
+        use = (backing.history, Region(0, buffer.nbytes), False)
+        # No call from here on, so that no exception leaves a part of it in the old memory. That
+        # goes back when the last work that uses it is done.
+        self._buffer = buffer
         self._memory: Any = backing.memory
         self._offset = backing.offset
-        self._bytes = memoryview(backing.chunk.bytes)  # type: ignore[arg-type]
+        self._bytes = raw
         self.handle: int = backing.memory.handle
         #: What a launch notes in the ledger, so that the memory outlives it. Not which slot: that
         #: is nobody else's, and the same use again costs least.
-        self.use = (backing.history, Region(0, buffer.nbytes), False)
+        self.use = use
         self._values = [0] * count
         self._at = 0
 

@@ -52,6 +52,9 @@ class NoRoom(Exception):
 class Stream(Closing):
     """Work that takes effect in the order it was called. Made by `Device.stream`."""
 
+    #: How the scheduler knows it, once it does.
+    known: weakref.ref[Stream] | None = None
+
     def __init__(self, scheduler: Scheduler, index: int, name: str) -> None:
         self.scheduler = scheduler
         self.name = name
@@ -232,9 +235,15 @@ class Stream(Closing):
 
     def _mark_appended(self) -> None:
         """Rows of append-only arrays count as written now that the command is recorded."""
-        for history, region in self.lane.appended:
-            history.mark(region)
-        self.lane.appended.clear()
+        appended = self.lane.appended
+        try:
+            for history, region in appended:
+                history.mark(region)
+        except BaseException:
+            for history, region in appended:  # all that the command writes, or nothing
+                history.mark(region)
+            raise
+        appended.clear()
 
     def _tell_barrier(self, uses: Iterable[Use]) -> None:
         """Put on the receipt what a barrier is for."""

@@ -21,6 +21,7 @@ stream order. `read_now` and `view`, which block by nature, wait for the writers
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from functools import partial
@@ -61,6 +62,7 @@ from penstock.errors import (
     Closed,
     DeviceLost,
     DtypeMismatch,
+    Error,
     InvalidValue,
     ShapeMismatch,
 )
@@ -68,6 +70,7 @@ from penstock.hazards import Lane, Region
 from penstock.memory import Backing
 from penstock.pending import Pending
 from penstock.regions import copy_rows, packed_array, packed_layout, packed_rows, pieces
+from penstock.roles import AppendHistory
 from penstock.sources import check_out, checked_source, fill_word, one_element
 from penstock.view import HostView
 
@@ -433,6 +436,28 @@ def fill_locked(array: Array, value: Any, stream: Stream | None) -> None:
     _fill_now(array, one_element(array, value), on, f"fill of {array.name}", patient=False)
 
 
+def move_counter(
+    history: AppendHistory, rows: int, stream: Stream | None, note: Callable[[], None]
+) -> None:
+    """Set the counter of an append-only array, and have the host `note` it. Under the lock."""
+    history.uncertain = True
+    try:
+        fill_locked(history.counter, rows, stream)
+        note()
+    except BaseException:
+        # Whether it is noted or not, the counter is to say the same.
+        with contextlib.suppress(Error):
+            settle_counter(history, stream)
+        raise
+
+
+def settle_counter(history: AppendHistory, stream: Stream | None) -> None:
+    """Set the counter right, if an exception has left in doubt what it says. Under the lock."""
+    if history.uncertain:
+        fill_locked(history.counter, history.told, stream)
+        history.uncertain = False
+
+
 def _begin_fill(
     array: Array, value: Any, element: Host, stream: Stream | None, what: str
 ) -> Callable[[], Pending[None]]:
@@ -681,8 +706,11 @@ def _copy_at_once(array: Array) -> Host | None:
         return None if seen is None else seen.copy()
 
 
-def view(array: Array, mode: str) -> Host:
-    """A tracked NumPy array over the device's bytes."""
+def view(array: Array, mode: str, undo: list[Callable[[], None]]) -> Host:
+    """A tracked NumPy array over the device's bytes.
+
+    `undo` gets what to call if an exception keeps it from the caller.
+    """
     if mode not in ("r", "w", "rw"):
         raise InvalidValue(f"view mode {mode!r}; choose 'r', 'w' or 'rw'")
     buffer = array.buffer
@@ -701,8 +729,6 @@ def view(array: Array, mode: str) -> Host:
                 return nothing
             if pending_conflicts(buffer, array.region, write):
                 continue
-            if write:
-                buffer.wrote(array.region)
             backing = buffer.backing
             invalidate(scheduler, backing, array.layout)
             span = Region(array.region.lo, array.region.hi)
@@ -713,7 +739,10 @@ def view(array: Array, mode: str) -> Host:
                 scheduler, backing, span, write=write, respected=True, written=written,
                 owner=buffer,
             )  # fmt: skip
-            return shown.array(array.shape, array.dtype, array.strides)
+            made = shown.array(array.shape, array.dtype, array.strides)
+            if write:
+                buffer.wrote(array.region, undo)
+            return made
 
 
 def _result(array: Array) -> Host:

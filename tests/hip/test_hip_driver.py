@@ -17,6 +17,7 @@ from kernels import SAXPY, SLOW_ADD, new_kernel, saxpy, slow_add, slow_copy
 import penstock as ps
 from penstock.__main__ import main
 from tests.hip.standin import LOST, NAME, OUT_OF_MEMORY, StandIn
+from tests.interrupts import at_point, interrupt
 
 N = 256
 SOON = 10**10  # nanoseconds
@@ -63,6 +64,16 @@ def bare(hip_device: ps.Device) -> Any:
 
 
 # Timelines.
+
+
+def test_a_value_is_not_lost_when_looking_is_interrupted(bare: Bare) -> None:
+    timeline = bare.timelines[0]
+    for value in range(1, 20):
+        bare.fill(0, 1, value, [])
+        bare.driver.settle()
+        _, place = at_point(value, interrupt, lambda: timeline.value())
+        assert timeline.value() == value, place
+    assert not place, "all points were passed"
 
 
 def test_the_host_waits_for_every_value(bare: Bare) -> None:
@@ -244,7 +255,7 @@ def test_a_graph_does_not_run_twice_at_once(hip: StandIn, bare: Bare) -> None:
         for number in range(2):
             (recording,) = bare.queues[number].recordings(1)
             recording.begin()
-            recording.execute(sequence)
+            recording.execute(sequence, [])
             bare.queues[number].submit(recording, [], bare.timelines[number], value)
     assert bare.reached(0, 59)
     assert bare.reached(1, 59)

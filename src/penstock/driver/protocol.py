@@ -146,8 +146,11 @@ class Replayable(Commands, Protocol):
 class Recording(Commands, Protocol):
     """The commands of one submission."""
 
-    def execute(self, sequence: Any) -> None:
-        """All commands of a sequence, as if they were recorded here one by one."""
+    def execute(self, sequence: Any, recorded: list[None]) -> None:
+        """All commands of a sequence, as if they were recorded here one by one.
+
+        In the same step `recorded` gets an entry, so that whoever is interrupted can tell.
+        """
         ...
 
     def publish(self) -> None: ...

@@ -173,12 +173,13 @@ class HipRecording(_Commands):
         self.issued = self.waited = 0
         self.results.clear()
 
-    def execute(self, sequence: HipReplayable) -> None:
+    def execute(self, sequence: HipReplayable, recorded: list[None]) -> None:
         if sequence.counted:
             self.commands += sequence.commands
             self.counted = True
         else:
-            self.commands.append((self._driver.replay, (sequence,)))
+            self.commands += [(self._driver.replay, (sequence,))]
+        recorded += [None]  # no call since the commands are there
 
     def publish(self) -> None:
         """The event behind every submission does that."""

@@ -86,8 +86,9 @@ class HipTimeline:
                     return
                 if result:
                     self._driver.failed(result, "hipEventQuery")
-                events.popleft()
+                # Before the event goes: nothing else could tell of the value.
                 self._reached = value
+                events.popleft()
                 self._driver.events.give_back(event)
 
     def raise_to(self, value: int) -> None:

@@ -170,12 +170,13 @@ class SimReplayable(_Commands):
 class SimRecording(_Commands):
     """The commands of one submission."""
 
-    def execute(self, replayable: SimReplayable) -> None:
+    def execute(self, replayable: SimReplayable, recorded: list[None]) -> None:
         self._driver.called("execute")
         self.commands += [
             replace(command) if isinstance(command, Command) else command
             for command in replayable.commands
         ]
+        recorded += [None]
 
     def mark(self, *, end: bool) -> int | None:
         return None

@@ -246,10 +246,11 @@ class VulkanRecording(_Commands):
         self._really_begin()
         super().fill(target, offset, nbytes, word)
 
-    def execute(self, replayable: VulkanReplayable) -> None:
+    def execute(self, replayable: VulkanReplayable, recorded: list[None]) -> None:
         self._really_begin()
         self._program = None  # what was bound before is not bound any more
-        self._driver.call.vkCmdExecuteCommands(self.command, 1, replayable.out)
+        execute = self._driver.call.vkCmdExecuteCommands
+        recorded.extend(map(execute, (self.command,), (1,), (replayable.out,)))
 
     def barrier(self) -> None:
         if not self._begun:
