@@ -216,8 +216,9 @@ _SINGLE = [
     Mutant(
         "scratch memory handed on without its history",
         "memory",
-        "        backing.owners = 1\n",
-        "        backing.owners, backing.history = 1, History()\n",
+        "                    handed_on.remove(backing)\n",
+        "                    handed_on.remove(backing)\n"
+        "                    backing.history = History()\n",
     ),
     Mutant(
         "a rename keeps the busy backing",

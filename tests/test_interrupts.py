@@ -11,6 +11,7 @@ import contextlib
 import functools
 import gc
 import itertools
+import mmap
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -605,6 +606,48 @@ class MakingAndClosingStreams(Case):
         assert self.dev.scheduler._all_streams() == {self.dev.default_stream}
 
 
+class TakingMemory(Case):
+    """Memory is taken, adopted, renamed, grown and dropped: all of it is given back."""
+
+    def prepare(self) -> None:
+        self.mine = np.zeros(4 * mmap.PAGESIZE, np.uint8)
+        first = -self.mine.ctypes.data % mmap.PAGESIZE
+        self.pages = self.mine[first : first + 2 * mmap.PAGESIZE].view(np.uint32)
+        self.before = self.in_use()
+
+    def in_use(self) -> tuple[int, int]:
+        gc.collect()
+        self.dev.synchronize()
+        found = self.dev.memory
+        return found.used + found.pending, found.adopted
+
+    def run(self) -> None:
+        self.dev.empty(1 << 12)
+        adopted = self.dev.adopt(self.pages)
+        del adopted
+        shared = self.dev.host_empty(N, np.uint32)
+        adopted = self.dev.adopt(shared)
+        del adopted, shared
+        renamed = self.dev.zeros(N, np.uint32)
+        slow_add(renamed, 1, spin=0)
+        renamed.write(np.ones(N, np.uint32))
+        renamed.close()
+        with self.dev.scratch() as scratch:
+            scratch.array(N).fill(1)
+            scratch.array(100 * N, keep=True)
+        for _ in range(2):  # the second may get the memory of the first at once
+            self.dev.empty(N, role="scratch").fill(1)
+
+    def check(self) -> None:
+        adopted = self.dev.adopt(self.pages)
+        slow_add(adopted, 1, spin=0)
+        assert set(adopted.numpy().tolist()) == {1}
+
+    def check_left(self) -> None:
+        self.in_use()  # frees what was in use
+        assert self.in_use() == self.before
+
+
 @functools.lru_cache(1)
 def append_kernel(dev: ps.Device) -> ps.Kernel:
     return new_kernel(dev, APPEND, "append", append_reference)
@@ -621,7 +664,7 @@ def both_kernel(dev: ps.Device) -> Any:
 
 CASES: tuple[type[Case], ...] = (
     RecordingGraph, GrowingRing, Appending, Resetting, Advancing, Viewing, Launching, Sealing,
-    MakingAndClosingStreams,
+    MakingAndClosingStreams, TakingMemory,
 )  # fmt: skip
 FINER = 8  # times as many points as of a program: cases are short
 

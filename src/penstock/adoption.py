@@ -21,6 +21,7 @@ import numpy.typing as npt
 from penstock import tracing
 from penstock.array import Array
 from penstock.buffer import Buffer
+from penstock.driver.protocol import Memory
 from penstock.dtypes import Dtype, as_dtype
 from penstock.errors import ArgumentError, CannotAdopt, CannotRead, InvalidValue, RoleViolation
 from penstock.hazards import Lane, Region
@@ -72,7 +73,6 @@ def _adopt(
     region = Region(offset, offset + span)
     sealed = scheduler.host_memory.sealed(backing, region)
     if sealed is not None and source.flags.writeable and not may_be_sealed:
-        scheduler.retire(backing)
         raise RoleViolation(
             f"adopt() of writable memory of array {sealed.name!r}, which has the role "
             "'weight': a sealed weight is never written; adopt a read-only NumPy array of it"
@@ -253,7 +253,6 @@ def _backing(
     scheduler = device.scheduler
     for start, end, backing in scheduler.host_memory.overlapping(lo, hi):
         if start <= lo and hi <= end:
-            backing.owners += 1
             return backing, lo - start
         if backing.owners:
             raise CannotAdopt(
@@ -274,8 +273,17 @@ def _backing(
     page: Any = device.info.limits["import_alignment"]
     page = max(page, mmap.PAGESIZE)
     first, last = lo // page * page, -(-hi // page) * page
-    memory = scheduler.driver.import_host(first, last - first)
-    backing = adopted_backing(memory, lo - first, hi - lo)
+    imported: list[Memory] = []
+    try:
+        # One step to Python: imported, and noted that it was.
+        imported.extend(map(scheduler.driver.import_host, (first,), (last - first,)))
+        backing = adopted_backing(imported[0], lo - first, hi - lo)
+    except BaseException:
+        for memory in imported:
+            scheduler.driver.free(memory)
+        raise
+    # With no call before: if an exception keeps a buffer from it, it goes again.
+    scheduler.leaving.add(backing)
     scheduler.host_memory.add(backing, hi - lo, source)
     return backing, 0
 

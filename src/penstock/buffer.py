@@ -10,7 +10,7 @@ import numpy as np
 from penstock import tracing
 from penstock.errors import Closed, ReadOnly, RoleViolation, ViewHeld
 from penstock.hazards import Region
-from penstock.memory import Backing, Shown
+from penstock.memory import Backing, Owner, Shown
 from penstock.roles import AppendHistory, Role
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ class Buffer:
     """
 
     __slots__ = (
-        "__weakref__", "_old", "backing", "closed", "graphs", "guarded", "name", "nbytes", "pinned",
-        "role", "scheduler", "sealed", "whole", "writable",
+        "__weakref__", "_old", "backing", "closed", "graphs", "guarded", "name", "nbytes", "owner",
+        "pinned", "role", "scheduler", "sealed", "whole", "writable",
     )  # fmt: skip
 
     def __init__(
@@ -57,7 +57,10 @@ class Buffer:
         self.guarded = not writable  # whether a write by the device needs a closer look
         self.graphs = 0  # encoded graphs that know its backing's address
         self._old: list[Backing] = []
-        backing.owned = True
+        self.owner = owner = Owner(self, scheduler.buffers_ended.append)
+        owner.backing = backing
+        # From here on the end of the buffer gives the backing back, however far this has come.
+        backing.owners.add(owner)
 
     @property
     def device(self) -> Device:
@@ -70,14 +73,8 @@ class Buffer:
 
     def give_back(self) -> None:
         """`close`, under the device's lock."""
-        if not self.closed:
-            self.closed = True
-            self.scheduler.retire(self.backing)
-
-    def __del__(self) -> None:
-        # May run in any thread, in the middle of anything: only leave a message.
-        if not getattr(self, "closed", True):
-            self.scheduler.buffer_dropped(self.backing)
+        self.closed = True
+        self.scheduler.release(self.owner)
 
     def check(self) -> None:
         if self.closed:
@@ -97,8 +94,10 @@ class Buffer:
         fresh = fresh or self.new_backing()
         if isinstance(fresh.history, AppendHistory) and isinstance(old.history, AppendHistory):
             fresh.history.follow(old.history)
-        old.owned, fresh.owned = False, True
-        self.backing = fresh
+        fresh.owners.add(self.owner)
+        # No call between the two. After that the old one is nobody's, and goes even if dropped.
+        self.owner.backing = self.backing = fresh
+        old.owners.discard(self.owner)
         self._old.append(old)
         self.scheduler.retire(old)
         if tracing.active:

@@ -102,26 +102,37 @@ class Hold(weakref.ref[Any]):
     written: Callable[[], None] | None  # makes what was written through it count
 
 
+class Owner(weakref.ref[Any]):
+    """Stands for one buffer over a backing, until it gives that back.
+
+    It refers weakly to the buffer, whose end is heard of as that of a view is. (But not if the
+    garbage collector takes the two together: then the backing is dropped, and tells so itself.)
+    """
+
+    __slots__ = ("backing",)
+
+    backing: Backing
+
+
 class Backing:
     """A piece of device memory with its ledger page.
 
     One that is dropped without having been retired, because an exception came between taking it
-    and handing it to its owner, goes back to its pool by itself.
+    and handing it to its owner, or with its owner, goes back to its pool by itself.
     """
 
     __slots__ = (
         "chunk", "counted", "hands_on", "history", "holds", "memory", "nbytes", "offset", "owners",
-        "owned", "pool", "released", "retired", "unpublished", "views",
+        "pool", "released", "retired", "unpublished", "views",
     )  # fmt: skip
 
-    def __init__(self, pool: Pool | None, chunk: Chunk, offset: int, nbytes: int) -> None:
-        self.pool: Pool | None = None
+    def __init__(self, chunk: Chunk, offset: int, nbytes: int) -> None:
+        self.pool: Pool | None = None  # where it goes if it is dropped
         self.chunk = chunk
         self.memory: Any = chunk.memory
         self.offset = offset
         self.nbytes = nbytes
-        self.owners = 1  # buffers over it; only adopted memory ever has more
-        self.owned = False  # whether a buffer will give it back
+        self.owners: set[Owner] = set()  # buffers over it; only adopted memory ever has several
         self.counted = False  # whether it is part of what the pool says is used
         self.retired = False  # whether its owner gave it back to the pool
         self.released = False  # whether another backing stands for its bytes in the free list
@@ -131,10 +142,9 @@ class Backing:
         self.history = History()
         #: By which points all device writes for earlier owners that may be unpublished were made.
         self.unpublished: dict[Lane, int] = {}
-        self.pool = pool  # where it goes if it is dropped, from now on
 
     def __del__(self) -> None:
-        if self.pool is not None and not self.retired and not self.owned:
+        if self.pool is not None and not self.retired:
             self.pool.orphans.append(self)
 
     @property
@@ -235,31 +245,35 @@ class Pool:
             try:
                 self._clear(backing)  # behind the work that still uses it
             except BaseException:
-                self._handed_on[backing.nbytes].appendleft(backing)
+                self.retire(backing)
                 raise
-        backing.owners = 1
-        self.pending -= backing.nbytes
-        self.used += backing.nbytes
         return backing
 
     def retire(self, backing: Backing) -> None:
-        """Take a backing back; it is reused once its last use is complete, or handed on."""
+        """Take a backing back; it is reused once its last use is complete, or handed on.
+
+        May be called again.
+        """
+        if backing.retired:
+            return
+        place = self._retired
+        if backing.hands_on:
+            place = self._handed_on.setdefault(backing.nbytes, deque())
+        # No call from here on but the last: an exception must not leave a part of it.
         backing.retired = True
         if not backing.counted:  # an exception came while it was taken
             backing.chunk.live += 1
             self.used += backing.nbytes
         self.used -= backing.nbytes
         self.pending += backing.nbytes
-        if backing.hands_on:
-            self._handed_on.setdefault(backing.nbytes, deque()).append(backing)
-        else:
-            self._retired.append(backing)
+        place.append(backing)
 
     def reap(self) -> None:
         """Move what is no longer in use to the free lists."""
         self._catch_up()
         while self.orphans:
-            self.retire(self.orphans.popleft())
+            self.retire(self.orphans[0])
+            self.orphans.popleft()
         self._retired = self._still_in_use(self._retired)
         for size, handed_on in self._handed_on.items():
             self._handed_on[size] = self._still_in_use(handed_on)
@@ -309,11 +323,15 @@ class Pool:
     def _take_handed_on(self, size: int) -> Backing | None:
         """The oldest that scratch arrays left, unless a host view still shows it."""
         for fitting in _fitting(size):
-            handed_on = self._handed_on.get(fitting, ())
+            handed_on = self._handed_on.get(fitting, deque())
             for backing in handed_on:
                 if not backing.holds:
-                    backing.retired = backing.owned = False
-                    self._handed_on[fitting].remove(backing)
+                    # No call from here on but the last, and dropped it is handed on again.
+                    backing.retired = False
+                    backing.owners = set()
+                    self.pending -= backing.nbytes
+                    self.used += backing.nbytes
+                    handed_on.remove(backing)
                     return backing
         return None
 
@@ -326,11 +344,7 @@ class Pool:
             for lane, value in self._publish().items():
                 backing.history.note(whole, True, lane, value, "publishing")
             backing.unpublished = {}
-            free.pop()
-            backing.chunk.live += 1
-            self.pending += backing.nbytes
-            backing.retired = True
-            self._retired.append(backing)
+            self.retire(free.pop())
         return None
 
     def _free_of(self, size: int) -> list[Backing] | None:
@@ -338,23 +352,27 @@ class Pool:
         return next((free for fitting in _fitting(size) if (free := self._free.get(fitting))), None)
 
     def _release(self, backing: Backing) -> None:
-        # First of all: bytes that are lost to an exception are better than bytes given out twice.
-        backing.released = True
-        self.pending -= backing.nbytes
-        backing.chunk.live -= 1
-        fresh = Backing(self, backing.chunk, backing.offset, backing.nbytes)
+        fresh = Backing(backing.chunk, backing.offset, backing.nbytes)
         fresh.unpublished = dict(backing.unpublished)
         if backing.history.quiet and backing.history.writes:
             fresh.unpublished |= {lane: lane.recorded for lane in self._lanes()}
-        self._free.setdefault(backing.nbytes, []).append(fresh)
+        free = self._free.setdefault(backing.nbytes, [])
+        # No call from here on but the last: the bytes are given out once, whatever comes.
+        backing.released = True
+        self.pending -= backing.nbytes
+        backing.chunk.live -= 1
+        fresh.pool = self
+        free.append(fresh)
 
     def _cut(self, size: int, asked: int) -> Backing:
         chunk = self._chunk_with_room(size)
         if chunk is None:
             chunk = self._new_chunk(size, asked)
-        offset = chunk.cut
+        cut = Backing(chunk, chunk.cut, size)
+        # No call from here on: dropped, it goes to the pool.
         chunk.cut += size
-        return Backing(self, chunk, offset, size)
+        cut.pool = self
+        return cut
 
     def _chunk_with_room(self, size: int) -> Chunk | None:
         # Only the newest chunk is cut from: the rests of older ones are small by construction.
@@ -415,7 +433,7 @@ def _fitting(size: int) -> Iterator[int]:
 
 def adopted_backing(memory: Memory, offset: int, nbytes: int) -> Backing:
     """A backing over memory that belongs to no pool."""
-    return Backing(None, Chunk(memory), offset, nbytes)
+    return Backing(Chunk(memory), offset, nbytes)
 
 
 class _HostBytes:

@@ -44,7 +44,7 @@ from penstock.errors import (
 from penstock.hazards import Lane, Region
 from penstock.hostlane import HostLane
 from penstock.hostmemory import HostMemory
-from penstock.memory import Backing, Hold, MemoryStats, Pool, Shown, is_own
+from penstock.memory import Backing, Hold, MemoryStats, Owner, Pool, Shown, is_own
 from penstock.pending import Pending
 from penstock.pump import Pump
 from penstock.sizes import Sizes
@@ -117,8 +117,8 @@ class Scheduler:
         self.begun: list[Any] = []
         #: What interrupted calls left to be done under the lock; each can be called again.
         self.left_over: deque[Callable[[], None]] = deque()
-        self._leaving: set[Backing] = set()  # adopted, dropped, perhaps still in use
-        self._dropped: deque[Backing] = deque()
+        self.leaving: set[Backing] = set()  # adopted, dropped, perhaps still in use
+        self.buffers_ended: deque[Owner] = deque()
         self._view_lanes: list[HostLane] = []  # of writable views, not of copies
         self._idle_view_lanes: dict[HostLane, None] = {}
         self._held: dict[Lane, int] = {}  # writable views alive, by the thread that holds them
@@ -590,20 +590,21 @@ class Scheduler:
 
     # Ends.
 
+    def release(self, owner: Owner) -> None:
+        """A buffer gives its memory back; other buffers may still use it. May be called again."""
+        backing = owner.backing
+        if owner in backing.owners:
+            if len(backing.owners) == 1:
+                self.retire(backing)
+            backing.owners.discard(owner)
+
     def retire(self, backing: Backing) -> None:
-        """A buffer gives its memory back; other buffers and work in flight may still use it."""
-        backing.owners -= 1
-        if backing.owners:
-            return
+        """No buffer uses this memory; work in flight may. May be called again."""
         if backing.pool is not None:
             self.host_memory.remove(backing)
             backing.pool.retire(backing)
         else:
-            self._leaving.add(backing)
-
-    def buffer_dropped(self, backing: Backing) -> None:
-        """From a finaliser: a buffer is gone."""
-        self._dropped.append(backing)
+            self.leaving.add(backing)
 
     def next_view_lane(self) -> tuple[Lane, int]:
         """The point at which device work may have the bytes of the next writable view again."""
@@ -710,8 +711,9 @@ class Scheduler:
         if self.copies_made or self.left_over:
             self._tell_of_copies()
         self._drain_views()
-        while self._dropped:
-            self.retire(self._dropped.popleft())
+        while self.buffers_ended:
+            self.release(self.buffers_ended[0])
+            self.buffers_ended.popleft()
         while self._dropped_programs:
             self.retire_program(self._dropped_programs.popleft())
         while self._dropped_graphs:
@@ -723,7 +725,7 @@ class Scheduler:
                 self._forgotten.popleft()
             else:
                 self._forgotten.rotate(-1)
-        if self._leaving or self._to_release:
+        if self.leaving or self._to_release:
             self._let_go()
 
     def _drain_views(self) -> None:
@@ -760,12 +762,12 @@ class Scheduler:
     def _let_go(self) -> None:
         """Free adopted memory, programs and streams that work in flight no longer uses."""
         self.poll()
-        for backing in tuple(self._leaving):
+        for backing in tuple(self.leaving):
             if backing.owners:
-                self._leaving.discard(backing)  # adopted again meanwhile
+                self.leaving.discard(backing)  # adopted again meanwhile
             elif backing.idle:
-                self._leaving.discard(backing)
                 self.host_memory.remove(backing)
+                self.leaving.discard(backing)
                 self.driver.free(backing.memory)
         awaited = {lane for guest in tuple(self.guests) for lane in guest.points}
         for waiting in tuple(self._to_release):

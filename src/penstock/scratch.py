@@ -64,8 +64,11 @@ class Growing:
         except BaseException:
             scheduler.retire(backing)
             raise
-        self.buffer = Buffer(scheduler, backing, backing.nbytes, self._name, pinned=True)
+        made = Buffer(scheduler, backing, backing.nbytes, self._name, pinned=True)
+        # No call between the two: where there is new memory, arrays over the old are closed.
+        self.buffer = made
         if old is not None:
+            old.closed = True
             old.give_back()
 
     def _take(self, nbytes: int) -> Backing:
@@ -79,6 +82,7 @@ class Growing:
     def release(self) -> None:
         old, self.buffer = self.buffer, None
         if old is not None:
+            old.closed = True  # with no call before, as in `grow`
             old.give_back()
 
 

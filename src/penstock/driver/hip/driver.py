@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import starmap
 from pathlib import Path
 from types import SimpleNamespace
@@ -162,9 +163,16 @@ class HipDriver:
 
     def import_host(self, address: int, nbytes: int) -> HipMemory:
         self.select()
-        memory = HipMemory(self, nbytes, imported=address)
-        self.notify("import of host memory", nbytes)
-        return memory
+        made: list[HipMemory] = []
+        try:
+            # One step to Python: made, and noted that it was.
+            made.extend(map(partial(HipMemory, imported=address), (self,), (nbytes,)))
+            self.notify("import of host memory", nbytes)
+        except BaseException:
+            for memory in made:
+                memory.close()
+            raise
+        return made[0]
 
     def free(self, memory: HipMemory) -> None:
         memory.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -332,9 +333,16 @@ class VulkanDriver:
                 f"{self.info.name} cannot import host memory ({_HOST_IMPORT} is missing); use an "
                 "array from dev.host_empty, or dev.array to copy"
             )
-        memory = VulkanMemory(self, nbytes, imported=address)
-        self.notify("import of host memory", nbytes)
-        return memory
+        made: list[VulkanMemory] = []
+        try:
+            # One step to Python: made, and noted that it was.
+            made.extend(map(partial(VulkanMemory, imported=address), (self,), (nbytes,)))
+            self.notify("import of host memory", nbytes)
+        except BaseException:
+            for memory in made:
+                memory.close()
+            raise
+        return made[0]
 
     def free(self, memory: VulkanMemory) -> None:
         self.generation += 1
