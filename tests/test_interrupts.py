@@ -647,6 +647,42 @@ class TakingMemory(Case):
         assert self.in_use() == self.before
 
 
+class UsingGraphs(Case):
+    """A graph is encoded, replayed and closed, and another is dropped: they leave nothing."""
+
+    def prepare(self) -> None:
+        self.x = self.dev.zeros(N, np.uint32)
+        self.graphs = [self.record() for _ in range(3)]
+        for graph in self.graphs[1:]:
+            graph.replay()
+
+    def record(self) -> ps.Graph:
+        with self.dev.record(x=self.x) as graph:
+            slow_add(self.x, 1, spin=0)
+            block_sum(self.x, 1, np.ones(100, np.uint32))  # whose arguments are the graph's
+            slow_add(self.x, 0, spin=0)
+        return graph
+
+    def run(self) -> None:
+        self.graphs[0].replay()
+        self.graphs.pop(0).close()
+        self.graphs.pop(0)
+
+    def check(self) -> None:
+        assert self.x[0].item() in (2, 3)
+        self.graphs[-1].replay()
+        assert self.x[0].item() in (3, 4)
+        assert self.x[1].item() == block_sum_of(np.ones(100, np.uint32))
+
+    def check_left(self) -> None:
+        assert len(self.x.buffer.graphs) >= 1  # not renamed while there is one
+        del self.graphs[:]
+        self.dev.synchronize()
+        assert self.dev.memory  # a safe moment to act on what was forgotten
+        assert not self.x.buffer.graphs
+        assert not self.dev.scheduler._graphs
+
+
 @functools.lru_cache(1)
 def append_kernel(dev: ps.Device) -> ps.Kernel:
     return new_kernel(dev, APPEND, "append", append_reference)
@@ -663,7 +699,7 @@ def both_kernel(dev: ps.Device) -> Any:
 
 CASES: tuple[type[Case], ...] = (
     RecordingGraph, GrowingRing, Appending, Resetting, Advancing, Viewing, Launching, Sealing,
-    MakingAndClosingStreams, TakingMemory,
+    MakingAndClosingStreams, TakingMemory, UsingGraphs,
 )  # fmt: skip
 FINER = 8  # times as many points as of a program: cases are short
 
