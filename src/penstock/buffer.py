@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -55,7 +56,8 @@ class Buffer:
         self.role: Role = "generic"
         self.sealed = False  # a weight that nothing may write any more
         self.guarded = not writable  # whether a write by the device needs a closer look
-        self.graphs = 0  # encoded graphs that know its backing's address
+        #: Encoded graphs that know its backing's address; one that is dropped goes by itself.
+        self.graphs: set[weakref.ref[Any]] = set()
         self._old: list[Backing] = []
         self.owner = owner = Owner(self, scheduler.buffers_ended.append)
         owner.backing = backing

@@ -7,6 +7,7 @@ parameters; the `Encoder` makes it, by the ledger's rules, applied to the record
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections import deque
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -250,6 +251,7 @@ class Variant:
         self._buffers: set[Buffer] = set()
         self._points: dict[Lane, int] = {}
         self.last_used = 0
+        self._released = False
         self.uses: list[Use] = []
         self.touched: list[BufferUse] = []
         self.barriers = 0
@@ -283,7 +285,7 @@ class Variant:
         self.touched = _joined(encoder.touched)
         self._buffers = {buffer for buffer, _, _ in self.touched}
         for buffer in self._buffers:
-            buffer.graphs += 1
+            buffer.graphs.add(weakref.ref(self, buffer.graphs.discard))
             buffer.backing.hands_on = False  # a replay must not meet another array there
         self.uses = [(b.backing.history, region, write) for b, region, write in self.touched]
         self.uses += [slot.use for _, slot in self._slots]
@@ -329,7 +331,7 @@ class Variant:
     def unpin(self) -> None:
         """It is not replayed any more, so its buffers may get other memory again."""
         for buffer in self._buffers:
-            buffer.graphs -= 1
+            buffer.graphs.discard(weakref.ref(self))
         self._buffers = set()
 
     def clear(self) -> None:
@@ -347,9 +349,11 @@ class Variant:
         self.touched = []
 
     def release(self) -> None:
-        """The end. Nothing of it may be in flight."""
+        """The end. Nothing of it may be in flight. May be called again."""
         self.clear()
-        self.commands.close()
+        if not self._released:
+            self._released = True
+            self.commands.close()
 
 
 def _joined(touched: Mapping[tuple[Buffer, Region], bool]) -> list[BufferUse]:

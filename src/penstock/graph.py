@@ -108,6 +108,7 @@ class Graph(Closing):
         self._thread = 0  # that records
         self._variants: dict[tuple[Any, ...], deque[Variant]] = {}
         self._recorded = self._closed = False
+        self._end_of_life = self._scheduler.expect_end(self, self._variants)
 
     # While recording.
 
@@ -301,16 +302,11 @@ class Graph(Closing):
         with self._scheduler.lock:
             if not self._closed:
                 self._closed = True
-                self._scheduler.retire_graph(self._take_variants())
+                self._scheduler.retire_graph(self._end_of_life)
 
     @property
     def closed(self) -> bool:
         return self._closed
-
-    def __del__(self) -> None:
-        # May run in any thread, in the middle of anything: only leave a message.
-        if not getattr(self, "_closed", True):
-            self._scheduler.graph_dropped(self._take_variants())
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -394,12 +390,13 @@ class Graph(Closing):
         try:
             variant = variant or Variant(self._scheduler)
             variant.encode(self._nodes, self._arrays, values, self._growths)
+            kept = self._variants.setdefault(key, deque())
         except BaseException as error:
             self._scheduler.note_failure(error)
             if variant is not None:
-                self._scheduler.retire_graph([variant])
+                self._scheduler.retire_variants([variant])
             raise
-        self._variants.setdefault(key, deque()).append(variant)
+        kept.append(variant)  # with no call before, in which it could be lost
         return variant
 
     def _spare(self) -> Variant | None:
@@ -418,11 +415,6 @@ class Graph(Closing):
             variant.clear()
             return variant
         return None
-
-    def _take_variants(self) -> list[Variant]:
-        variants = [variant for kept in self._variants.values() for variant in kept]
-        self._variants = {}
-        return variants
 
 
 def _usable(kept: deque[Variant]) -> Variant | None:

@@ -125,7 +125,8 @@ class Scheduler:
         self.views_ended: deque[Hold] = deque()
         self._forgotten: deque[Stream] = deque()
         self._dropped_programs: deque[Any] = deque()
-        self._dropped_graphs: deque[list[Any]] = deque()
+        self._graphs: set[GraphEnd] = set()  # that have not given their commands back
+        self._graphs_ended: deque[GraphEnd] = deque()
         self._to_release: list[_ToRelease] = []
         self._torn_down = False
         self.done: Pending[None] = Pending(self, {}, "a transfer", value=None)
@@ -661,15 +662,24 @@ class Scheduler:
         """From a finaliser: a kernel is gone."""
         self._dropped_programs.append(program)
 
-    def retire_graph(self, variants: list[Any]) -> None:
-        """Give a graph's commands back once everything recorded so far is done."""
+    def expect_end(self, graph: Graph, variants: dict[Any, deque[Any]]) -> GraphEnd:
+        """Have a graph's commands given back when it is dropped."""
+        end = GraphEnd(graph, self._graphs_ended.append)
+        end.variants = variants
+        self._graphs.add(end)
+        return end
+
+    def retire_graph(self, end: GraphEnd) -> None:
+        """Give a graph's commands back. Interrupted, it can be called again."""
+        self.retire_variants([variant for kept in end.variants.values() for variant in kept])
+        end.variants.clear()
+        self._graphs.discard(end)
+
+    def retire_variants(self, variants: list[Any]) -> None:
+        """Give commands back once everything recorded so far is done."""
         for variant in variants:
             variant.unpin()
             self._release_later(variant.release)
-
-    def graph_dropped(self, variants: list[Any]) -> None:
-        """From a finaliser: a graph is gone."""
-        self._dropped_graphs.append(variants)
 
     def stream_forgotten(self, stream: Stream) -> None:
         """From a finaliser: nobody can add to this stream any more."""
@@ -716,8 +726,9 @@ class Scheduler:
             self.buffers_ended.popleft()
         while self._dropped_programs:
             self.retire_program(self._dropped_programs.popleft())
-        while self._dropped_graphs:
-            self.retire_graph(self._dropped_graphs.popleft())
+        while self._graphs_ended:
+            self.retire_graph(self._graphs_ended[0])
+            self._graphs_ended.popleft()
         for _ in range(len(self._forgotten) if self.lost is None else 0):
             stream = self._forgotten[0]
             if stream.is_done():
@@ -866,6 +877,14 @@ class Scheduler:
         self.pool.close()
         self.host_pool.close()
         self.driver.close()
+
+
+class GraphEnd(weakref.ref[Any]):
+    """Tells of the end of a graph, as `Hold` does of that of a view, and has its commands."""
+
+    __slots__ = ("variants",)
+
+    variants: dict[Any, deque[Any]]
 
 
 class Guest:
