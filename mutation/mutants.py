@@ -434,7 +434,7 @@ _SINGLE = [
         "transfer",
         "    return _read_direct(array, out, what, \"nothing pending writes the bytes\")\n",
         "    result = _result(array) if out is None else out\n"
-        "    read = on.copier.add(Task({}, _read_direct(array, result, what, what)))\n"
+        "    read = on.copier.add(Task({}, lambda: _read_direct(array, result, what, what)()))\n"
         "    return lambda: Pending(scheduler, {on.copier.lane: read}, what, value=result)\n",
     ),
     Mutant(

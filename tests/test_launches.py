@@ -205,6 +205,7 @@ class Launching:
 def test_a_launch_while_push_constants_are_packed(any_device: ps.Device) -> None:
     x, y, z = any_device.ones(N), any_device.zeros(N), any_device.zeros(N)
     run = saxpy(any_device)
+    adopted = any_device.adopt(any_device.host_empty(N))  # numbers might be in such memory
 
     def inner() -> None:
         run(x=x, y=z, a=100.0, n=N, threads=N)
@@ -215,6 +216,7 @@ def test_a_launch_while_push_constants_are_packed(any_device: ps.Device) -> None
         run(x=x, y=y, a=Launching(2, inner), n=N, threads=N)
     assert (z.numpy() == 600).all()
     assert (y.numpy() == 6009).all()
+    adopted.close()
 
 
 def test_a_launch_while_a_large_block_is_packed(any_device: ps.Device) -> None:

@@ -43,7 +43,7 @@ from penstock.result import Result
 from penstock.rewrite import arguments_in_buffer
 from penstock.signature import block_size, declared
 from penstock.slots import ArgumentRing, ResultSlot, ResultSlots
-from penstock.sources import memories
+from penstock.sources import asked_once, memories
 from penstock.spirv import Interface, reflect
 
 if TYPE_CHECKING:
@@ -382,6 +382,7 @@ class Kernel(Closing):
         """
         if any(type(scalar) is Array for scalar in scalars):
             raise TypeError("a launch does not wait for the value of an array")
+        scalars = tuple(map(asked_once, scalars))
         with self._at_rest(scalars):
             return self.pack(*scalars)
 

@@ -100,6 +100,13 @@ def memories(source: Any) -> Iterator[Host]:
             yield from memories(item)
 
 
+def asked_once(value: Any) -> Any:
+    """The array that an object says it is, so that nothing asks it again; all else as it is."""
+    if isinstance(value, np.ndarray | np.generic | Handle) or not hasattr(value, "__array__"):
+        return value
+    return np.asarray(value)
+
+
 def _shown(source: Any) -> Host | None:
     """The memory that an object shows, if it does."""
     if isinstance(source, np.ndarray):
