@@ -15,6 +15,7 @@ from mutation.loading import load
 if TYPE_CHECKING:
     from penstock.conformance import Lab, Program
 
+_TURNS = 6  # schedules of every named program, with random programs between
 _AGAIN = 40  # random programs for each device and mode; what runs in order shows little more
 
 
@@ -25,12 +26,12 @@ def hunt(programs: int) -> dict[str, Any]:
     from penstock.transfer import MODES
 
     def candidates() -> Iterator[tuple[Program, str, int]]:
-        for seed in range(6):
+        for turn in range(_TURNS):
             for program in CORPUS:
                 for mode in MODES:
-                    yield program, mode, seed
-        for seed in range(programs):
-            yield generate(seed), MODES[seed % len(MODES)], seed
+                    yield program, mode, turn
+            for seed in range(turn, programs, _TURNS):
+                yield generate(seed), MODES[seed // _TURNS % len(MODES)], seed
 
     lab = Lab("sim")
     for tried, (program, mode, seed) in enumerate(candidates(), 1):

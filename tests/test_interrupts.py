@@ -253,6 +253,15 @@ UNMAPPED = ("writes", "reads", "NumPy arguments")
 NAMES = [*PROGRAMS, *(f"{name}, unmapped" for name in UNMAPPED)]
 
 
+@pytest.fixture(autouse=True)
+def cheap_collections() -> Iterator[None]:
+    """Have the garbage collector look at nothing that was there before: it is called often."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 def try_points(driver: str | StandIn, name: str, strike: Callable[[Run, int], str]) -> int:
     """Run a program once for each of its points, and check it; how many were tried."""
     name, _, transfers = name.partition(", ")
@@ -737,23 +746,12 @@ def try_case(case: type[Case], dev: ps.Device, number: int) -> int:
     return 0 if place else count
 
 
-@contextlib.contextmanager
-def cheap_collections() -> Iterator[None]:
-    """Have the garbage collector look at nothing that was there before."""
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-
-
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 @pytest.mark.parametrize("driver", DRIVERS[:2])
 def test_an_interrupted_call_is_done_or_not_done(
     driver: str, case: type[Case], record_property: Callable[[str, object], None]
 ) -> None:
-    with opened(driver) as dev, cheap_collections():
+    with opened(driver) as dev:
         for _ in range(2):  # everything is compiled, and memory is there
             case(dev).run()
         # Not all at once: how many points there are depends on what came before.
