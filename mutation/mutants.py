@@ -27,6 +27,31 @@ class Mutant:
         return own + [change for other in self.also for change in other.changes]
 
 
+def _late(indent: int) -> str:
+    """Statements that leave a write to the copier, which waits for nothing."""
+    space = " " * indent
+    late = "late = _write_ordered(array, data, on, {}, why, what)"
+    return f"{space}{late}\n{space}return lambda: late\n"
+
+
+def _put_off(name: str, *, when: str) -> Mutant:
+    """Writes to mapped memory, in place or fresh, are made after the call, under a condition."""
+    fresh = Mutant(
+        "and so is one to fresh memory",
+        "transfer",
+        "            fill_it()\n            buffer.rename(why, fresh)\n",
+        f"            if not {when}:\n                fill_it()\n"
+        f"            buffer.rename(why, fresh)\n            if {when}:\n{_late(16)}",
+    )
+    return Mutant(
+        name,
+        "transfer",
+        "    buffer.wrote(array.region)\n    copy = host_copy(",
+        f"    if {when}:\n{_late(8)}    copy = host_copy(",
+        also=(fresh,),
+    )
+
+
 _SINGLE = [
     # Barriers and visibility.
     Mutant(
@@ -404,23 +429,7 @@ _SINGLE = [
     Mutant(
         "every write counts as borrowed", "transfer", "borrowed=borrow,", "borrowed=True,"
     ),
-    Mutant(
-        "a write is made after the call",
-        "transfer",
-        "    buffer.wrote(array.region)\n    copy = host_copy(",
-        "    late = _write_ordered(array, data, on, {}, why, what)\n    return lambda: late\n"
-        "    copy = host_copy(",
-        also=(
-            Mutant(
-                "and so is one to fresh memory",
-                "transfer",
-                "            fill_it()\n            buffer.rename(why, fresh)\n",
-                "            buffer.rename(why, fresh)\n"
-                "            late = _write_ordered(array, data, on, {}, why, what)\n"
-                "            return lambda: late\n",
-            ),
-        ),
-    ),
+    _put_off("a write is made after the call", when="True"),
     Mutant(
         "a snapshot is taken after the call",
         "transfer",
@@ -469,27 +478,7 @@ def _together(name: str, first: Mutant, *others: str) -> Mutant:
 
 
 #: Allowed as such: whoever borrows has to wait until it is done.
-_BORROWED_PUT_OFF = Mutant(
-    "a borrowed write is made after the call",
-    "transfer",
-    "    buffer.wrote(array.region)\n    copy = host_copy(",
-    "    if borrow:\n"
-    "        late = _write_ordered(array, data, on, {}, why, what)\n        return lambda: late\n"
-    "    copy = host_copy(",
-    also=(
-        Mutant(
-            "and so is one to fresh memory",
-            "transfer",
-            "            fill_it()\n            buffer.rename(why, fresh)\n",
-            "            if not borrow:\n"
-            "                fill_it()\n"
-            "            buffer.rename(why, fresh)\n"
-            "            if borrow:\n"
-            "                late = _write_ordered(array, data, on, {}, why, what)\n"
-            "                return lambda: late\n",
-        ),
-    ),
-)
+_BORROWED_PUT_OFF = _put_off("a borrowed write is made after the call", when="borrow")
 
 MUTANTS = [
     *_SINGLE,
@@ -509,10 +498,7 @@ MUTANTS = [
             "a borrowed write is made after the call, to the busy backing",
             "transfer",
             '    if path == "rename":\n',
-            "    if borrow:\n"
-            "        late = _write_ordered(array, data, on, {}, why, what)\n"
-            "        return lambda: late\n"
-            '    if path == "rename":\n',
+            f'    if borrow:\n{_late(8)}    if path == "rename":\n',
         ),
         "an ordered copy is not written down",
     ),

@@ -295,14 +295,20 @@ def test_closed_streams_do_not_pile_up(open_device: OpenDevice) -> None:
     assert set(x.numpy().tolist()) == {105}
 
 
+def busy_stream(device: ps.Device) -> tuple[ps.Stream, ps.Array]:
+    """A stream with a launch on it, and the array to which that adds 1."""
+    x = device.zeros(N, np.uint32)
+    stream = device.stream()
+    slow_add(x, 1, stream)
+    return stream, x
+
+
 def test_a_stream_that_is_being_closed_takes_no_work(
     any_device: ps.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What came between the wait and the end would lose its queue while it runs."""
     scheduler = any_device.scheduler
-    x = any_device.zeros(N, np.uint32)
-    stream = any_device.stream()
-    slow_add(x, 1, stream)
+    stream, x = busy_stream(any_device)
     wait_for = scheduler.wait_for
 
     def late(points: Any, timeout: float | None, reason: str, *more: Any, **details: Any) -> bool:
@@ -321,9 +327,7 @@ def test_a_stream_whose_close_is_cut_short_ends_by_itself(
     any_device: ps.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scheduler = any_device.scheduler
-    x = any_device.zeros(N, np.uint32)
-    stream = any_device.stream()
-    slow_add(x, 1, stream)
+    stream, x = busy_stream(any_device)
 
     def interrupt(*_: Any, **__: Any) -> bool:
         raise KeyboardInterrupt
@@ -341,7 +345,7 @@ def test_a_stream_whose_close_is_cut_short_ends_by_itself(
 
 
 def test_a_copy_behind_the_callers_own_view_is_an_error(open_device: OpenDevice) -> None:
-    """The copier waits for work that waits for the view: so would whoever waits for the copier."""
+    """The copier waits for work that waits for the view, so a wait for the copier never ends."""
     dev = open_device()
     x, z = dev.zeros(1 << 19, np.float32), dev.zeros(1 << 19, np.float32)
     add = dev.elementwise("y[i] = y[i] + x[i]", "in float32 x, inout float32 y", name="add")

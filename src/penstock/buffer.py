@@ -97,7 +97,8 @@ class Buffer:
         if isinstance(fresh.history, AppendHistory) and isinstance(old.history, AppendHistory):
             fresh.history.follow(old.history)
         fresh.owners.add(self.owner)
-        # No call between the two. After that the old one is nobody's, and goes even if dropped.
+        # No call, and so no interrupt, between the two assignments. From here on `old` has no
+        # owner, and its pool takes it back even if an exception drops it.
         self.owner.backing = self.backing = fresh
         old.owners.discard(self.owner)
         self._old.append(old)

@@ -83,7 +83,7 @@ class Shown(NamedTuple):
 def is_own(thread: int) -> bool:
     """Whether a writable view that this thread made counts as the calling thread's.
 
-    So does one whose thread has ended: whoever it was handed to, waiting for it is in vain.
+    A view whose thread has ended counts, too: no other thread is known that could drop it.
     """
     return thread == threading.get_ident() or thread not in sys._current_frames()
 

@@ -106,7 +106,7 @@ class AppendHistory(History):
         self.uncertain = False  # whether the counter may say something else than `told`
 
     def tell(self, rows: int) -> None:
-        """The device has been told of so many rows: its counter says so."""
+        """Note that the device's counter holds `rows`."""
         self.told, self.uncertain = rows, False
 
     def renew_writes(self) -> None:

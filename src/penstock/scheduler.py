@@ -455,8 +455,8 @@ class Scheduler:
         if names:
             warnings.warn(
                 f"waiting for more than {_LONG:.0f} s for work that waits for a writable view made "
-                f"by thread {', '.join(names)}; whoever has it must drop it (del it and all its "
-                "slices)",
+                f"by thread {', '.join(names)}; drop the view (del it and all its slices) in the "
+                "thread that has it now",
                 RuntimeWarning,
                 stacklevel=2,
             )

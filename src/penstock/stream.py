@@ -157,6 +157,8 @@ class Stream(Closing):
         If the wait fails, the queue is given back when the work is done.
         """
         scheduler = self.scheduler
+        if self.closed or scheduler.closed:  # without the lock, which a forked child must not touch
+            return
         points: dict[Lane, int] = {}
         with scheduler.lock:
             if self._closed or scheduler.closed:

@@ -149,7 +149,8 @@ class Recording(Commands, Protocol):
     def execute(self, sequence: Any, recorded: list[None]) -> None:
         """All commands of a sequence, as if they were recorded here one by one.
 
-        In the same step `recorded` gets an entry, so that whoever is interrupted can tell.
+        Appends to `recorded` in the same interpreter step, so that an interrupted caller knows
+        whether the driver has the commands.
         """
         ...
 

@@ -28,6 +28,7 @@ from penstock.driver.hip.recording import (
 )
 from penstock.driver.hip.timeline import Events, HipTimeline, wait
 from penstock.driver.holding import Backlog
+from penstock.driver.importing import import_noted
 from penstock.driver.protocol import DeviceInfo, Notify, Reference
 from penstock.errors import DeviceLost, Error, NoDevice
 from penstock.spirv import Interface
@@ -163,16 +164,7 @@ class HipDriver:
 
     def import_host(self, address: int, nbytes: int) -> HipMemory:
         self.select()
-        made: list[HipMemory] = []
-        try:
-            # One step to Python: made, and noted that it was.
-            made.extend(map(partial(HipMemory, imported=address), (self,), (nbytes,)))
-            self.notify("import of host memory", nbytes)
-        except BaseException:
-            for memory in made:
-                memory.close()
-            raise
-        return made[0]
+        return import_noted(partial(HipMemory, self, imported=address), nbytes, self.notify)
 
     def free(self, memory: HipMemory) -> None:
         memory.close()

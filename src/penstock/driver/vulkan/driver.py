@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from penstock.driver.holding import Backlog
+from penstock.driver.importing import import_noted
 from penstock.driver.protocol import DeviceInfo, Notify, Reference
 from penstock.driver.vulkan.api import C, Instance, check, instance, listing, load, text
 from penstock.driver.vulkan.clock import Clock
@@ -333,16 +334,7 @@ class VulkanDriver:
                 f"{self.info.name} cannot import host memory ({_HOST_IMPORT} is missing); use an "
                 "array from dev.host_empty, or dev.array to copy"
             )
-        made: list[VulkanMemory] = []
-        try:
-            # One step to Python: made, and noted that it was.
-            made.extend(map(partial(VulkanMemory, imported=address), (self,), (nbytes,)))
-            self.notify("import of host memory", nbytes)
-        except BaseException:
-            for memory in made:
-                memory.close()
-            raise
-        return made[0]
+        return import_noted(partial(VulkanMemory, self, imported=address), nbytes, self.notify)
 
     def free(self, memory: VulkanMemory) -> None:
         self.generation += 1
