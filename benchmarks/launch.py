@@ -21,7 +21,7 @@ import penstock as ps
 from penstock.bench.measure import SHADERS, Case, Samples, expect, interleave, timed
 from penstock.bench.raw import Raw
 from penstock.bench.tables import Row, Section
-from penstock.glsl import compile_glsl
+from penstock.shader.glsl import compile_glsl
 
 SIZE = 1024  # floats
 LAUNCHES = 100  # between two submissions; fewer than Penstock submits on its own account

@@ -155,7 +155,7 @@ def _kind(why: str) -> str:
 def _litmus_markdown(intact: list[dict[str, Any]]) -> str:
     """A row for each program: by mode, the paths its transfers take, and the safeguards."""
     from mutation.litmus import GUARDS, SAFEGUARDS
-    from penstock.transfer import MODES
+    from penstock.array.transfer import MODES
 
     paths = {(each["program"], each["mode"]): each["paths"] for each in intact}
     lines = [f"| program | {' | '.join(MODES)} |", "|---" * (len(MODES) + 1) + "|"]

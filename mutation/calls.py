@@ -25,8 +25,8 @@ from mutation.vulkan import VULKAN
 _LIMIT = 150  # seconds for one mutant, which is more than all tests take
 #: By driver: tests, and which of them not.
 _TESTS = {
-    "vulkan": ("tests/test_vulkan_calls.py", "not SwiftShader"),
-    "hip": ("tests/hip/test_hip_driver.py", "discrete and not compile and not declarations"),
+    "vulkan": ("tests/driver/test_vulkan_calls.py", "not SwiftShader"),
+    "hip": ("tests/driver/test_hip_driver.py", "discrete and not compile and not declarations"),
 }
 
 

@@ -21,9 +21,9 @@ _AGAIN = 40  # random programs for each device and mode; what runs in order show
 
 def hunt(programs: int) -> dict[str, Any]:
     """The first program that fails on the simulator, made small."""
+    from penstock.array.transfer import MODES
     from penstock.conformance import CORPUS, Lab, generate, shrink
     from penstock.conformance.script import as_script
-    from penstock.transfer import MODES
 
     def candidates() -> Iterator[tuple[Program, str, int]]:
         for turn in range(_TURNS):
@@ -83,8 +83,8 @@ def hunt_on_devices(programs: int) -> dict[str, Any]:
 
 def hunt_over_stand_in(programs: int) -> dict[str, Any]:
     """The first program that fails over the stand-in for HIP's library, as it is."""
+    from penstock.array.transfer import MODES
     from penstock.conformance import CORPUS, Lab, generate, runner
-    from penstock.transfer import MODES
     from tests.hip import standin
 
     runner.PATIENCE = 3.0

@@ -8,8 +8,8 @@ passes with all of them in, and fails in that mode with its own taken out.
 
 from __future__ import annotations
 
+from penstock.array.transfer import MODES
 from penstock.conformance import CORPUS, Program
-from penstock.transfer import MODES
 
 #: Short names of safeguards, and the mutants without them.
 SAFEGUARDS = {

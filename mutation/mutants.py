@@ -38,14 +38,14 @@ def _put_off(name: str, *, when: str) -> Mutant:
     """Writes to mapped memory, in place or fresh, are made after the call, under a condition."""
     fresh = Mutant(
         "and so is one to fresh memory",
-        "transfer",
+        "array.transfer",
         "            fill_it()\n            buffer.rename(why, fresh)\n",
         f"            if not {when}:\n                fill_it()\n"
         f"            buffer.rename(why, fresh)\n            if {when}:\n{_late(16)}",
     )
     return Mutant(
         name,
-        "transfer",
+        "array.transfer",
         "    buffer.wrote(array.region)\n    copy = host_copy(",
         f"    if {when}:\n{_late(8)}    copy = host_copy(",
         also=(fresh,),
@@ -56,50 +56,50 @@ _SINGLE = [
     # Barriers and visibility.
     Mutant(
         "no barrier between commands",
-        "stream",
+        "schedule.stream",
         "            recording.barrier()\n",
         "            pass\n",
     ),
     Mutant(
         "results not published to the host",
-        "stream",
+        "schedule.stream",
         "                recording.publish()\n",
         "",
     ),
     Mutant(
         "host copy not acquired by the device",
-        "stream",
+        "schedule.stream",
         "                recording.acquire()\n",
         "                pass\n",
     ),
     Mutant(
         "host writes not flushed",
-        "access",
+        "array.access",
         "        scheduler.driver.flush(",
         "        _nothing() and scheduler.driver.flush(",
     ),
     Mutant(
         "a quick transfer does not mind what is pending",
-        "access",
+        "array.access",
         "        or tracing.active or pending_conflicts(buffer, array.region, write)\n",
         "        or tracing.active\n",
     ),
     Mutant(
         "host reads not invalidated",
-        "access",
+        "array.access",
         "        scheduler.driver.invalidate(",
         "        _nothing() and scheduler.driver.invalidate(",
     ),
     # The ledger.
     Mutant(
         "a write does not mind reads",
-        "hazards",
+        "ledger.hazards",
         "            near = self.near(region, write)\n",
         "            near = self.near(region, False)\n",
         also=(
             Mutant(
                 "of a command",
-                "hazards",
+                "ledger.hazards",
                 "        elif write and history.reads:\n",
                 "        elif False:\n",
             ),
@@ -107,87 +107,87 @@ _SINGLE = [
     ),
     Mutant(
         "reads of several lanes count as one",
-        "hazards",
+        "ledger.hazards",
         "if a is new or not ((not lane or a.lane is lane) and region.covers(a.region))",
         "if a is new or not region.covers(a.region)",
     ),
     Mutant(
         "a write covers what it only touches",
-        "hazards",
+        "ledger.hazards",
         "        return self.lo <= other.lo and other.hi <= self.hi\n",
         "        return True\n",
     ),
     Mutant(
         "conflicts of the same lane need no barrier",
-        "hazards",
+        "ledger.hazards",
         "                barrier = True\n",
         "                barrier = False\n",
     ),
     Mutant(
         "conflicts of other lanes need no wait",
-        "hazards",
+        "ledger.hazards",
         "            waits[other] = max(waits.get(other, 0), access.value)\n",
         "            pass\n",
     ),
     Mutant(
         "a conflict of the epoch before last needs no barrier",
-        "hazards",
+        "ledger.hazards",
         "access.epoch >= lane.epoch and",
         "access.epoch > lane.epoch and",
     ),
     Mutant(
         "the host does not wait for the newest conflict",
-        "hazards",
+        "ledger.hazards",
         "            waits[lane] = access.value\n",
         "            waits.setdefault(lane, access.value - 1)\n",
     ),
     Mutant(
         "commands are not written down",
-        "stream",
+        "schedule.stream",
         "        note_all(uses, lane, self._open_value, what)\n",
         "",
     ),
     # Waits on the device.
     Mutant(
         "a submission waits for nothing",
-        "stream",
+        "schedule.stream",
         "self.queue.submit(recording, waits, self.timeline, value)",
         "self.queue.submit(recording, [], self.timeline, value)",
     ),
     Mutant(
         "Stream.wait does nothing",
-        "stream",
+        "schedule.stream",
         "            self.wait_for_lanes(event.points_left())",
         "            pass",
     ),
     Mutant(
         "work waited for is not submitted",
-        "stream",
+        "schedule.stream",
         "            other.owner.ensure_submitted(value)\n",
         "",
     ),
     # Waits on the host.
     Mutant(
         "a busy array counts as idle",
-        "access",
+        "array.access",
         "    return needs_of_host(found)\n",
         "    return {}\n",
     ),
     Mutant(
         "an event forgets the stream's own work",
-        "stream",
+        "schedule.stream",
         "            points[lane] = recorded\n",
         "            pass\n",
     ),
     Mutant(
         "an event forgets host copies",
-        "stream",
+        "schedule.stream",
         "            points[copies] = copies.submitted\n",
         "            pass\n",
     ),
     Mutant(
         "an event forgets what the stream waits for",
-        "stream",
+        "schedule.stream",
         "        points = {lane: value for lane, value in self._waits.items() "
         "if value > lane.complete}\n",
         "        points: dict[Lane, int] = {}\n",
@@ -195,13 +195,13 @@ _SINGLE = [
     # Host copies in stream order.
     Mutant(
         "an ordered copy does not wait for its predecessors",
-        "copier",
+        "schedule.copier",
         "                scheduler.await_points(task.after, closing=True)\n",
         "                pass\n",
         also=(
             Mutant(
                 "nor does an inline driver mind",
-                "copier",
+                "schedule.copier",
                 "        if self._next is None or not all(\n",
                 "        if self._next is None or False and not all(\n",
             ),
@@ -209,51 +209,51 @@ _SINGLE = [
     ),
     Mutant(
         "predecessors of an ordered copy are not submitted",
-        "transfer",
+        "array.transfer",
         "        lane.owner.ensure_submitted(value)\n",
         "        pass\n",
     ),
     Mutant(
         "an ordered copy is not written down",
-        "transfer",
+        "array.transfer",
         "        backing.history.note(array.region, True, copier.lane, value, what)\n",
         "",
     ),
     Mutant(
         "a copy onto itself goes without a temporary",
-        "transfer",
+        "array.transfer",
         "        if origin is target and source.region.overlaps(array.region):",
         "        if False:",
     ),
     # Memory.
     Mutant(
         "memory in use by the device is reused",
-        "memory",
+        "memory.memory",
         "return not self.holds and not self.history.pending()",
         "return not self.holds",
     ),
     Mutant(
         "memory shown to the host is reused",
-        "memory",
+        "memory.memory",
         "return not self.holds and not self.history.pending()",
         "return not self.history.pending()",
     ),
     Mutant(
         "scratch memory handed on without its history",
-        "memory",
+        "memory.memory",
         "                    handed_on.remove(backing)\n",
         "                    handed_on.remove(backing)\n"
         "                    backing.history = History()\n",
     ),
     Mutant(
         "a rename keeps the busy backing",
-        "transfer",
+        "array.transfer",
         "        fresh = buffer.new_backing()\n        target",
         "        fresh = backing\n        target",
         also=(
             Mutant(
                 "",
-                "transfer",
+                "array.transfer",
                 "            buffer.rename(why, fresh)\n            buffer.wrote(array.region)\n"
                 "            return lambda",
                 "            return lambda",
@@ -262,25 +262,25 @@ _SINGLE = [
     ),
     Mutant(
         "a snapshot is not taken",
-        "transfer",
+        "array.transfer",
         '    if not case.busy:\n        return "direct"',
         '    if True:\n        return "direct"',
     ),
     Mutant(
         "a held view is written under its holder",
-        "buffer",
+        "array.buffer",
         "        if not write or all(view.writable for view in shown):\n            return\n",
         "        return\n",
     ),
     Mutant(
         "a rename loses what is not overwritten",
-        "buffer",
+        "array.buffer",
         "        if keep:\n",
         "        if False:\n",
     ),
     Mutant(
         "reads share the memory of their results",
-        "transfer",
+        "array.transfer",
         "    block = scheduler.host_pool.allocate(array.nbytes)\n    packed =",
         "    block = vars(scheduler).setdefault(\"_shared\", None) or "
         "scheduler.host_pool.allocate(array.nbytes)\n"
@@ -289,7 +289,7 @@ _SINGLE = [
         also=(
             Mutant(
                 "which is not given back",
-                "transfer",
+                "array.transfer",
                 "write=True)\n    finally:\n        scheduler.host_pool.retire(block)\n",
                 "write=True)\n    finally:\n        pass\n",
             ),
@@ -297,7 +297,7 @@ _SINGLE = [
     ),
     Mutant(
         "a strided write counts as one block",
-        "access",
+        "array.access",
         "        width, starts = row_offsets(layout)\n",
         "        width, starts = row_offsets(layout)\n"
         "        starts, width = starts[:1], int(starts[-1] - starts[0]) + width\n",
@@ -305,14 +305,14 @@ _SINGLE = [
     # The host, and what only looks as if it had waited.
     Mutant(
         "the host takes a barrier for a wait",
-        "hazards",
+        "ledger.hazards",
         "        if access.value > lane.complete and access.value > waits.get(lane, 0):\n",
         "        if access.value > max(lane.complete, waits.get(lane, 0)) and "
         "access.epoch >= lane.epoch:\n",
     ),
     Mutant(
         "a recording with a barrier is not published to the host",
-        "stream",
+        "schedule.stream",
         "                recording.publish()\n",
         "                if \"barrier\" not in recording.commands:\n"
         "                    recording.publish()\n",
@@ -320,26 +320,26 @@ _SINGLE = [
     # Waits for more than was asked.
     Mutant(
         "the host waits for the newest work of a lane",
-        "scheduler",
+        "schedule.scheduler",
         "            return self.await_points(points, timeout)\n",
         "            return self.await_points({lane: lane.recorded for lane in points}, timeout)\n",
     ),
     Mutant(
         "a stream waits for the newest work of another",
-        "stream",
+        "schedule.stream",
         "self._waits[other] = max(value, self._waits.get(other, 0))",
         "self._waits[other] = other.recorded",
     ),
     Mutant(
         "an ordered copy waits for the newest work of a lane",
-        "copier",
+        "schedule.copier",
         "                scheduler.await_points(task.after, closing=True)\n",
         "                newest = {lane: lane.submitted for lane in task.after}\n"
         "                scheduler.await_points(newest, closing=True)\n",
         also=(
             Mutant(
                 "and so does an inline driver",
-                "copier",
+                "schedule.copier",
                 "            value <= (lane.complete if",
                 "            lane.submitted <= (lane.complete if",
             ),
@@ -347,13 +347,13 @@ _SINGLE = [
     ),
     Mutant(
         "a host copy waits for the newest copy of a lane",
-        "hostlane",
+        "schedule.hostlane",
         "            return self.aborted or self.lane.complete >= value\n",
         "            return self.aborted or self.lane.complete >= self.lane.submitted\n",
         also=(
             Mutant(
                 "and so does the copier of an inline driver",
-                "copier",
+                "schedule.copier",
                 "            value <= (lane.complete if",
                 "            (lane.submitted if lane.is_host else value) <= (lane.complete if",
             ),
@@ -362,63 +362,63 @@ _SINGLE = [
     # Launches, graphs and roles.
     Mutant(
         "what was written through a view is not flushed",
-        "transfer",
+        "array.transfer",
         "                written = partial(flush, scheduler, backing, array.layout)\n",
         "                written = None\n",
     ),
-    Mutant("a graph has no barriers", "encoding", "            commands.barrier()\n", ""),
+    Mutant("a graph has no barriers", "graph.encoding", "            commands.barrier()\n", ""),
     Mutant(
         "a graph minds no other work",
-        "encoding",
+        "graph.encoding",
         "        self.uses = [(b.backing.history, region, write) for",
         "        self.uses = [(History(), region, write) for",
     ),
     Mutant(
         "launches share the place of their results",
-        "slots",
+        "launch.slots",
         "        if free and not free[-1].in_flight:\n            return free.pop()\n",
         "        if free:\n            return free[-1]\n",
     ),
     Mutant(
         "results of kernels are not published",
-        "stream",
+        "schedule.stream",
         "that none of its uses tells.\"\"\"\n        self._loud = True\n",
         "that none of its uses tells.\"\"\"\n",
     ),
     Mutant(
         "the host looks at scratch as it is",
-        "access",
+        "array.access",
         "            points |= scheduler.publish_everything()\n",
         "            pass\n",
     ),
     Mutant(
         "a view is not tracked",
-        "view",
+        "array.view",
         "            backing.views.append(shown)\n",
         "            hold.shown = None\n",
     ),
     Mutant(
         "a role is not asked before a write",
-        "buffer",
+        "array.buffer",
         "        if self.sealed:\n            self.refuse_write(",
         "        if False:\n            self.refuse_write(",
     ),
     Mutant(
         "a role is not asked before a read",
-        "buffer",
+        "array.buffer",
         "        if self.role == \"scratch\":\n",
         "        if False:\n",
     ),
     # Copies put off, as others do it, and copies dropped.
     Mutant(
         "an event drops what is recorded",
-        "stream",
+        "schedule.stream",
         "            self.submit()\n            return Event(",
         "            self._open = None\n            return Event(",
     ),
     Mutant(
         "an event drops host copies",
-        "stream",
+        "schedule.stream",
         "            return Event(self.scheduler, self.points(), self.name)\n",
         "            points = self.points()\n"
         "            self.copier._next = None\n"
@@ -427,12 +427,12 @@ _SINGLE = [
         "            return Event(self.scheduler, points, self.name)\n",
     ),
     Mutant(
-        "every write counts as borrowed", "transfer", "borrowed=borrow,", "borrowed=True,"
+        "every write counts as borrowed", "array.transfer", "borrowed=borrow,", "borrowed=True,"
     ),
     _put_off("a write is made after the call", when="True"),
     Mutant(
         "a snapshot is taken after the call",
-        "transfer",
+        "array.transfer",
         "            each.fill()\n            value",
         "            taken = stream.copier.add(Task({}, each.fill))\n"
         "            each.block.history.note(each.packed, True, stream.copier.lane, taken, what)\n"
@@ -440,7 +440,7 @@ _SINGLE = [
     ),
     Mutant(
         "a read is made after the call",
-        "transfer",
+        "array.transfer",
         "    return _read_direct(array, out, what, \"nothing pending writes the bytes\")\n",
         "    result = _result(array) if out is None else out\n"
         "    read = on.copier.add(Task({}, lambda: _read_direct(array, result, what, what)()))\n"
@@ -448,20 +448,20 @@ _SINGLE = [
     ),
     Mutant(
         "what earlier arrays have of unpublished writes is forgotten",
-        "memory",
+        "memory.memory",
         "        if backing.history.quiet and backing.history.writes:\n",
         "        if False:\n",
     ),
     # What belongs to another device, and what is closed.
     Mutant(
         "a kernel takes arrays of any device that it would fit on its own",
-        "arguments",
+        "launch.arguments",
         'wants = f"{device} {self.dtype} ',
         'wants = f"{self.dtype} ',
     ),
     Mutant(
         "a closed device goes on",
-        "scheduler",
+        "schedule.scheduler",
         '        if self.closed:\n            raise Closed(f"{self.name} is closed")\n',
         "",
     ),
@@ -496,7 +496,7 @@ MUTANTS = [
         "a borrowed write is made after the call, not written down, and a rename keeps the backing",
         Mutant(
             "a borrowed write is made after the call, to the busy backing",
-            "transfer",
+            "array.transfer",
             '    if path == "rename":\n',
             f'    if borrow:\n{_late(8)}    if path == "rename":\n',
         ),

@@ -35,8 +35,8 @@ def prove(mutant: str) -> list[dict[str, Any]]:
 
 def intact() -> list[dict[str, Any]]:
     """The same with nothing taken out: how a program fails, which must be empty, and its paths."""
+    from penstock.array.transfer import MODES
     from penstock.conformance import CORPUS, Lab
-    from penstock.transfer import MODES
 
     lab = Lab("sim")
     found = []

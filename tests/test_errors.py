@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import OpenDevice
-from kernels import HEAD, SAXPY, saxpy, slow_add, slow_copy
 
 import penstock as ps
-from penstock.glsl import compile_glsl
+from penstock.shader.glsl import compile_glsl
+from tests.conftest import OpenDevice
+from tests.kernels import HEAD, SAXPY, saxpy, slow_add, slow_copy
 
 N = 64
 MIB = 1 << 20

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock import elementwise, reductions
 from penstock.conformance.generator import _LARGE
 from penstock.conformance.kernels import SLOW, Kernels
 from penstock.llm import kernels
@@ -25,6 +24,7 @@ from penstock.llm.products import Products
 from penstock.llm.progress import Progress
 from penstock.llm.sampling import Sampler, Sampling, Shape
 from penstock.llm.weights import Piece, Weight
+from penstock.ops import elementwise, reductions
 from tests.llm.references import vector
 from tests.llm.weight_builders import decoded, encoded, upload
 

@@ -14,14 +14,17 @@ from pathlib import Path
 import pytest
 
 import penstock as ps
-from penstock import builtin, glsl, shipped
-from penstock.spirv import reflect
+from penstock.shader import glsl, shipped
+from penstock.shader.spirv import reflect
+from tools import prebuild
 
 ROOT = Path(__file__).parent.parent
 Run = Callable[..., str]
 
 #: Run before a program: no compiler can be found any more.
-WITHOUT_COMPILER = "import penstock.glsl as g; g._FINDERS = dict.fromkeys(g._FINDERS, lambda: None)"
+WITHOUT_COMPILER = (
+    "import penstock.shader.glsl as g; g._FINDERS = dict.fromkeys(g._FINDERS, lambda: None)"
+)
 
 
 def python(program: str, *paths: Path | str, **environment: str) -> str:
@@ -91,7 +94,7 @@ class TestWheel:
             (about,) = (name for name in names if name.endswith(".dist-info/METADATA"))
             metadata = archive.read(about).decode()
             entries = archive.read(about.replace("METADATA", "entry_points.txt")).decode()
-        package = {f"penstock/{file}" for file in ("py.typed", "shaders/builtin.zip")}
+        package = {f"penstock/{file}" for file in ("py.typed", "shader/builtin.zip")}
         shaders = {
             path.relative_to(ROOT / "src").as_posix()
             for suffix in ("comp", "glsl")
@@ -108,10 +111,10 @@ class TestWheel:
 
     def test_its_kernels_are_those_of_the_sources(self, wheel: Path, tmp_path: Path) -> None:
         with zipfile.ZipFile(wheel) as archive:
-            archive.extract("penstock/shaders/builtin.zip", tmp_path)
-        with zipfile.ZipFile(tmp_path / "penstock/shaders/builtin.zip") as archive:
+            archive.extract("penstock/shader/builtin.zip", tmp_path)
+        with zipfile.ZipFile(tmp_path / "penstock/shader/builtin.zip") as archive:
             kept = {name: archive.read(name) for name in archive.namelist()}
-        assert kept == builtin.compile_all()
+        assert kept == prebuild.compile_all()
 
     def test_the_demo_needs_no_compiler(self, installed: Run) -> None:
         program = "from penstock.__main__ import main; raise SystemExit(main(['demo']))"
@@ -193,10 +196,10 @@ class TestShipped:
 
 @pytest.mark.skipif(not glsl.compilers(), reason="no GLSL compiler")
 def test_what_is_shipped_can_be_reflected() -> None:
-    sources = {shader.path.name for shader in builtin.every_shader()}
+    sources = {shader.path.name for shader in prebuild.every_shader()}
     ours = {path.name for path in (ROOT / "src").rglob("*.comp")}
     assert sources == ours, "a kernel that is not shipped in any variant"
-    saxpy = next(shader for shader in builtin.every_shader() if shader.name == "saxpy")
+    saxpy = next(shader for shader in prebuild.every_shader() if shader.name == "saxpy")
     code = glsl.compile_glsl(saxpy.path.read_text(), include_dir=saxpy.path.parent)
     assert [binding.name for binding in reflect(code).bindings] == ["x", "y"]
 

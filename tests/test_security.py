@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock import glsl
+from penstock.shader import glsl
 from tests.conftest import DRIVERS, OpenDevice, faults, simulated
 from tests.kernels import SLOW_ADD
 
@@ -90,7 +90,7 @@ HOSTILE = """
 import array, random, sys
 import numpy as np
 import penstock as ps
-from penstock.glsl import compile_glsl
+from penstock.shader.glsl import compile_glsl
 
 VALUES = [0, 1, 2, 3, 7, 16, 33, 255, 65536, 1 << 20, 0x7fffffff, 0x80000000, 0xffffffff]
 SOURCE = '''
@@ -302,7 +302,7 @@ def test_nothing_runs_code_from_data() -> None:
         ("conformance/runner.py", "eval"),  # a call of the same
         ("elementwise.py", "exec"),  # the call of an operation, from names that are checked
         ("launcher.py", "exec"),  # the call of a kernel, likewise
-        ("timeline/script.py", "exec"),  # the program that the user asked to trace
+        ("cli/script.py", "exec"),  # the program that the user asked to trace
     }
 
 

@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 import numpy as np
-from kernels import slow_add, slow_copy
 
 import penstock as ps
+from tests.kernels import slow_add, slow_copy
 
 SECONDS = float(os.environ.get("PENSTOCK_SOAK", "4"))
 

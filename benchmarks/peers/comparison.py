@@ -18,7 +18,7 @@ from benchmarks.peers.rows import ROWS
 from penstock.bench.measure import SHADERS, Samples
 from penstock.bench.tables import Row as Line
 from penstock.bench.tables import Section
-from penstock.glsl import compile_glsl
+from penstock.shader.glsl import compile_glsl
 
 _HERE = Path(__file__).parent
 _AT_A_TIME = 4  # rounds that a peer runs before the next one's turn; the first warms its caches

@@ -10,12 +10,12 @@ import tempfile
 from pathlib import Path
 
 import penstock as ps
-from penstock.timeline.script import run_program
+from penstock.cli.script import run_program
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent.parent / "tests"))
 
-from browser import Browser  # noqa: E402
+from tests.tracing.browser import Browser  # noqa: E402
 
 
 def main() -> None:

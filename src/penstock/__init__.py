@@ -7,19 +7,19 @@ from penstock.errors import *  # noqa: F403
 from penstock.errors import __all__ as _errors
 
 if TYPE_CHECKING:
-    from penstock.array import Array
+    from penstock.array.array import Array
     from penstock.device import Device, devices
     from penstock.driver.protocol import DeviceInfo
-    from penstock.elementwise import Elementwise
-    from penstock.event import Event
-    from penstock.graph import Graph
-    from penstock.kernel import Kernel
-    from penstock.memory import MemoryStats
-    from penstock.pending import Pending
-    from penstock.result import Result
-    from penstock.scratch import Scratch
-    from penstock.stream import Stream
-    from penstock.tracing import Point, Trace, TraceEvent, trace
+    from penstock.graph.graph import Graph
+    from penstock.launch.kernel import Kernel
+    from penstock.launch.result import Result
+    from penstock.launch.scratch import Scratch
+    from penstock.memory.memory import MemoryStats
+    from penstock.ops.elementwise import Elementwise
+    from penstock.schedule.event import Event
+    from penstock.schedule.pending import Pending
+    from penstock.schedule.stream import Stream
+    from penstock.tracing.tracing import Point, Trace, TraceEvent, trace
 
 __version__ = "0.1.0"
 
@@ -47,23 +47,23 @@ __all__ = [
 # Loaded when first used, as the imports above say: the pytest plugin is part of this package, and
 # a test suite that has nothing to do with a GPU must not load NumPy on its account.
 _HOMES = {
-    "Array": "array",
+    "Array": "array.array",
     "Device": "device",
     "DeviceInfo": "driver.protocol",
-    "Elementwise": "elementwise",
-    "Event": "event",
-    "Graph": "graph",
-    "Kernel": "kernel",
-    "MemoryStats": "memory",
-    "Pending": "pending",
-    "Point": "tracing",
-    "Result": "result",
-    "Scratch": "scratch",
-    "Stream": "stream",
-    "Trace": "tracing",
-    "TraceEvent": "tracing",
+    "Elementwise": "ops.elementwise",
+    "Event": "schedule.event",
+    "Graph": "graph.graph",
+    "Kernel": "launch.kernel",
+    "MemoryStats": "memory.memory",
+    "Pending": "schedule.pending",
+    "Point": "tracing.tracing",
+    "Result": "launch.result",
+    "Scratch": "launch.scratch",
+    "Stream": "schedule.stream",
+    "Trace": "tracing.tracing",
+    "TraceEvent": "tracing.tracing",
     "devices": "device",
-    "trace": "tracing",
+    "trace": "tracing.tracing",
 }
 
 

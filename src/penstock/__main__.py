@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import penstock as ps
+from penstock.array.transfer import MODES
 from penstock.bench import command as bench
+from penstock.cli import script
 from penstock.installing import advice
 from penstock.llm import command as generate
-from penstock.timeline import script
-from penstock.transfer import MODES
 
 #: Exit codes of a program that Ctrl-C, or the end of the pipe it writes to, has ended.
 _INTERRUPTED, _PIPE_CLOSED = 128 + 2, 128 + 13
@@ -132,7 +132,7 @@ class _Completion(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: object, values: Any, option: object = None
     ) -> None:
-        from penstock.completion import completion
+        from penstock.cli.completion import completion
 
         print(completion(parser, values), end="")
         parser.exit()
@@ -158,13 +158,13 @@ def _devices(arguments: argparse.Namespace) -> int:
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    from penstock import doctor
+    from penstock.cli import doctor
 
     return doctor.run(arguments)
 
 
 def _demo(arguments: argparse.Namespace) -> int:
-    from penstock.demo import run
+    from penstock.cli.demo import run
 
     outcome = run(arguments.device, arguments.size)
     if arguments.json:

@@ -12,27 +12,28 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock import adoption, tracing, transfer
-from penstock.access import check_source
-from penstock.array import Array
-from penstock.buffer import Buffer
+from penstock.array import adoption, transfer
+from penstock.array.access import check_source
+from penstock.array.array import Array
+from penstock.array.buffer import Buffer
+from penstock.array.sources import as_array
 from penstock.closing import Block, Closing
-from penstock.counting import Counting
 from penstock.driver.protocol import DeviceInfo, Driver, Reference
 from penstock.dtypes import Dtype, Shape, as_dtype, as_name, as_shape
-from penstock.elementwise import Elementwise
 from penstock.errors import ArgumentError, InvalidValue, NoDevice, Timeout
-from penstock.graph import Graph
-from penstock.hazards import Lane
-from penstock.kernel import Kernel
-from penstock.layout import Layout, contiguous_strides
-from penstock.memory import MemoryStats
-from penstock.reductions import Reductions
-from penstock.roles import Role, as_role
-from penstock.scheduler import Scheduler
-from penstock.scratch import Scratch
-from penstock.sources import as_array
-from penstock.stream import Stream
+from penstock.graph.counting import Counting
+from penstock.graph.graph import Graph
+from penstock.launch.kernel import Kernel
+from penstock.launch.scratch import Scratch
+from penstock.ledger.hazards import Lane
+from penstock.ledger.roles import Role, as_role
+from penstock.memory.layout import Layout, contiguous_strides
+from penstock.memory.memory import MemoryStats
+from penstock.ops.elementwise import Elementwise
+from penstock.ops.reductions import Reductions
+from penstock.schedule.scheduler import Scheduler
+from penstock.schedule.stream import Stream
+from penstock.tracing import tracing
 
 _BEST_FIRST = ("discrete", "integrated", "virtual", "other", "cpu")
 
@@ -70,8 +71,8 @@ class Device(Closing):
 
     `which` is a part of its name ("llvmpipe"), its number in `devices()`, or None for the best:
     a GPU if there is one, else the CPU driver. `transfers` forces how host bytes travel, see
-    `penstock.transfer`. `validate` turns on the Khronos validation layer. `clear_memory` fills
-    memory with zeros before an array gets it, so that none shows what another held.
+    `penstock.array.transfer`. `validate` turns on the Khronos validation layer. `clear_memory`
+    fills memory with zeros before an array gets it, so that none shows what another held.
     `driver="hip"` is AMD's own runtime, for which kernels are written in HIP C++. `driver="sim"` is
     the simulator: kernels need a `reference`, `seed` picks what happens when, and `fault` may fail
     the n-th call of any of its methods.
@@ -131,7 +132,7 @@ class Device(Closing):
         name: str = "",
         role: Role = "generic",
     ) -> Array:
-        """An array of undefined content. `role` is a contract on its use: see `penstock.roles`."""
+        """An array of undefined content. `role` is a contract: see `penstock.ledger.roles`."""
         made = self._new(shape, dtype, name, role, at_work=True)
         made.buffer.take_role(role)
         return made
@@ -304,7 +305,7 @@ class Device(Closing):
         `defines` are preprocessor macros for GLSL, `constants` are specialisation constants. With
         HIP it is from HIP C++ text, a code object, or a file of either, and what it is called with
         is declared: `signature="in float32 x, inout float32 y, float32 a, uint32 n"`, and
-        `group_size=` if not 256; see `penstock.signature`.
+        `group_size=` if not 256; see `penstock.shader.signature`.
         `reference` is the kernel as a Python function, which the simulator runs instead: it gets
         the arrays as flat NumPy arrays to change in place, the scalars, and `threads`, by name.
         """

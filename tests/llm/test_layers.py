@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.glsl import compile_glsl
 from penstock.llm.layers import Cache, Layers, rope_angles
 from penstock.llm.progress import Progress
 from penstock.llm.shaders import every_kernel
+from penstock.shader.glsl import compile_glsl
 from tests.llm import references as reference
 from tests.llm.references import normal, stored, vector
 

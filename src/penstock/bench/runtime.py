@@ -28,8 +28,8 @@ from penstock.bench import machine
 from penstock.bench.measure import SHADERS, expect, interleave, ratio, timed
 from penstock.bench.models import Progress
 from penstock.bench.raw import Raw
-from penstock.glsl import compile_glsl
 from penstock.llm.generation import counted
+from penstock.shader.glsl import compile_glsl
 
 Row = dict[str, Any]
 Host = npt.NDArray[Any]

@@ -38,7 +38,7 @@ from penstock.conformance.program import (
     View,
     Write,
 )
-from penstock.roles import Role
+from penstock.ledger.roles import Role
 
 _N = 256
 X, Y, Z = Part(0, 0, _N), Part(1, 0, _N), Part(2, 0, _N)

@@ -44,7 +44,7 @@ from penstock.conformance.program import (
     accesses_of,
 )
 from penstock.conformance.scripting import MISUSES
-from penstock.roles import Role
+from penstock.ledger.roles import Role
 
 _ERRORS = 0.3  # of the operations that turn out to raise, so many are kept
 _KEEPING = 5  # one program in so many is about who keeps which memory

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 import penstock as ps
-from penstock.glsl import compile_glsl
+from penstock.shader.glsl import compile_glsl
 
 Host = npt.NDArray[Any]
 

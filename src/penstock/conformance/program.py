@@ -14,7 +14,7 @@ import numpy as np
 
 from penstock.conformance.kernels import KERNELS
 from penstock.conformance.parts import Part as Part
-from penstock.roles import Role
+from penstock.ledger.roles import Role
 
 DTYPES = ("uint8", "int16", "uint32", "float32", "int64", "complex128")
 

@@ -17,7 +17,7 @@ import penstock as ps
 from penstock.closing import Closing
 from penstock.conformance.kernels import Kernels
 from penstock.conformance.program import Misuse, Operation
-from penstock.sizes import Sizes
+from penstock.schedule.sizes import Sizes
 
 #: Thresholds so small that the arrays of programs reach all of them.
 SMALL = Sizes(under_lock=48, ordered=96, staging_block=64, staging_blocks=2, pooled_result=128)

@@ -38,7 +38,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from penstock.spirv import Interface
+from penstock.shader.spirv import Interface
 
 #: Regions of a copy: rows of (source offset, destination offset, byte count).
 Regions = npt.NDArray[np.uint64]

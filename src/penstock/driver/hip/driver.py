@@ -31,7 +31,7 @@ from penstock.driver.holding import Backlog
 from penstock.driver.importing import import_noted
 from penstock.driver.protocol import DeviceInfo, Notify, Reference
 from penstock.errors import DeviceLost, Error, NoDevice
-from penstock.spirv import Interface
+from penstock.shader.spirv import Interface
 
 _QUEUES = 4  # that the hardware has at least; streams share them
 _PARAMETER_BYTES = 4096  # that a launch can pass

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from penstock.driver.hip.api import C, Hip, ffi
 from penstock.errors import CompileError, CompilerNotFound, NoDevice
-from penstock.spirv import Interface
+from penstock.shader.spirv import Interface
 
 if TYPE_CHECKING:
     from penstock.driver.hip.driver import HipDriver

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from penstock import tracing
 from penstock.driver.protocol import DeviceInfo, Notify, Reference, Regions
 from penstock.driver.sim.machine import Command, Machine, Place, SimQueue, SimTimeline, Submission
 from penstock.driver.sim.memory import Bytes, SimMemory
 from penstock.errors import Unsupported
-from penstock.spirv import Interface, Member
+from penstock.shader.spirv import Interface, Member
+from penstock.tracing import tracing
 
 _LIMITS: dict[str, int | tuple[int, ...]] = {
     "allocation": 1 << 30,

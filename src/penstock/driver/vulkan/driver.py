@@ -19,7 +19,7 @@ from penstock.driver.vulkan.program import VulkanProgram
 from penstock.driver.vulkan.recording import VulkanQueue, VulkanReplayable, new_command_pool
 from penstock.driver.vulkan.timeline import VulkanTimeline, WaitInfo
 from penstock.errors import CannotAdopt, NoDevice
-from penstock.spirv import Interface
+from penstock.shader.spirv import Interface
 
 _KINDS = {0: "other", 1: "integrated", 2: "discrete", 3: "virtual", 4: "cpu"}
 _COMPUTE_QUEUE = 0x2

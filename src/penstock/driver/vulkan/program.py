@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from penstock.driver.vulkan.api import C, check, load
 from penstock.errors import InvalidSpirv
-from penstock.spirv import Interface
+from penstock.shader.spirv import Interface
 
 if TYPE_CHECKING:
     from penstock.driver.vulkan.driver import VulkanDriver

@@ -1,0 +1,1 @@
+"""Arrays on a device, and every way in which the host reads and writes them."""

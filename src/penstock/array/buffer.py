@@ -1,0 +1,278 @@
+"""Bytes on a device, whatever memory is behind them at the moment."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from penstock.errors import Closed, ReadOnly, RoleViolation, ViewHeld
+from penstock.ledger.hazards import Region
+from penstock.ledger.roles import AppendHistory, Role
+from penstock.memory.memory import Backing, Owner, Shown
+from penstock.tracing import tracing
+
+if TYPE_CHECKING:
+    from penstock.device import Device
+    from penstock.schedule.scheduler import Scheduler
+    from penstock.schedule.stream import Stream
+
+_RENAMES = 4  # backings one buffer may have in flight
+
+
+class Buffer:
+    """Owned by the arrays that view it; retires its backing when the last of them is gone.
+
+    A buffer may be *renamed*: given a fresh backing while the old one is still in use. It is
+    pinned, and never renamed, where something outside knows its address: adopted memory. Nor is it
+    renamed while a graph is encoded with its address.
+    """
+
+    __slots__ = (
+        "__weakref__", "_old", "backing", "closed", "graphs", "guarded", "name", "nbytes", "owner",
+        "pinned", "role", "scheduler", "sealed", "whole", "writable",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        backing: Backing,
+        nbytes: int,
+        name: str,
+        *,
+        pinned: bool = False,
+        writable: bool = True,
+    ) -> None:
+        self.scheduler = scheduler
+        self.backing = backing
+        self.nbytes = nbytes
+        self.whole = Region(0, nbytes)
+        self.name = name
+        self.pinned = pinned
+        self.writable = writable
+        self.closed = False
+        self.role: Role = "generic"
+        self.sealed = False  # a weight that nothing may write any more
+        self.guarded = not writable  # whether a write by the device needs a closer look
+        #: Encoded graphs that know its backing's address; one that is dropped goes by itself.
+        self.graphs: set[weakref.ref[Any]] = set()
+        self._old: list[Backing] = []
+        self.owner = owner = Owner(self, scheduler.buffers_ended.append)
+        owner.backing = backing
+        # From here on the end of the buffer gives the backing back, however far this has come.
+        backing.owners.add(owner)
+
+    @property
+    def device(self) -> Device:
+        return self.scheduler.device
+
+    def close(self) -> None:
+        """Give the bytes back once work in flight is done with them."""
+        with self.scheduler.lock:
+            self.give_back()
+
+    def give_back(self) -> None:
+        """`close`, under the device's lock."""
+        self.closed = True
+        self.scheduler.release(self.owner)
+
+    def check(self) -> None:
+        if self.closed:
+            raise Closed(f"array {self.name!r} is closed")
+
+    @property
+    def can_rename(self) -> bool:
+        """Whether a fresh backing may take over, without letting old ones pile up."""
+        if self.pinned or self.graphs:
+            return False
+        self._old = [old for old in self._old if old.history.pending()]
+        return len(self._old) < _RENAMES
+
+    def rename(self, reason: str, fresh: Backing | None = None) -> None:
+        """Switch to a fresh backing: the given one, or one of undefined content."""
+        old = self.backing
+        fresh = fresh or self.new_backing()
+        if isinstance(fresh.history, AppendHistory) and isinstance(old.history, AppendHistory):
+            fresh.history.follow(old.history)
+        fresh.owners.add(self.owner)
+        # No call, and so no interrupt, between the two assignments. From here on `old` has no
+        # owner, and its pool takes it back even if an exception drops it.
+        self.owner.backing = self.backing = fresh
+        old.owners.discard(self.owner)
+        self._old.append(old)
+        self.scheduler.retire(old)
+        if tracing.active:
+            tracing.emit("rename", reason, buffer=self.name, lo=0, hi=self.nbytes, path="rename")
+
+    def new_backing(self) -> Backing:
+        """Fresh memory for this buffer, on a ledger page that knows what it has to know."""
+        # From where it came, which also tells whether it is mapped: a role may come later.
+        pool = self.backing.pool or self.scheduler.pool
+        fresh = pool.allocate(self.nbytes)
+        history = self.backing.history
+        if isinstance(history, AppendHistory):
+            fresh.history = AppendHistory(fresh.history)
+        fresh.history.quiet = history.quiet
+        fresh.hands_on = self.role == "scratch"
+        return fresh
+
+    def read_region(self, region: Region) -> Region:
+        """The bytes that a read of these is written down as.
+
+        Nothing conflicts with reads of a sealed weight, which may be made in thousands of slices,
+        so they all count as one: the ledger only has to know how long they last.
+        """
+        return self.whole if self.sealed else region
+
+    def views_of(self, region: Region) -> list[Shown]:
+        """The live host views that show any of these bytes."""
+        if not self.backing.views:
+            return []
+        self.scheduler.drain()
+        return [view for view in self.backing.views if view.region.overlaps(region)]
+
+    def backing_for(
+        self,
+        stream: Stream,
+        region: Region,
+        what: str,
+        *,
+        write: bool,
+        reads: bool = True,
+        overwrite: bool = False,
+    ) -> Backing:
+        """The backing for a command to use, after making way for live host views (rule 6).
+
+        `reads` tells whether the command may read any byte of the buffer, and `overwrite` that it
+        reads none and writes all of them.
+        """
+        if self.backing.views:
+            keep = reads if self.role == "output" else not overwrite
+            self._make_way(stream, region, what, write=write, keep=keep)
+        return self.backing
+
+    def take_role(self, role: Role) -> None:
+        """Be under a contract from now on; see `penstock.ledger.roles`."""
+        self.role = role
+        history = self.backing.history
+        if role == "append":
+            history = self.backing.history = AppendHistory(history)
+        history.quiet = role in ("append", "scratch")
+        self.backing.hands_on = role == "scratch"
+        self.guarded = self.guarded or role == "append"
+
+    def make_read_only(self) -> None:
+        self.writable = False
+        self.guarded = True
+
+    def seal(self) -> None:
+        """Become a weight: nothing may write it any more, nor others over the same memory."""
+        if any(view.writable for view in self.views_of(self.whole)):
+            raise ViewHeld(
+                f"seal() of array {self.name!r}, which a live writable view still shows; drop the "
+                "view (del it and all its slices) first"
+            )
+        if self.pinned:
+            # First, as it does no harm if an exception leaves it at that.
+            for other in self.scheduler.host_memory.buffers(self.backing, self.whole):
+                other.guarded = True
+        self.role = "weight"
+        self.sealed = self.guarded = True
+
+    def check_write(self, region: Region, what: str, *, by_host: bool = False) -> None:
+        """Raise unless the memory and the role allow to write these bytes."""
+        if not self.writable:
+            raise ReadOnly(
+                f"{what} writes array {self.name!r}, whose memory is read-only "
+                "(a file, or a read-only NumPy array); use dev.array to get a writable copy"
+            )
+        if self.sealed:
+            self.refuse_write(region, what)
+        if self.guarded and self.pinned:
+            sealed = self.scheduler.host_memory.sealed(self.backing, region)
+            if sealed is not None:
+                sealed.refuse_write(region, what)
+        if by_host and self.role == "output":
+            self._violated(what, "writes", region, "an output is written by the device only")
+        history = self.backing.history
+        if isinstance(history, AppendHistory) and (earlier := history.overlap(region)) is not None:
+            rule = f"bytes {earlier.lo}:{earlier.hi} are written already; reset() starts anew"
+            self._violated(what, "writes", region, rule)
+
+    def refuse_write(self, region: Region, what: str) -> NoReturn:
+        """Say that a sealed weight is not written, by whatever way."""
+        self._violated(what, "writes", region, "a sealed weight is never written")
+
+    def wrote(self, region: Region, undo: list[Callable[[], None]] | None = None) -> None:
+        """The host wrote these bytes itself; what the device writes, the ledger knows."""
+        history = self.backing.history
+        if isinstance(history, AppendHistory):
+            history.mark(region, undo)
+
+    def check_host_read(self, region: Region, what: str) -> None:
+        """Raise unless the role allows the host to look at these bytes."""
+        if self.role == "scratch":
+            rule = "its content means nothing between steps; force=True reads it nevertheless"
+            self._violated(what, "reads", region, rule)
+
+    def _violated(self, what: str, verb: str, region: Region, rule: str) -> NoReturn:
+        raise RoleViolation(
+            f"{what} {verb} bytes {region.lo}:{region.hi} of array {self.name!r}, which has the "
+            f"role {self.role!r}: {rule}"
+        )
+
+    def _make_way(
+        self, stream: Stream, region: Region, what: str, *, write: bool, keep: bool
+    ) -> None:
+        shown = self.views_of(region)
+        for view in shown:
+            if view.release is not None:
+                self._wait_for_release(stream, view, region, what)
+        if not write or all(view.writable for view in shown):
+            return
+        why = "it is adopted" if self.pinned else "a graph uses it" if self.graphs else ""
+        if any(view.writable for view in self.backing.views):
+            why = "a writable view shows another part of it"
+        if why:
+            raise ViewHeld(
+                f"{what} writes bytes {region.lo}:{region.hi} of array {self.name!r}, which a live "
+                f"view still shows, and its memory cannot be replaced because {why}; "
+                "drop the view first, or take a copy with numpy()"
+            )
+        fresh = self.new_backing()
+        if keep:
+            # Before the switch: if this fails, the buffer is what it was.
+            try:
+                self._copy_all(stream, fresh)
+            except BaseException:
+                self.scheduler.retire(fresh)
+                raise
+        self.rename(f"{what} writes what a view still shows", fresh)
+
+    def _wait_for_release(self, stream: Stream, view: Shown, region: Region, what: str) -> None:
+        """Let the stream wait, on the device, for another thread to let go of a writable view."""
+        assert view.release is not None
+        if view.own:
+            raise ViewHeld(
+                f"{what} uses bytes {region.lo}:{region.hi} of array {self.name!r}, which a live "
+                "writable view of this thread's, or of one that has ended, still shows; drop the "
+                "view (del it and all its slices) first"
+            )
+        lane, value = view.release
+        if stream.lane.seen.get(lane.number, 0) < value:
+            stream.wait_for_lanes({lane: value})
+
+    def _copy_all(self, stream: Stream, fresh: Backing) -> None:
+        whole = self.whole
+        rows = np.array([[self.backing.offset, fresh.offset, self.nbytes]], np.uint64)
+        stream.copy(
+            self.backing,
+            whole,
+            fresh,
+            whole,
+            rows,
+            "keep what is not overwritten",
+            (self.name, whole),
+        )

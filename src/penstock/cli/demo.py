@@ -1,0 +1,42 @@
+"""The main job in small: a kernel on an adopted NumPy array, and the receipt that proves it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from penstock.device import Device
+from penstock.errors import InvalidValue
+from penstock.tracing.tracing import Trace, trace
+
+_SHADER = Path(__file__).with_name("shaders") / "saxpy.comp"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the demo did."""
+
+    device: str
+    receipt: Trace
+    correct: bool
+
+
+def run(which: str | int | None = None, size: int = 1 << 20) -> Outcome:
+    """y = 2 x + y, in memory that belongs to NumPy, twice: the second step is on the receipt."""
+    if size < 1:
+        raise InvalidValue(f"size must be at least 1, not {size}")
+    with Device(which) as device:
+        saxpy = device.kernel(_SHADER)
+        numbers = device.host_empty(size, np.float32)
+        numbers[:] = 1.0
+        x = device.array(np.arange(size, dtype=np.float32), name="x")
+        y = device.adopt(numbers, name="y")
+        for _ in range(2):
+            with trace() as receipt:
+                saxpy(x=x, y=y, a=2.0, n=size, threads=size)
+                last = float(y.view()[-1])
+        expected = 4.0 * np.arange(size, dtype=np.float32) + 1.0
+        correct = bool(np.array_equal(numbers, expected)) and last == float(expected[-1])
+        return Outcome(device.name, receipt, correct)

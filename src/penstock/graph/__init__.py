@@ -1,0 +1,1 @@
+"""Work that is recorded once and replayed as one command."""

@@ -1,0 +1,154 @@
+"""Append-only arrays whose length the device knows, too.
+
+The host learns from the ledger how much of an append-only array is written (`Array.length`). The
+device reads it from a counter in its own memory, and `Array.advance` moves both on, in stream
+order. While a graph is recorded it makes every replay do so: the graph's kernels get all of the
+array, learn from the counter where to write, and each replay is taken to write exactly the rows
+that come next. So a loop can append for as long as there is room, with no host in between, and the
+host still reads every complete row without waiting for the one in flight.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.array import transfer
+from penstock.array.access import recording
+from penstock.array.array import Array
+from penstock.errors import ArgumentError, InvalidValue, RoleViolation
+from penstock.launch.kernel import Kernel
+from penstock.ledger.hazards import Region, Use
+from penstock.ledger.roles import AppendHistory
+
+if TYPE_CHECKING:
+    from penstock.device import Device
+    from penstock.schedule.stream import Stream
+
+_SHADERS = Path(__file__).with_name("shaders")
+
+
+class Growth(NamedTuple):
+    """What every replay of a graph appends to an array."""
+
+    array: Array
+    rows: int
+    axis: int
+
+    def next_rows(self) -> Rows:
+        """The rows that the next replay writes; raises if there is no room for them."""
+        array, start = self.array, self.array.appended.told
+        stop = start + self.rows
+        if stop > array.shape[self.axis]:
+            raise RoleViolation(
+                f"a graph appends {self.rows} to array {array.name!r}, which has the role 'append' "
+                f"and is full: {start} of {array.shape[self.axis]} are written; reset() starts anew"
+            )
+        region = rows_of(array, start, stop, self.axis).region
+        array.buffer.check_write(region, "a graph")
+        return Rows(array.appended, region, stop)
+
+
+class Rows(NamedTuple):
+    """The rows of an append-only array that one replay writes."""
+
+    history: AppendHistory
+    region: Region
+    stop: int  # how many there are with them
+
+    @property
+    def use(self) -> Use:
+        return (self.history, self.region, True)
+
+    def begun(self) -> None:
+        """The replay is about to be recorded: until it is, the counter may or may not move on."""
+        self.history.uncertain = True
+
+    def never_written(self) -> None:
+        """The replay was not recorded."""
+        self.history.uncertain = False
+
+    def on_their_way(self) -> None:
+        """The replay is recorded. May be called again."""
+        history = self.history
+        written = history.written_with(self.region)
+        # No call from here on: length and counter must not disagree.
+        history.written, history.pitch = written, self.region.pitch or history.pitch
+        history.told, history.uncertain = self.stop, False
+
+
+class Counting:
+    """The counters of a device's append-only arrays."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._kernel: Kernel | None = None
+
+    def counter(self, array: Array) -> Array:
+        """One uint32 on the device: how many rows `advance` was told of."""
+        scheduler = array.buffer.scheduler
+        with scheduler.lock:
+            history = array.appended
+            if history.counter is None:
+                # Asked for while a graph is recorded, it is still made now, and once.
+                made = self._device.new_array((1,), np.dtype(np.uint32), f"counter of {array.name}")
+                transfer.fill_locked(made, history.told, None)
+                history.counter = made
+            transfer.settle_counter(history, None)
+            counter: Array = history.counter
+        return counter
+
+    def advance(self, array: Array, rows: int, axis: int, stream: Stream | None) -> None:
+        history = array.appended
+        _check(array, rows, axis)
+        array.buffer.scheduler.stream_or_default(stream)
+        counter = self.counter(array)
+        graph = recording(array.buffer.scheduler)
+        if graph is not None:
+            graph.grow(Growth(array, rows, axis))
+            kernel = self._kernel or self._make()
+            kernel(counter=counter, rows=rows, stream=stream, threads=1)
+            return
+        with array.buffer.scheduler.lock:
+            stop = history.told + rows
+            if array.length < stop:
+                raise RoleViolation(
+                    f"advance({rows}) of array {array.name!r}: {array.length} are written, not "
+                    f"{stop}; append them first"
+                )
+            transfer.move_counter(history, stop, stream, partial(history.tell, stop))
+
+    def _make(self) -> Kernel:
+        device = self._device
+        if device.scheduler.driver.language == "hip":
+            signature = "inout uint32 counter, uint32 rows"
+            path = _SHADERS / "advance.hip"
+            self._kernel = device.kernel(path, signature=signature, group_size=1)
+        else:
+            self._kernel = device.kernel(_SHADERS / "advance.comp", reference=_reference)
+        return self._kernel
+
+
+def rows_of(array: Array, start: int, stop: int, axis: int) -> Array:
+    """Rows of an array along one of its axes."""
+    return array[(slice(None),) * axis + (slice(start, stop),)]
+
+
+def _check(array: Array, rows: Any, axis: Any) -> None:
+    if not isinstance(rows, int) or rows < 1:
+        raise InvalidValue(f"advance({rows!r}) of array {array.name!r}; it takes a number from 1")
+    if not isinstance(axis, int) or not 0 <= axis < array.ndim:
+        raise InvalidValue(f"axis={axis!r} of array {array.name!r}, whose shape is {array.shape}")
+    if array.nbytes != array.buffer.nbytes or not array.contiguous:
+        raise ArgumentError(
+            f"advance() of a part of array {array.name!r}; a counter is of the whole array"
+        )
+
+
+def _reference(*, counter: npt.NDArray[np.uint32], rows: Any, threads: object) -> None:
+    """The shader in NumPy, for the simulator."""
+    counter[0] += np.uint32(rows)

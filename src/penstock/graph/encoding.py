@@ -1,0 +1,388 @@
+"""Recorded commands, and their encoding into commands that the driver can execute again and again.
+
+A *node* is a command as it was recorded. A *variant* is a graph encoded with certain values of its
+parameters; the `Encoder` makes it, by the ledger's rules, applied to the recorded commands alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections import deque
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from penstock.array.array import Array
+from penstock.array.buffer import Buffer
+from penstock.errors import RoleViolation
+from penstock.launch.kernel import Kernel
+from penstock.launch.result import Result
+from penstock.launch.slots import ResultSlot
+from penstock.ledger.hazards import History, Lane, Region, Use, needs_of_lane, note_all
+from penstock.memory.memory import Backing
+from penstock.memory.regions import copy_rows, packed_rows
+
+if TYPE_CHECKING:
+    from penstock.driver.protocol import Replayable
+    from penstock.schedule.scheduler import Scheduler
+
+_ages = itertools.count()
+
+
+class Scalar:
+    """Stands for a parameter of a graph that is a number: `g["a"]` while recording."""
+
+    __slots__ = ("name", "of", "value")
+
+    def __init__(self, name: str, value: Any, of: str) -> None:
+        """`of` names the graph, which is not kept: it is to end when the user drops it."""
+        self.name = name
+        self.value = value
+        self.of = of
+
+    def __repr__(self) -> str:
+        return f"<parameter {self.name}, now {self.value!r}>"
+
+
+# What can be recorded.
+
+
+class LaunchNode(NamedTuple):
+    kernel: Kernel
+    given: dict[str, Any]
+    threads: Any
+    groups: Any
+
+    def encode(self, encoder: Encoder) -> None:
+        kernel = self.kernel
+        given = {name: encoder.value(value) for name, value in self.given.items()}
+        block = kernel.pack_scalars(given)
+        threads, groups = encoder.value(self.threads), encoder.value(self.groups)
+        launch = kernel.prepare(given, block, threads, groups)
+        kernel.check_writes(launch.arrays, encoder.growing)
+        uses: list[BufferUse] = [
+            (buffer, array.region if slot.writes else buffer.read_region(array.region), slot.writes)
+            for slot, array in zip(kernel.slots, launch.arrays, strict=True)
+            for buffer in (array.buffer,)
+        ]
+        result = encoder.result(kernel) if kernel.results is not None else None
+        block, place = encoder.block(kernel, launch.block)
+        flat = kernel.bindings(launch.arrays, place, result)
+        if isinstance(launch.groups, Array):
+            groups = launch.groups
+            backing = groups.buffer.backing
+            uses.append((groups.buffer, groups.region, False))
+            commands = encoder.after(uses, kernel.what)
+            lo = backing.offset + groups.region.lo
+            commands.dispatch_indirect(kernel.program, flat, block, backing.memory, lo)
+        elif launch.groups[0]:
+            commands = encoder.after(uses, kernel.what)
+            commands.dispatch(kernel.program, flat, block, launch.groups)
+
+    def __str__(self) -> str:
+        fixed = [
+            f"{member.name}={self.given[member.name]!r}"
+            for member in self.kernel.interface.push
+            if not isinstance(self.given[member.name], Scalar)
+        ]
+        size = ("threads", self.threads) if self.groups is None else ("groups", self.groups)
+        if not isinstance(size[1], Scalar | Array):
+            fixed.append(f"{size[0]}={size[1]!r}")
+        return f"{self.kernel.name} with {', '.join(fixed)}" if fixed else ""
+
+
+class CopyNode(NamedTuple):
+    source: Array
+    target: Array
+
+    def encode(self, encoder: Encoder) -> None:
+        source, target = encoder.array(self.source), encoder.array(self.target, write=True)
+        same = source.buffer.backing is target.buffer.backing
+        if same and source.region.overlaps(target.region):
+            between = encoder.room(target)  # as if through a temporary, as NumPy does it
+            encoder.copy(source, between)
+            source = between
+        encoder.copy(source, target)
+
+    def __str__(self) -> str:
+        return ""
+
+
+class FillNode(NamedTuple):
+    target: Array
+    word: int
+    value: Any
+
+    def encode(self, encoder: Encoder) -> None:
+        target = encoder.array(self.target, write=True)
+        lo = target.region.lo
+        if lo % 4:  # another array than at recording, where the device cannot fill
+            word = self.word.to_bytes(4, "little")
+            encoder.put(encoder.kept(word * (target.nbytes // 4)), target, "a fill")
+            return
+        backing = target.buffer.backing
+        commands = encoder.after([(target.buffer, target.region, True)], "a fill")
+        commands.fill(backing.memory, backing.offset + lo, target.nbytes, self.word)
+
+    def __str__(self) -> str:
+        return f"a fill of {self.target.name!r} with {self.value!r}"
+
+
+class WriteNode(NamedTuple):
+    """Bytes of the host as they were when the write was recorded."""
+
+    content: Buffer
+    target: Array
+
+    def encode(self, encoder: Encoder) -> None:
+        encoder.put(self.content, encoder.array(self.target, write=True), "a write")
+
+    def __str__(self) -> str:
+        return f"a write of {self.target.nbytes:,} bytes to {self.target.name!r}"
+
+
+Node = LaunchNode | CopyNode | FillNode | WriteNode
+BufferUse = tuple[Buffer, Region, bool]  # what a command touches, and whether it writes it
+
+
+class Encoder:
+    """Puts recorded commands into driver commands, with the barriers they need among themselves."""
+
+    def __init__(
+        self, variant: Variant, recorded: Mapping[str, Array], values: Mapping[str, Any],
+        growing: Collection[Buffer],
+    ) -> None:  # fmt: skip
+        self._variant = variant
+        self.growing = growing  # where every replay writes other bytes than the one before
+        self._recorded = recorded
+        self._values = values
+        self._lane = Lane("a graph", None)
+        self._histories: dict[Backing, History] = {}
+        self.touched: dict[tuple[Buffer, Region], bool] = {}
+        self.barriers = 0
+
+    def value(self, value: Any) -> Any:
+        """What stands for a recorded argument at this replay."""
+        if isinstance(value, Array):
+            return self.array(value)
+        return self._values[value.name] if isinstance(value, Scalar) else value
+
+    def array(self, array: Array, *, write: bool = False) -> Array:
+        """The array, or the part of a parameter's new array that takes its place."""
+        for name, recorded in self._recorded.items():
+            if array.buffer is recorded.buffer and recorded.region.covers(array.region):
+                new = self._values[name]
+                if new is not recorded:
+                    shift = new.layout.offset - recorded.layout.offset
+                    layout = array.layout._replace(offset=array.layout.offset + shift)
+                    array = Array(new.buffer, layout, array.dtype)
+                break
+        array.buffer.check()
+        if write:
+            array.buffer.check_write(array.region, "a graph")
+            if array.buffer in self.growing:
+                raise RoleViolation(
+                    f"a graph advances array {array.name!r}, so that only its kernels may write it"
+                )
+        return array
+
+    def room(self, like: Array) -> Array:
+        """An array of the variant's own."""
+        return self._variant.room(like)
+
+    def kept(self, content: bytes) -> Buffer:
+        """Bytes that stay as long as the variant does."""
+        return self._variant.keep(content)
+
+    def copy(self, source: Array, target: Array) -> None:
+        origin, goal = source.buffer.backing, target.buffer.backing
+        rows = copy_rows(source.layout, origin, target.layout, goal)
+        uses = [(source.buffer, source.region, False), (target.buffer, target.region, True)]
+        self.after(uses, "a copy").copy(origin.memory, goal.memory, rows)
+
+    def put(self, content: Buffer, target: Array, what: str) -> None:
+        """Copy packed bytes into an array."""
+        origin, goal = content.backing, target.buffer.backing
+        rows = packed_rows(target.layout, goal, origin, to_device=True)
+        packed = Region(0, target.nbytes)
+        uses = [(content, packed, False), (target.buffer, target.region, True)]
+        self.after(uses, what).copy(origin.memory, goal.memory, rows)
+
+    def block(self, kernel: Kernel, content: bytes) -> tuple[bytes, tuple[int, int]]:
+        """The push constants of a launch; or none, and where its scalars are instead."""
+        if len(content) <= kernel.interface.push_size:
+            return content, (0, 0)
+        backing = self.kept(content).backing
+        return b"", (backing.memory.handle, backing.offset)
+
+    def result(self, kernel: Kernel) -> ResultSlot:
+        return self._variant.result_slot(kernel)
+
+    def after(self, uses: list[BufferUse], what: str) -> Replayable:
+        """The commands, ready for one that touches these bytes."""
+        local: list[Use] = [
+            (self._histories.setdefault(buffer.backing, History()), region, write)
+            for buffer, region, write in uses
+        ]
+        barrier, _ = needs_of_lane(self._lane, local)
+        commands = self._variant.commands
+        if barrier:
+            commands.barrier()
+            self.barriers += 1
+            self._lane.epoch += 1
+        note_all(local, self._lane, 1, what)
+        for buffer, region, write in uses:
+            writes = write and buffer not in self.growing
+            self.touched[buffer, region] = writes or self.touched.get((buffer, region), False)
+        return commands
+
+
+class Variant:
+    """A graph encoded with certain values of its parameters."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self.commands = scheduler.driver.replayable()
+        self._blocks: list[Buffer] = []
+        self._slots: list[tuple[Kernel, ResultSlot]] = []
+        self._free: deque[ResultSlot] = deque()
+        self._buffers: set[Buffer] = set()
+        self._points: dict[Lane, int] = {}
+        self.last_used = 0
+        self._released = False
+        self.uses: list[Use] = []
+        self.touched: list[BufferUse] = []
+        self.barriers = 0
+
+    @property
+    def has_results(self) -> bool:
+        """Whether results have their place in it, so that it serves one replay at a time."""
+        return bool(self._slots)
+
+    @property
+    def in_flight(self) -> bool:
+        for lane in self._points:
+            lane.owner.poll()
+        return any(value > lane.complete for lane, value in self._points.items())
+
+    @property
+    def unread(self) -> bool:
+        """Whether someone may still read a result of its last replay."""
+        return len(self._free) < len(self._slots)
+
+    def encode(
+        self, nodes: list[Node], recorded: Mapping[str, Array], values: Mapping[str, Any],
+        growing: Collection[Buffer],
+    ) -> None:  # fmt: skip
+        encoder = Encoder(self, recorded, values, growing)
+        self.commands.begin()
+        for node in nodes:
+            node.encode(encoder)
+        self.commands.end()
+        self.barriers = encoder.barriers
+        self.touched = _joined(encoder.touched)
+        self._buffers = {buffer for buffer, _, _ in self.touched}
+        for buffer in self._buffers:
+            buffer.graphs.add(weakref.ref(self, buffer.graphs.discard))
+            buffer.backing.hands_on = False  # a replay must not meet another array there
+        self.uses = [(b.backing.history, region, write) for b, region, write in self.touched]
+        self.uses += [slot.use for _, slot in self._slots]
+
+    def keep(self, content: bytes) -> Buffer:
+        """Put bytes where they stay as long as the variant does."""
+        scheduler = self._scheduler
+        backing = scheduler.host_pool.allocate(len(content))
+        kept = Buffer(scheduler, backing, len(content), "arguments", pinned=True)
+        self._blocks.append(kept)
+        raw: Any = backing.chunk.bytes
+        raw[backing.offset : backing.offset + len(content)] = np.frombuffer(content, np.uint8)
+        scheduler.flush(backing.memory, backing.offset, backing.offset + len(content))
+        return kept
+
+    def room(self, like: Array) -> Array:
+        """An array of the same shape that stays as long as the variant does."""
+        made = self._scheduler.device.new_array(like.shape, like.dtype, "between")
+        self._blocks.append(made.buffer)
+        return made
+
+    def result_slot(self, kernel: Kernel) -> ResultSlot:
+        assert kernel.results is not None
+        slot = kernel.results.take()
+        slot.home = self._free
+        slot.give_back()
+        self._slots.append((kernel, slot))
+        return slot
+
+    def new_results(self) -> list[Result]:
+        """The results of a replay that is about to be recorded."""
+        made = []
+        for kernel, slot in self._slots:
+            self._free.remove(slot)
+            made.append(slot.result(kernel.what))
+        return made
+
+    def replayed(self, lane: Lane, value: int) -> None:
+        self._points = {o: v for o, v in self._points.items() if v > o.complete}
+        self._points[lane] = value
+        self.last_used = next(_ages)
+
+    def unpin(self) -> None:
+        """It is not replayed any more, so its buffers may get other memory again."""
+        for buffer in self._buffers:
+            buffer.graphs.discard(weakref.ref(self))
+        self._buffers = set()
+
+    def clear(self) -> None:
+        """Give back what the encoding holds. Nothing of it may be in flight."""
+        self.unpin()
+        for kernel, slot in self._slots:
+            assert kernel.results is not None
+            slot.home = kernel.results.free
+            if slot in self._free:  # else a result that is not read yet: that gives it back
+                slot.give_back()
+        self._blocks = []
+        self._slots = []
+        self._free.clear()
+        self.uses = []
+        self.touched = []
+
+    def release(self) -> None:
+        """The end. Nothing of it may be in flight. May be called again."""
+        self.clear()
+        if not self._released:
+            self._released = True
+            self.commands.close()
+
+
+def _joined(touched: Mapping[tuple[Buffer, Region], bool]) -> list[BufferUse]:
+    """What is touched, as few regions: those that are only read and adjoin or overlap are one.
+
+    A graph may read an array in thousands of pieces, and the ledger looks at each at every replay.
+    """
+    joined: list[BufferUse] = []
+    reads: dict[Buffer, list[Region]] = {}
+    for (buffer, region), write in touched.items():
+        if write or region.pitch:
+            joined.append((buffer, region, write))
+        else:
+            reads.setdefault(buffer, []).append(region)
+    for buffer, regions in reads.items():
+        if len(regions) > 1:
+            regions = _merged(regions)
+        joined += [(buffer, region, False) for region in regions]
+    return joined
+
+
+def _merged(regions: list[Region]) -> list[Region]:
+    """Contiguous regions, those that adjoin or overlap made one."""
+    regions = sorted(regions)
+    merged = regions[:1]
+    for region in regions[1:]:
+        last = merged[-1]
+        if region.lo > last.hi:
+            merged.append(region)
+        elif region.hi > last.hi:
+            merged[-1] = Region(last.lo, region.hi)
+    return merged

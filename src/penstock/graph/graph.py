@@ -1,0 +1,476 @@
+"""Work recorded once and replayed as one command.
+
+Inside `with dev.record() as g:` launches, copies and fills are written down instead of done. The
+first replay encodes them: the ledger's rules, applied to the recorded commands alone, say where
+barriers go, and the union of what they touch is what a replay touches. From then on a replay is a
+command like any other: the ledger orders it against everything else, by the same few lines.
+
+What may change from replay to replay is named at recording. Every distinct combination of such
+values is a *variant*, encoded when first wanted and kept for the next time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.array.access import check_not_recording, check_source, emit_copy, recording
+from penstock.array.array import Array
+from penstock.array.buffer import Buffer
+from penstock.array.sources import as_array
+from penstock.array.transfer import settle_counter
+from penstock.closing import Block, Closing
+from penstock.errors import (
+    ArgumentError,
+    Closed,
+    DtypeMismatch,
+    NotWhileRecording,
+    ShapeMismatch,
+)
+from penstock.graph.counting import Growth, Rows
+from penstock.graph.encoding import CopyNode, FillNode, LaunchNode, Node, Scalar, Variant, WriteNode
+from penstock.launch.kernel import Kernel, as_counts
+from penstock.memory.regions import packed_array
+from penstock.schedule.pending import Pending
+from penstock.tracing import tracing
+
+if TYPE_CHECKING:
+    from penstock.device import Device
+    from penstock.schedule.scheduler import Scheduler
+    from penstock.schedule.stream import Stream
+
+_VARIANTS = 16  # kept; beyond, the one not used for longest is encoded anew
+
+Host = npt.NDArray[Any]
+
+
+class Recorded(Pending[Any]):
+    """What a call returns while a graph is recorded: nothing has been done, so nothing to get."""
+
+    __slots__ = ()
+
+    def _refuse(self) -> NoReturn:
+        raise NotWhileRecording(
+            f"{self._what} is recorded, not done; g.replay() does it and returns its result"
+        )
+
+    @property
+    def done(self) -> bool:
+        return False
+
+    def wait(self, timeout: float | None = None) -> None:
+        self._refuse()
+
+    def result(self, timeout: float | None = None) -> Any:
+        self._refuse()
+
+    def _compare(self, other: Any) -> Any:
+        self._refuse()
+
+    __bool__ = __float__ = __int__ = __index__ = __array__ = _refuse
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _compare
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Graph(Closing):
+    """Launches, copies and fills, recorded once. Made by `Device.record`.
+
+    `repr(g)` tells what may change from replay to replay, and which values are fixed.
+    """
+
+    def __init__(self, device: Device, parameters: Mapping[str, Any]) -> None:
+        self.device = device
+        self._scheduler: Scheduler = device.scheduler
+        self._arrays: dict[str, Array] = {}
+        self._scalars: dict[str, Scalar] = {}
+        self._called = f"the graph of {', '.join(parameters) or 'no parameters'} on {device}"
+        check_source(self._scheduler, [*parameters.values()])
+        for name, value in parameters.items():
+            if name == "stream":
+                raise ArgumentError("a parameter cannot be called 'stream', as replay() has one")
+            if isinstance(value, Array):
+                self._check_new_array(name, value)
+                self._arrays[name] = value
+            else:
+                _key(name, value)
+                self._scalars[name] = Scalar(name, _frozen(value), self._called)
+        self._nodes: list[Node] = []
+        self._kernels: set[Kernel] = set()
+        self._growths: dict[Buffer, Growth] = {}
+        self._thread = 0  # that records
+        self._variants: dict[tuple[Any, ...], deque[Variant]] = {}
+        self._recorded = self._closed = False
+        self._end_of_life = self._scheduler.expect_end(self, self._variants)
+
+    # While recording.
+
+    def recording(self) -> Block[Graph]:
+        return Block(self._begin, self._end)
+
+    def _begin(self, block: Block[Graph]) -> Graph:
+        scheduler = self._scheduler
+        if self._thread:
+            raise ArgumentError("a graph is recorded once; dev.record() makes another")
+        self._thread = threading.get_ident()
+        with scheduler.lock:
+            scheduler.check()
+            if recording(scheduler) is not None:
+                raise NotWhileRecording(
+                    "this thread is recording another graph; record one at a time"
+                )
+            scheduler.recordings[self._thread] = (self, block)
+        return self
+
+    def _end(self, block: Block[Graph], failed: bool) -> None:
+        # First, and in one step: whatever comes of the rest, nothing more is recorded.
+        self._scheduler.recordings.pop(self._thread, None)
+        if not failed:
+            self._check_appends()
+            self._recorded = True
+
+    def __getitem__(self, name: str) -> Scalar:
+        """The parameter that is a number, to call a kernel with while recording."""
+        if name in self._scalars:
+            return self._scalars[name]
+        if name in self._arrays:
+            raise ArgumentError(f"parameter {name!r} is an array: use the array itself")
+        raise ArgumentError(f"the graph has no parameter {name!r}; name it: dev.record({name}=…)")
+
+    def launch(
+        self, kernel: Kernel, given: dict[str, Any], stream: Any, threads: Any, groups: Any
+    ) -> Recorded | None:
+        self._check_stream(stream)
+        for slot in kernel.slots:
+            if isinstance(given[slot.name], np.ndarray):
+                raise NotWhileRecording(
+                    f"{kernel.name}: argument {slot.name!r} is a NumPy array, and a graph does not "
+                    "carry it; make it an array of the device first (dev.array, dev.adopt)"
+                )
+        for name, value in {**given, "threads": threads, "groups": groups}.items():
+            if isinstance(value, Scalar):
+                self._check_own(f"{kernel.name}: {name}=", value)
+        check_source(self._scheduler, [*given.values(), threads, groups])
+        given = {name: _number(_frozen(value)) for name, value in given.items()}
+        threads = _counts(threads, "threads")
+        groups = groups if isinstance(groups, Array) else _counts(groups, "groups")
+        now = {name: self._now(value) for name, value in given.items()}
+        block = kernel.pack_scalars(now)
+        with self._scheduler.lock:
+            launch = kernel.prepare(now, block, self._now(threads), self._now(groups))
+            # Whether the graph lets them grow, it may say later.
+            appended = {array.buffer for array in launch.arrays if array.role == "append"}
+            kernel.check_writes(launch.arrays, appended)
+            self._nodes.append(LaunchNode(kernel, given, threads, groups))
+            self._kernels.add(kernel)
+        return None if kernel.results is None else Recorded(self._scheduler, {}, kernel.what)
+
+    def copy(self, target: Array, source: Array, stream: Any, what: str) -> Recorded:
+        self._check_stream(stream)
+        self._nodes.append(CopyNode(source, target))
+        return Recorded(self._scheduler, {}, what)
+
+    def fill(self, target: Array, word: int, value: Any, stream: Any, what: str) -> Recorded:
+        self._check_stream(stream)
+        self._nodes.append(FillNode(target, word, value))
+        return Recorded(self._scheduler, {}, what)
+
+    def write(self, target: Array, data: Host, stream: Any, what: str) -> Recorded:
+        self._check_stream(stream)
+        scheduler = self._scheduler
+        block = scheduler.host_pool.allocate(target.nbytes)
+        content = Buffer(scheduler, block, target.nbytes, what, pinned=True)
+        start = time.perf_counter()
+        np.copyto(packed_array(target, block), data)
+        if tracing.active:
+            emit_copy(target, "staged", "snapshot: a graph is recorded", start)
+        lo, hi = block.offset, block.offset + target.nbytes
+        scheduler.flush(block.memory, lo, hi)
+        self._nodes.append(WriteNode(content, target))
+        return Recorded(scheduler, {}, what)
+
+    def grow(self, growth: Growth) -> None:
+        """Let every replay append to an array."""
+        if growth.array.buffer in self._growths:
+            raise ArgumentError(
+                f"array {growth.array.name!r} is advanced twice; say once by how much a replay "
+                "advances it"
+            )
+        self._growths[growth.array.buffer] = growth
+
+    def _check_appends(self) -> None:
+        for node in self._nodes:
+            if isinstance(node, LaunchNode):
+                arrays = [node.given[slot.name] for slot in node.kernel.slots]
+                node.kernel.check_writes(arrays, self._growths)
+
+    def _check_own(self, label: str, scalar: Scalar) -> None:
+        """Raise for a parameter of another graph, whose replays know nothing of this one's."""
+        if self._scalars.get(scalar.name) is not scalar:
+            raise ArgumentError(
+                f"{label} is {scalar!r} of {scalar.of}, and what is recorded is {self._called}; "
+                f"name a parameter of its own: dev.record({scalar.name}=…)"
+            )
+
+    def _now(self, value: Any) -> Any:
+        return value.value if isinstance(value, Scalar) else value
+
+    def _check_stream(self, stream: Any) -> None:
+        if stream is not None:
+            raise NotWhileRecording(
+                "work is recorded for no stream in particular: leave stream= out, and say it at "
+                "g.replay(stream=…)"
+            )
+
+    # Replaying.
+
+    def replay(self, stream: Stream | None = None, **changed: Any) -> Pending[Any]:
+        """Do everything again, in stream order, with these parameters instead of the recorded.
+
+        Never waits. Its result is that of the kernel that has one, or a tuple if several do.
+        """
+        scheduler = self._scheduler
+        scheduler.admit(stream)
+        check_source(scheduler, [*changed.values()])
+        changed = {name: _frozen(value) for name, value in changed.items()}
+        for name, value in changed.items():
+            if name in self._scalars and not isinstance(value, _PLAIN):
+                _key(name, value)  # raises unless it is numbers, which can be asked under the lock
+        with scheduler.lock:
+            on = self._check(stream)
+            variant = self._variant(self._values(changed))
+            for growth in self._growths.values():
+                settle_counter(growth.array.appended, on)
+            for buffer, region, write in variant.touched:
+                if buffer.closed or buffer.guarded or buffer.backing.views:
+                    buffer.check()
+                    if write and (buffer.sealed or (buffer.guarded and buffer.pinned)):
+                        buffer.check_write(region, "a graph")
+                    buffer.backing_for(on, region, "a graph", write=write)
+            uses, rows = variant.uses, []
+            if self._growths:
+                rows = [self._room_for(growth, on) for growth in self._growths.values()]
+                uses = [*uses, *(each.use for each in rows)]
+            results = variant.new_results()
+            commands = on.begin(uses, "a graph")
+            variant.replayed(on.lane, on.recorded)
+            for result in results:
+                result.launched(on.lane, on.recorded)
+            recorded: list[None] = []
+            try:
+                for each in rows:
+                    each.begun()
+                commands.execute(variant.commands, recorded)
+                if tracing.active:
+                    counts = (len(self._nodes), variant.barriers)
+                    why = ("%d commands with %d barriers between them", *counts)
+                    tracing.emit("replay", why, at=on.here())
+                if results:
+                    on.expect_result()
+                for each in rows:
+                    each.on_their_way()
+                value = on.end()
+            except BaseException:
+                for each in rows:  # all arrays get their rows, or none does
+                    if recorded:
+                        each.on_their_way()
+                    else:
+                        each.never_written()
+                raise
+        if len(results) == 1:
+            return results[0]
+        points = {on.lane: value}
+        if not results:
+            return Pending(scheduler, points, "a graph", value=None)
+        return Pending(scheduler, points, "a graph", lambda: tuple(r.result() for r in results))
+
+    def _room_for(self, growth: Growth, stream: Stream) -> Rows:
+        """The rows that a replay appends, with no view in the way."""
+        rows = growth.next_rows()
+        growth.array.buffer.backing_for(stream, rows.region, "a graph", write=True)
+        return rows
+
+    def close(self) -> None:
+        """Give back what replays need; those in flight finish first. Safe to call twice."""
+        with self._scheduler.lock:
+            if not self._closed:
+                self._closed = True
+                self._scheduler.retire_graph(self._end_of_life)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __repr__(self) -> str:
+        state = ", closed" if self._closed else "" if self._recorded else ", recording"
+        kinds = [type(node).__name__.removesuffix("Node").lower() for node in self._nodes]
+        counts = {"launch": "launches", "copy": "copies", "fill": "fills", "write": "writes"}
+        made_of = [f"{kinds.count(k)} {name}" for k, name in counts.items() if k in kinds]
+        lines = [f"<Graph of {', '.join(made_of) or 'nothing'}{state}>"]
+        lines += [f"  parameter {n}: {a.dtype}{list(a.shape)}" for n, a in self._arrays.items()]
+        lines += [f"  parameter {n} = {s.value!r}" for n, s in self._scalars.items()]
+        fixed = dict.fromkeys(str(node) for node in self._nodes)
+        lines += [f"  fixed: {text}" for text in fixed if text]
+        return "\n".join(lines)
+
+    def _check(self, stream: Stream | None) -> Stream:
+        scheduler = self._scheduler
+        scheduler.check()
+        if self._closed:
+            raise Closed("the graph is closed")
+        if any(graph is self and block.goes_on for graph, block in scheduler.recordings.values()):
+            raise NotWhileRecording("the graph is still being recorded")
+        check_not_recording(scheduler, "a replay of another graph")
+        if not self._recorded:
+            raise Closed("the graph was not recorded to its end")
+        for kernel in self._kernels:
+            if kernel.closed:
+                raise Closed(f"{kernel.what}, which the graph launches, is closed")
+        return scheduler.stream_or_default(stream)
+
+    def _values(self, changed: Mapping[str, Any]) -> dict[str, Any]:
+        """The parameters of a replay: the arrays, and the numbers."""
+        values: dict[str, Any] = dict(self._arrays)
+        values |= {name: scalar.value for name, scalar in self._scalars.items()}
+        for name, value in changed.items():
+            if name not in values:
+                known = ", ".join(values) or "none"
+                raise ArgumentError(f"the graph has no parameter {name!r}; it has {known}")
+            recorded = self._arrays.get(name)
+            if recorded is not None and value is not recorded:
+                self._check_array(name, recorded, value)
+            elif recorded is None and isinstance(value, Array):
+                raise ArgumentError(f"parameter {name!r} was recorded as a number, not an array")
+            values[name] = value
+        return values
+
+    def _check_new_array(self, name: str, array: Array) -> None:
+        if array.buffer.scheduler is not self._scheduler:
+            raise ArgumentError(f"parameter {name!r} is on {array.device}, not on {self.device}")
+        if not array.contiguous:
+            raise ShapeMismatch(f"parameter {name!r} is not contiguous; record with a copy()")
+        for other, known in self._arrays.items():
+            if array.buffer is known.buffer and array.region.overlaps(known.region):
+                raise ArgumentError(
+                    f"parameters {other!r} and {name!r} are the same bytes, so that nobody could "
+                    "tell which of them is meant; record with an array for each"
+                )
+
+    def _check_array(self, name: str, recorded: Array, array: Any) -> None:
+        if not isinstance(array, Array):
+            raise ArgumentError(f"parameter {name!r} must be an array of {self.device}")
+        if array.buffer.scheduler is not self._scheduler:
+            raise ArgumentError(f"parameter {name!r} is on {array.device}, not on {self.device}")
+        array.buffer.check()
+        if array.dtype != recorded.dtype:
+            raise DtypeMismatch(f"parameter {name!r} must be {recorded.dtype}, not {array.dtype}")
+        if array.shape != recorded.shape or not array.contiguous:
+            raise ShapeMismatch(
+                f"parameter {name!r} was recorded with shape {recorded.shape}; it cannot be "
+                f"{array.shape}{'' if array.contiguous else ', not contiguous,'} at replay"
+            )
+
+    def _variant(self, values: dict[str, Any]) -> Variant:
+        key = tuple(_key(name, value) for name, value in values.items())
+        kept = self._variants.get(key)
+        found = None if kept is None else _usable(kept)
+        if found is not None:
+            return found
+        variant = self._spare()
+        try:
+            variant = variant or Variant(self._scheduler)
+            variant.encode(self._nodes, self._arrays, values, self._growths)
+            kept = self._variants.setdefault(key, deque())
+        except BaseException as error:
+            self._scheduler.note_failure(error)
+            if variant is not None:
+                self._scheduler.retire_variants([variant])
+            raise
+        kept.append(variant)  # with no call before, in which it could be lost
+        return variant
+
+    def _spare(self) -> Variant | None:
+        """A variant that can be encoded anew: the one not used for longest, if it is done."""
+        if sum(map(len, self._variants.values())) < _VARIANTS:
+            return None
+        every = [(variant, key) for key, kept in self._variants.items() for variant in kept]
+        for variant, key in sorted(every, key=lambda pair: pair[0].last_used):
+            if variant.unread:
+                continue
+            if variant.in_flight:
+                return None  # the others were replayed later than this one
+            self._variants[key].remove(variant)
+            if not self._variants[key]:
+                del self._variants[key]
+            variant.clear()
+            return variant
+        return None
+
+
+def _usable(kept: deque[Variant]) -> Variant | None:
+    """One of these variants that can be replayed now; those with results are used in turn."""
+    for _ in range(len(kept)):
+        variant = kept[0]
+        if variant.has_results and variant.in_flight:
+            return None  # the others were replayed later than this one
+        kept.rotate(-1)
+        if not variant.unread:
+            return variant
+    return None
+
+
+def _key(name: str, value: Any) -> tuple[Any, ...]:
+    """What tells a parameter's value from others; 0.0 and -0.0, 1 and True are not the same."""
+    if isinstance(value, Array):
+        return value.buffer, value.buffer.backing, value.layout.offset
+    data = as_array(value, None)
+    if data.dtype.kind == "O":
+        raise ArgumentError(f"parameter {name!r} must be a number or several, not {value!r}")
+    return data.dtype, data.shape, data.tobytes()
+
+
+#: What needs no asking: to look at one of these runs no code of the caller's.
+_PLAIN = (Array, Scalar, int, float, complex, np.generic, type(None))
+
+
+def _frozen(value: Any) -> Any:
+    """The value as it is now, if it is one that the caller could change, or that has to be asked.
+
+    May wait, for a result, and may run code of the caller's, so without the lock.
+    """
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, np.ndarray):
+        return np.array(value)
+    if isinstance(value, list | tuple):
+        return tuple(map(_frozen, value))
+    data = as_array(value, None)
+    return value if data.dtype.kind == "O" else data.copy()[()]
+
+
+def _number(value: Any) -> Any:
+    """A scalar that answers `int` or `float` only, as what it answers now."""
+    if isinstance(value, (*_PLAIN, np.ndarray, tuple)):
+        return value
+    for ask in (operator.index, float):
+        with contextlib.suppress(TypeError):
+            return ask(value)
+    return value
+
+
+def _counts(given: Any, what: str) -> Any:
+    """How many threads or groups, as Python's integers; a parameter stays one."""
+    if given is None or isinstance(given, Scalar):
+        return given
+    counts = as_counts(given, what)
+    return counts[: len(given)] if isinstance(given, tuple | list) else counts[0]

@@ -1,0 +1,1 @@
+"""Kernels, and what one call of a kernel takes, needs and returns."""

@@ -1,0 +1,180 @@
+"""The arguments of a kernel: what each must be, and how scalars become bytes."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.errors import DtypeMismatch, ShapeMismatch
+from penstock.shader.spirv import Binding, Member
+
+if TYPE_CHECKING:
+    from penstock.array.array import Array
+    from penstock.driver.protocol import DeviceInfo
+
+
+class Slot:
+    """A binding, as a call wants to see it.
+
+    `wants` stands for all that an array must be, the device it is on included; slots that want the
+    same have the same. It is a string, whose hash Python keeps: a launch looks it up per array.
+    """
+
+    __slots__ = (
+        "access", "alignment", "dtype", "elements", "max_size", "min_size", "name", "spare",
+        "wants", "writes",
+    )  # fmt: skip
+
+    def __init__(self, binding: Binding, info: DeviceInfo, device: int) -> None:
+        """`device` is the number of the opened device, which no other ever has."""
+        self.name = binding.name
+        self.access = binding.access
+        self.writes = binding.access != "r"
+        self.dtype = binding.dtype
+        self.elements = binding.elements
+        self.min_size = binding.min_size
+        self.spare: list[Array] = []  # temporaries for NumPy arguments
+        uniform = binding.kind == "uniform"
+        self.max_size: Any = info.limits["uniform_range" if uniform else "binding_range"]
+        self.alignment: Any = info.limits["uniform_alignment" if uniform else "binding_alignment"]
+        sizes = f"{self.min_size} {self.max_size} {self.alignment}"
+        wants = f"{device} {self.dtype} {sizes} {self.writes} {self.elements}"
+        self.wants = sys.intern(wants)
+
+
+def same_bytes(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+    """Whether an array of `given` can be bound where the shader says `wanted`.
+
+    GLSL has no bool, bfloat16, complex or date in buffers: they are bound as what they consist of.
+    """
+    if given == wanted:
+        return True
+    if given.kind == "c":
+        return wanted.kind == "f" and given.itemsize == 2 * wanted.itemsize
+    if given.kind in "bmMV" or given.isbuiltin == 2:  # 2: defined by another package
+        return wanted.kind in "iu" and given.itemsize == wanted.itemsize
+    return False
+
+
+def how_to_pass(value: Any) -> str:
+    """What to do with something that is no array, for the end of a message."""
+    if hasattr(value, "__dlpack__"):
+        return "; dev.from_dlpack(x) makes it one, in place where the device can"
+    return "; dev.array(x) makes one" if hasattr(value, "__len__") else ""
+
+
+def check_elements(slot: Slot, array: Array, label: str) -> None:
+    """Raise unless the elements of the array lie where the kernel reads them.
+
+    Where the kernel leaves gaps between elements, rows of the array must be as far apart. Where it
+    leaves none, the array may have any shape.
+    """
+    dtype, elements = array.dtype, slot.elements
+    if dtype.names is not None:
+        _check_records(slot, array, label)
+        return
+    pitches, used = elements.pitches, elements.used
+    if not pitches or pitches[-1] == used:
+        return
+    if elements.offset and array.ndim < 2:
+        return  # what comes before the elements and the elements are laid out by the caller
+    if slot.dtype is None and (dtype == np.uint8 or dtype.kind == "V"):
+        return  # raw bytes
+    if any(step in pitches for step in _steps(array)):
+        return
+    pitch, scalar = pitches[-1], slot.dtype or dtype
+    fitting = f"(..., {pitch // dtype.itemsize})" if pitch % dtype.itemsize == 0 else "of bytes"
+    raise ShapeMismatch(
+        f"{label} is read {pitch} bytes at a time, of which {used} are used, and the rows of shape "
+        f"{array.shape} of {dtype} are not {pitch} bytes long. Pass an array of shape {fitting} "
+        f"with padding, or let the kernel read single numbers of {scalar} from a storage buffer,"
+        " or declare the block with layout(scalar) (GL_EXT_scalar_block_layout)"
+    )
+
+
+def _check_records(slot: Slot, array: Array, label: str) -> None:
+    """The same of an array of a structured dtype."""
+    dtype, elements = array.dtype, slot.elements
+    pitches = elements.pitches
+    if pitches:
+        record = pitches[-1]
+        packed = record == elements.used and dtype.itemsize % record == 0
+        placed = any(step in pitches for step in _steps(array))
+        if not packed and not placed and array.size != 1:
+            raise DtypeMismatch(
+                f"{label} has records of {dtype.itemsize} bytes; the kernel reads one every "
+                f"{record} bytes. Pad the dtype to that itemsize: np.dtype({{'names': ..., "
+                f"'formats': ..., 'offsets': ..., 'itemsize': {record}}})"
+            )
+    if array.size == 1 if not pitches else dtype.itemsize == pitches[-1]:
+        found: Any = dtype.fields or {}
+        for name, offset in elements.fields:
+            if name in found and found[name][1] != offset:
+                raise DtypeMismatch(
+                    f"{label} has {name!r} at byte {found[name][1]} of a record; the kernel reads "
+                    f"it at byte {offset}. Give the dtype the kernel's offsets: np.dtype({{'names':"
+                    " ..., 'formats': ..., 'offsets': ...})"
+                )
+
+
+def _steps(array: Array) -> tuple[int, int]:
+    """Bytes from one element to the next, and from one row of them to the next."""
+    rows = [count for count in array.shape if count != 1]
+    return array.itemsize, array.itemsize * (rows[-1] if rows else 1)
+
+
+def packer(members: tuple[Member, ...], nbytes: int) -> Callable[..., bytes]:
+    """A function that makes the block of bytes that a kernel reads its scalars from."""
+    if all(member.shape == () for member in members) and _in_order(members):
+        return struct.Struct(_format(members, nbytes)).pack
+
+    def pack_arrays(*values: Any) -> bytes:
+        block = bytearray(nbytes)
+        for member, value in zip(members, values, strict=True):
+            place = np.ndarray(member.shape, member.dtype, block, member.offset, member.strides)
+            place[...] = exactly(value, member.dtype, member.shape)
+        return bytes(block)
+
+    return pack_arrays
+
+
+def exactly(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """The value as an array of this dtype and shape; refuses what NumPy would bend to fit."""
+    data = np.asarray(value)
+    if data.shape != shape:
+        raise ValueError(f"its shape is {data.shape}")
+    whole = data.dtype.kind in "iub"
+    if dtype.kind in "iu":
+        if not whole:
+            raise TypeError(f"its dtype is {data.dtype}")
+        info = np.iinfo(dtype)
+        if data.size and not (info.min <= int(data.min()) and int(data.max()) <= info.max):
+            raise OverflowError(f"{dtype} holds {info.min} to {info.max}")
+    elif not whole and data.dtype.kind != "f":
+        raise TypeError(f"its dtype is {data.dtype}")
+    with np.errstate(over="ignore"):
+        exact = data.astype(dtype)
+    if dtype.kind == "f" and not np.array_equal(np.isfinite(exact), np.isfinite(data)):
+        raise OverflowError(f"too large for {dtype}")
+    return exact
+
+
+def _in_order(members: tuple[Member, ...]) -> bool:
+    """Whether each begins behind the end of the one before, which SPIR-V does not ask for."""
+    ends = [0, *(member.offset + member.dtype.itemsize for member in members)]
+    return all(member.offset >= end for member, end in zip(members, ends, strict=False))
+
+
+def _format(members: tuple[Member, ...], nbytes: int) -> str:
+    text, at = "<", 0
+    for member in members:
+        text += f"{member.offset - at}x" if member.offset > at else ""
+        text += "e" if member.dtype == np.float16 else member.dtype.char
+        at = member.offset + member.dtype.itemsize
+    text += f"{nbytes - at}x"
+    return text.replace("l", "q").replace("L", "Q")

@@ -1,0 +1,212 @@
+"""NumPy arrays as arguments of a kernel: carried to the device, and back if it writes them.
+
+Each gets a temporary array, which its slot keeps for the next call, so that from the second call on
+nothing is allocated. Memory that the device can use in place (adopted, or from `host_empty`) is
+used in place; parts of it that cannot be bound are copied, once no work in flight conflicts with
+that. Whatever the kernel writes is back in the caller's array when the call returns; that
+takes one wait, after everything is queued.
+
+A temporary is known to one call at a time. So the host fills it without asking the ledger, once no
+launch in flight uses it, and empties it when the launch is done.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.array import adoption, transfer
+from penstock.array.access import (
+    check_not_sealed,
+    emit_copy,
+    flush,
+    host_array,
+    host_memory_at_rest,
+    invalidate,
+    is_mapped,
+    is_readable,
+    touch,
+)
+from penstock.array.array import Array
+from penstock.dtypes import as_dtype
+from penstock.errors import ArgumentError, DtypeMismatch, Error, ReadOnly
+from penstock.launch.arguments import Slot, same_bytes
+from penstock.tracing import tracing
+
+if TYPE_CHECKING:
+    from penstock.device import Device
+    from penstock.schedule.stream import Stream
+
+_WORK = 10_000  # steps to find out whether two arrays share memory
+
+Host = npt.NDArray[Any]
+
+_LOOK_AT = 8  # of the temporaries that fit, those used longest ago
+_FEW, _MANY = 8, 256  # temporaries that a slot keeps, if they are large, and if they are small
+_ROOM = 1 << 24  # bytes from which on they are large, all together
+
+
+class Carried(NamedTuple):
+    """A NumPy array and the array that stands for it on the device."""
+
+    host: Host
+    array: Array
+    slot: Slot
+    in_place: bool  # they are the same memory
+
+    @property
+    def back(self) -> bool:
+        """Whether the kernel writes it."""
+        return self.slot.writes
+
+
+def bring_in(
+    device: Device, kernel: str, slot: Slot, host: Host, stream: Stream | None,
+    carried: list[Carried],
+) -> Array:  # fmt: skip
+    """An array with the content of `host`, for a kernel to use; noted in `carried`."""
+    label = f"{kernel}: argument {slot.name!r}"
+    host = np.asarray(host)  # of no class of the caller's, whose code could run in a copy
+    dtype = as_dtype(host.dtype)
+    if slot.dtype is not None and not same_bytes(dtype, slot.dtype):
+        raise DtypeMismatch(f"{label} must be {slot.dtype}, not {dtype}")
+    if slot.writes:
+        device.scheduler.check_can_wait(stream)
+        if not host.flags.writeable:
+            raise ReadOnly(f"{label} is written by the kernel, and the NumPy array is read-only")
+        if any(each.back and _share_memory(each.host, host) for each in carried):
+            raise ArgumentError(f"{label}: two arguments that the kernel writes share memory")
+        with device.scheduler.lock:
+            check_not_sealed(device.scheduler, host, label)
+    array = adoption.in_place(device, host, slot.alignment)
+    if array is not None:
+        carried.append(Carried(host, array, slot, in_place=True))
+        return array
+    scheduler = device.scheduler
+    if slot.writes:
+        # Before the launch, so that a call which may not write the array back launches nothing.
+        with host_memory_at_rest(scheduler, host, write=True, what=label):
+            pass
+    array = _temporary(device, slot, host.shape, dtype, f"{slot.name} of {kernel}")
+    carried.append(Carried(host, array, slot, in_place=False))
+    with host_memory_at_rest(scheduler, host, write=False, what=label) as adopted:
+        if is_mapped(array.buffer):
+            touch(scheduler, partial(_fill, array, host))
+            return array
+        # A large write waits for room on the stream, where work may wait for this block to end.
+        source = host.copy() if adopted else host
+    array.write(source, stream)
+    return array
+
+
+def bring_back(carried: list[Carried], stream: Stream, value: int) -> None:
+    """Wait for the launch if the caller's memory has to do with it, and fill what it wrote."""
+    scheduler = stream.scheduler
+    try:
+        _finish(carried, stream, value)
+    except Error:
+        raise
+    except BaseException:
+        # The launch has taken effect, so all of it must: a second Ctrl-C gives this up.
+        _finish(carried, stream, value)
+        raise
+    with scheduler.lock:
+        for each in carried:
+            if not each.in_place:
+                spare = each.slot.spare
+                spare.append(each.array)
+                if len(spare) > _kept(each.array.nbytes):
+                    spare.pop(0)
+
+
+def _finish(carried: list[Carried], stream: Stream, value: int) -> None:
+    scheduler = stream.scheduler
+    if any(each.back or each.in_place for each in carried):
+        copied = [each for each in carried if each.back and not each.in_place]
+        # Where the host cannot read the memory itself, the device copies before the one wait.
+        arriving = {
+            number: transfer.read(each.array, stream, None)
+            for number, each in enumerate(copied)
+            if not is_readable(each.array.buffer)
+        }
+        points = {stream.lane: value}
+        for pending in arriving.values():
+            points.update(pending._points)
+        scheduler.wait_for(points, None, "a kernel writes a NumPy array")
+        for number, each in enumerate(copied):
+            what = f"argument {each.slot.name!r}"
+            with host_memory_at_rest(scheduler, each.host, write=True, what=what):
+                if number in arriving:
+                    start = time.perf_counter()
+                    np.copyto(each.host, arriving[number].result())
+                    if tracing.active:
+                        emit_copy(each.array, "staged", "to the caller's array", start)
+                else:
+                    touch(scheduler, partial(_empty, each))
+
+
+def _temporary(
+    device: Device, slot: Slot, shape: tuple[int, ...], dtype: np.dtype[Any], name: str
+) -> Array:
+    """An array that no call and no launch in flight uses.
+
+    A program that launches with new data again and again and waits for nothing is held back here,
+    once what it has in flight takes up too much memory.
+    """
+    scheduler = device.scheduler
+    with scheduler.lock:
+        fitting = [
+            number
+            for number, array in enumerate(slot.spare)
+            if array.shape == shape and array.dtype == dtype
+        ]
+        for number in fitting[:_LOOK_AT]:
+            history = slot.spare[number].buffer.backing.history
+            for lane in history.pending():
+                lane.owner.poll()
+            if not history.pending():
+                return slot.spare.pop(number)
+        oldest = None
+        if fitting and len(fitting) >= _kept(slot.spare[fitting[0]].nbytes):
+            oldest = slot.spare.pop(fitting[0])
+    if oldest is None:
+        return device.empty(shape, dtype, name=name)
+    points = oldest.buffer.backing.history.pending()
+    scheduler.wait_for(points, None, f"{name} is in flight {len(fitting)} times", buffer=name)
+    return oldest
+
+
+def _kept(nbytes: int) -> int:
+    """How many temporaries of this size a slot keeps, and may have in flight."""
+    return max(_FEW, min(_ROOM // max(1, nbytes), _MANY))
+
+
+def _fill(array: Array, host: Host) -> None:
+    backing = array.buffer.backing
+    start = time.perf_counter()
+    np.copyto(host_array(array, backing), host)
+    flush(array.buffer.scheduler, backing, array.layout)
+    if tracing.active:
+        emit_copy(array, "direct", "a NumPy argument", start)
+
+
+def _empty(each: Carried) -> None:
+    array = each.array
+    backing = array.buffer.backing
+    start = time.perf_counter()
+    invalidate(array.buffer.scheduler, backing, array.layout)
+    np.copyto(each.host, host_array(array, backing))
+    if tracing.active:
+        emit_copy(array, "direct", "a NumPy argument", start)
+
+
+def _share_memory(a: Host, b: Host) -> bool:
+    """Whether two arrays have a byte in common; if that is hard to tell, they have."""
+    try:
+        return np.shares_memory(a, b, max_work=_WORK)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True

@@ -1,0 +1,100 @@
+"""What a kernel returns: a value on its way that can be used like the number it will be."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from penstock.errors import Closed
+from penstock.ledger.hazards import Lane
+from penstock.schedule.pending import Pending
+
+if TYPE_CHECKING:
+    from penstock.launch.slots import ResultSlot
+    from penstock.schedule.scheduler import Scheduler
+
+
+class Result(Pending[Any], NDArrayOperatorsMixin):
+    """The result of one launch; `result()` waits for that launch only.
+
+    Numbers are NumPy's. `float(r)`, `int(r)`, comparison and arithmetic wait for the value, so
+    `while x.max() > limit:` works as it reads. Dropping it unread waits for nothing.
+    """
+
+    __slots__ = ("_slot",)
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, scheduler: Scheduler, what: str, slot: ResultSlot) -> None:
+        super().__init__(scheduler, {}, what)
+        self._slot: ResultSlot | None = slot
+
+    @property
+    def slot(self) -> ResultSlot | None:
+        """Where the result will be; None once it is read."""
+        return self._slot
+
+    def launched(self, lane: Lane, value: int) -> None:
+        """The launch about to be recorded makes the result."""
+        self._points = {lane: value}
+        if self._slot is not None:
+            self._slot.taken(lane, value)
+
+    def result(self, timeout: float | None = None) -> Any:
+        """The value; waits for it at most `timeout` seconds."""
+        if self._slot is None:
+            return self._value
+        self.wait(timeout)
+        with self._scheduler.lock:
+            slot = self._slot
+            if slot is not None:  # no other thread was faster
+                if self._scheduler.closed:
+                    raise Closed(f"{self._scheduler.name} was closed before {self._what} was read")
+                self._value = slot.read()
+                self._slot = None
+                slot.give_back()
+        return self._value
+
+    def __del__(self) -> None:
+        slot = getattr(self, "_slot", None)
+        if slot is not None:
+            slot.give_back()
+
+    def __array__(
+        self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
+    ) -> npt.NDArray[Any]:
+        return np.array(self.result(), dtype, copy=copy)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        values = [each.result() if isinstance(each, Result) else each for each in inputs]
+        return getattr(ufunc, method)(*values, **options)
+
+    def __bool__(self) -> bool:
+        return bool(self.result())
+
+    def __float__(self) -> float:
+        return float(self.result())
+
+    def __int__(self) -> int:
+        return int(self.result())
+
+    def __index__(self) -> int:
+        return operator.index(self.result())
+
+    def __complex__(self) -> complex:
+        return complex(self.result())
+
+    def __len__(self) -> int:
+        return len(self.result())
+
+    def __iter__(self) -> Any:
+        return iter(self.result())
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.result()[index]
+
+    def __format__(self, spec: str) -> str:
+        return format(self.result(), spec) if spec else str(self)

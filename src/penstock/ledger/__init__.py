@@ -1,0 +1,1 @@
+"""Which access must wait for which: hazards and roles. No driver, no I/O."""

@@ -1,0 +1,1 @@
+"""Device memory in pieces, and how arrays lie in it."""

@@ -1,0 +1,68 @@
+"""Which host memory a device uses in place, by address.
+
+Memory that is adopted twice, whole or in part, must be one backing, or the ledger could not see
+that two arrays are the same bytes. So every such piece is written down here for as long as the
+device may use it, also after its last array is gone: whoever adopts it again is then ordered after
+the work of before. All calls are made under the device's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from penstock.ledger.hazards import Region
+from penstock.memory.memory import Backing
+
+if TYPE_CHECKING:
+    from penstock.array.buffer import Buffer
+
+
+class HostMemory:
+    """The pieces, each with what must be kept alive for it, and the buffers over it."""
+
+    def __init__(self) -> None:
+        self._pieces: dict[Backing, tuple[int, Any]] = {}
+        self._buffers: dict[Backing, WeakSet[Buffer]] = {}
+
+    def add(self, backing: Backing, nbytes: int, kept: Any = None) -> None:
+        """Write down a backing of which the host knows the first `nbytes` bytes."""
+        self._pieces[backing] = (nbytes, kept)
+
+    def __bool__(self) -> bool:
+        return bool(self._pieces)
+
+    def remove(self, backing: Backing) -> None:
+        self._pieces.pop(backing, None)
+        self._buffers.pop(backing, None)
+
+    def add_buffer(self, buffer: Buffer) -> None:
+        """Write down a buffer over a piece, or over the part `buffer.whole` of it."""
+        self._buffers.setdefault(buffer.backing, WeakSet()).add(buffer)
+
+    def buffers(self, backing: Backing, region: Region) -> list[Buffer]:
+        """The open buffers that share a byte with these of a piece."""
+        known = self._buffers.get(backing, ())
+        return [each for each in known if not each.closed and each.whole.overlaps(region)]
+
+    def overlapping(self, lo: int, hi: int) -> list[tuple[int, int, Backing]]:
+        """The pieces that share a byte with the addresses lo to hi: start, end, backing."""
+        found = []
+        for backing, (nbytes, _) in self._pieces.items():
+            start = backing.memory.address + backing.offset
+            if start < hi and lo < start + nbytes:
+                found.append((start, start + nbytes, backing))
+        return found
+
+    def sealed(self, backing: Backing, region: Region) -> Buffer | None:
+        """A sealed weight that has any of these bytes of a piece."""
+        return next((each for each in self.buffers(backing, region) if each.sealed), None)
+
+    def imported(self) -> Iterator[Backing]:
+        """The pieces that belong to no pool: the caller's own memory."""
+        return (backing for backing in self._pieces if backing.pool is None)
+
+    @property
+    def imported_bytes(self) -> int:
+        return sum(backing.nbytes for backing in self.imported())

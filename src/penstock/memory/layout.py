@@ -1,0 +1,136 @@
+"""Shapes and strides: how the elements of an array lie in its buffer. Pure arithmetic."""
+
+from __future__ import annotations
+
+import math
+import operator
+from types import EllipsisType
+from typing import Any, NamedTuple, SupportsIndex, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.errors import ArgumentError, BadIndex, InvalidValue
+from penstock.ledger.hazards import Region
+
+Index: TypeAlias = SupportsIndex | slice | EllipsisType | None
+
+
+class Layout(NamedTuple):
+    """Elements of `itemsize` bytes, the first at `offset`."""
+
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    itemsize: int
+
+
+def contiguous_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """The strides of a C-contiguous array."""
+    strides = [0] * len(shape)
+    step = itemsize
+    for axis in range(len(shape) - 1, -1, -1):
+        strides[axis] = step
+        step *= max(1, shape[axis])
+    return tuple(strides)
+
+
+def index_layout(layout: Layout, index: Index | tuple[Index, ...]) -> Layout:
+    """What NumPy's basic indexing selects: integers, slices, `...` and None."""
+    items = list(index) if isinstance(index, tuple) else [index]
+    taken = sum(item is not None and item is not Ellipsis for item in items)
+    if taken > len(layout.shape):
+        raise BadIndex(
+            f"too many indices: the array has {len(layout.shape)} dimensions, {taken} were indexed"
+        )
+    dots = [place for place, item in enumerate(items) if item is Ellipsis]
+    if len(dots) > 1:
+        raise BadIndex("an index can have only one ellipsis ('...')")
+    place = dots[0] if dots else len(items)
+    items[place : place + 1] = [slice(None)] * (len(layout.shape) - taken)
+    offset, axis = layout.offset, 0
+    shape: list[int] = []
+    strides: list[int] = []
+    for item in items:
+        if item is None:
+            shape.append(1)
+            strides.append(0)
+            continue
+        length, stride = layout.shape[axis], layout.strides[axis]
+        if isinstance(item, slice):
+            start, stop, step = _bounds(item, length)
+            count = len(range(start, stop, step))
+            offset += start * stride if count else 0
+            shape.append(count)
+            strides.append(step * stride)
+        else:
+            offset += _position(item, length, axis) * stride
+        axis += 1
+    return Layout(offset, tuple(shape), tuple(strides), layout.itemsize)
+
+
+def _bounds(item: slice, length: int) -> tuple[int, int, int]:
+    try:
+        return item.indices(length)
+    except TypeError as error:
+        raise ArgumentError(f"a slice is made of integers: {error}") from error
+    except ValueError as error:
+        raise InvalidValue(f"{item} cannot be taken: {error}") from error
+
+
+def _position(item: Any, length: int, axis: int) -> int:
+    try:
+        if isinstance(item, bool | np.bool_):
+            raise TypeError("a bool is a mask, not a position")
+        position = operator.index(item)
+    except TypeError as error:
+        raise ArgumentError(
+            f"arrays are indexed by integers, slices, '...' and None, not {type(item).__name__}; "
+            "for fancy indexing take a copy with numpy() first"
+        ) from error
+    if not -length <= position < length:
+        raise BadIndex(f"index {position} is out of bounds for axis {axis} of size {length}")
+    return position % length
+
+
+def rows_of(layout: Layout) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    """The layout as rows: bytes in each contiguous run, then shape and strides of the runs."""
+    shape = [n for n in layout.shape if n != 1]
+    strides = [s for n, s in zip(layout.shape, layout.strides, strict=True) if n != 1]
+    width = layout.itemsize
+    while shape and strides[-1] == width:
+        width *= shape.pop()
+        strides.pop()
+    for axis in range(len(shape) - 2, -1, -1):
+        if strides[axis] == shape[axis + 1] * strides[axis + 1]:  # two axes that step as one
+            shape[axis : axis + 2] = [shape[axis] * shape[axis + 1]]
+            del strides[axis]
+    return width, tuple(shape), tuple(strides)
+
+
+def row_offsets(layout: Layout) -> tuple[int, npt.NDArray[np.int64]]:
+    """Bytes in each contiguous run, and where each run starts."""
+    width, shape, strides = rows_of(layout)
+    offsets = np.full((1,), layout.offset, np.int64)
+    for count, stride in zip(shape, strides, strict=True):
+        steps = np.arange(count, dtype=np.int64) * stride
+        offsets = (offsets[:, None] + steps[None, :]).ravel()
+    return width, offsets
+
+
+def region_of(layout: Layout) -> tuple[Region, bool]:
+    """The bytes a layout touches, and whether they are one block in C order.
+
+    The bytes are exact for a block and for pitched rows, else their span.
+    """
+    if not math.prod(layout.shape):
+        return Region(layout.offset, layout.offset), True
+    width, shape, strides = rows_of(layout)
+    if not shape:
+        return Region(layout.offset, layout.offset + width), True
+    steps = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
+    lo = layout.offset + sum(min(0, step) for step in steps)
+    hi = layout.offset + sum(max(0, step) for step in steps) + width
+    if len(shape) == 1 and abs(strides[0]) > width:
+        return Region(lo, hi, width, abs(strides[0])), False
+    return Region(lo, hi), False

@@ -1,0 +1,69 @@
+"""Which bytes a device copy moves: rows between two layouts, and large arrays in pieces."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.memory.layout import Layout, contiguous_strides, row_offsets
+from penstock.memory.memory import Backing
+
+if TYPE_CHECKING:
+    from penstock.array.array import Array
+    from penstock.driver.protocol import Regions
+
+Host = npt.NDArray[Any]
+
+
+def packed_array(array: Array, block: Backing) -> Host:
+    """A staging block as a contiguous array of the same shape and dtype."""
+    return np.ndarray(array.shape, array.dtype, buffer=block.chunk.bytes, offset=block.offset)
+
+
+def pieces(array: Array, data: Host, most: int) -> list[tuple[Array, Host]]:
+    """Array and data in pieces of at most `most` bytes each, split along the first axes."""
+    if array.nbytes <= most:
+        return [(array, data)]
+    if len(array) == 1:
+        return pieces(array[0], data[0], most)
+    step = max(1, most * len(array) // array.nbytes)
+    found: list[tuple[Array, Host]] = []
+    for start in range(0, len(array), step):
+        found += pieces(array[start : start + step], data[start : start + step], most)
+    return found
+
+
+def packed_rows(layout: Layout, array: Backing, packed: Backing, *, to_device: bool) -> Regions:
+    """Copy regions between an array's layout and the same elements packed in another backing."""
+    return copy_rows(layout, array, packed_layout(layout), packed, reverse=to_device)
+
+
+def packed_layout(layout: Layout) -> Layout:
+    """The same elements side by side, from 0 on."""
+    strides = contiguous_strides(layout.shape, layout.itemsize)
+    return Layout(0, layout.shape, strides, layout.itemsize)
+
+
+def copy_rows(
+    source: Layout, origin: Backing, target: Layout, goal: Backing, *, reverse: bool = False
+) -> Regions:
+    """Copy regions from one layout to another of the same shape, run by run."""
+    width, starts = row_offsets(source)
+    goal_width, goal_starts = row_offsets(target)
+    if goal_width != width:
+        # Cut the longer runs into pieces of the shorter ones; one always divides the other.
+        short = min(width, goal_width)
+        starts = _cut(starts, width, short)
+        goal_starts = _cut(goal_starts, goal_width, short)
+        width = short
+    rows = np.empty((len(starts), 3), np.uint64)
+    rows[:, 1 if reverse else 0] = starts + origin.offset
+    rows[:, 0 if reverse else 1] = goal_starts + goal.offset
+    rows[:, 2] = width
+    return rows
+
+
+def _cut(starts: npt.NDArray[np.int64], width: int, short: int) -> npt.NDArray[np.int64]:
+    return (starts[:, None] + np.arange(0, width, short)[None, :]).ravel()

@@ -1,0 +1,1 @@
+"""Streams of work, what they wait for, and when they are submitted."""

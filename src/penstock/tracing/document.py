@@ -1,0 +1,128 @@
+"""A trace as plain data: what `--json` writes, and what page and Perfetto file are made from.
+
+The format is described in docs/tracing.md, and stable: a change that could break a reader raises
+`VERSION`. Times are seconds from the start of the trace; threads and streams are numbers, into
+their lists; what does not apply to an event is left out.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import operator
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import penstock
+from penstock.tracing.flights import flights
+from penstock.tracing.tracing import Trace, TraceEvent
+
+SCHEMA = "penstock-trace"
+VERSION = 1
+
+#: Fields of an event that are left out when they do not apply.
+_OPTIONAL = ("nbytes", "buffer", "path", "submission", "command")
+
+
+def as_json(trace: Trace, title: str = "") -> str:
+    return dumped(as_document(trace, title))
+
+
+def dumped(document: dict[str, Any]) -> str:
+    """As short as JSON can be; integers may be of NumPy's kinds."""
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False, default=operator.index)
+
+
+def as_document(trace: Trace, title: str = "") -> dict[str, Any]:
+    events = list(trace.events)
+    counts = trace.as_dict()
+    origin, seconds = trace.started, counts["seconds"]
+    moment = datetime.datetime.fromtimestamp(trace.started_at, datetime.UTC)
+    here = f"{os.getcwd()}{os.sep}"
+    threads = _threads(events)
+    named = _streams(events)
+    streams = {stream_id: number for number, stream_id in enumerate(named)}
+
+    def plain(event: TraceEvent) -> dict[str, Any]:
+        told: dict[str, Any] = {
+            "kind": event.kind,
+            "reason": event.reason,
+            "start": _rounded(event.start - origin),
+            "thread": threads[event.thread, event.thread_id],
+        }
+        told |= {name: value for name in _OPTIONAL if (value := getattr(event, name))}
+        if event.buffer:
+            told["lo"], told["hi"] = event.lo, event.hi
+        if event.where:
+            told["where"] = event.where.removeprefix(here)
+        if event.seconds:
+            told["seconds"] = _rounded(event.seconds)
+        if event.stream_id >= 0:
+            told["stream"] = streams[event.stream_id]
+        awaited = [
+            {
+                "stream": streams[point.stream_id],
+                "submission": point.submission,
+                "what": point.what,
+            }
+            for point in event.awaited
+            if point.stream_id in streams
+        ]
+        if awaited:
+            told["awaited"] = awaited
+        if event.device_start is not None and event.device_seconds is not None:
+            told["device_start"] = _rounded(event.device_start - origin)
+            told["device_seconds"] = _rounded(event.device_seconds)
+        return told
+
+    told = [plain(event) for event in events]
+    return {
+        "schema": SCHEMA,
+        "version": VERSION,
+        "penstock": penstock.__version__,
+        "title": title,
+        "recorded": moment.isoformat(timespec="milliseconds"),
+        "seconds": _rounded(seconds),
+        "counts": counts,
+        "threads": [{"name": name, "id": number} for name, number in threads],
+        "streams": list(named.values()),
+        "flights": [
+            {
+                "stream": streams[flight.stream_id],
+                "first": flight.first,
+                "last": flight.last,
+                "submitted": _rounded(flight.submitted - origin),
+                "start": _rounded(flight.start - origin),
+                "end": _rounded(flight.end - origin),
+                "seen": flight.seen,
+            }
+            for flight in flights(events, origin + seconds)
+            if flight.stream_id in streams
+        ],
+        "events": told,
+    }
+
+
+def _threads(events: Sequence[TraceEvent]) -> dict[tuple[str, int], int]:
+    """The number of every thread: the main one's is the first, then as they appear."""
+    found = dict.fromkeys((event.thread, event.thread_id) for event in events)
+    ordered = sorted(found, key=lambda thread: thread[1] != os.getpid())
+    return {thread: number for number, thread in enumerate(ordered)}
+
+
+def _streams(events: Sequence[TraceEvent]) -> dict[int, dict[str, str]]:
+    """By its number, the name of every stream that is mentioned, in the order they were made."""
+    places = {(event.stream_id, event.stream, event.device) for event in events}
+    for event in events:
+        places |= {(point.stream_id, point.stream, point.device) for point in event.awaited}
+    return {number: {"name": n, "device": d} for number, n, d in sorted(places) if number >= 0}
+
+
+def _rounded(seconds: float) -> float:
+    """To the nanosecond: the clock has no more to say, and the file is half as long.
+
+    JSON has no infinity; a time that is not finite, which no clock gives, becomes 0.
+    """
+    return round(seconds, 9) if math.isfinite(seconds) else 0.0

@@ -1,0 +1,77 @@
+"""The page: one HTML file with everything in it, made from the parts in `assets`.
+
+Whatever comes from the user's program (names, lines, reasons) travels as JSON and is put on the
+page as text, never as markup. The page's content security policy allows only the scripts and
+styles that were put in here, by their hash, and no network at all.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+from importlib import resources
+from typing import Any
+
+from penstock.tracing.document import as_document, dumped
+from penstock.tracing.tracing import Trace
+
+_SCRIPTS = (
+    "words.js", "data.js", "view.js", "draw.js", "axis.js", "find.js", "table.js", "details.js",
+    "main.js",
+)  # fmt: skip
+
+
+def as_html(trace: Trace, title: str = "") -> str:
+    """The page for a trace."""
+    document = as_document(trace, title)
+    style = _asset("page.css")
+    script = '"use strict";\n(() => {\n' + "\n".join(map(_asset, _SCRIPTS)) + "\n})();\n"
+    data = dumped(_packed(document))
+    parts = {
+        "title": html.escape(title or "Penstock trace"),
+        "policy": f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}",
+        "style": style,
+        "script": script,
+        # "</script>" in a name must not end the element it is in, nor "<!--" open a comment.
+        "data": data.replace("<", "\\u003c"),
+    }
+    first, *rest = _asset("page.html").split("{{")
+    # Filled in one go: what is filled in is not looked at again.
+    return first + "".join(parts[name] + text for name, text in (p.split("}}", 1) for p in rest))
+
+
+def _asset(name: str) -> str:
+    return resources.files("penstock.tracing").joinpath("assets", name).read_text("utf-8")
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+def _packed(document: dict[str, Any]) -> dict[str, Any]:
+    """The document with its events as columns, and every text once: a quarter of the size."""
+    events = document["events"]
+    texts: dict[str, int] = {"": 0}
+
+    def texts_of(name: str) -> list[int]:
+        return [texts.setdefault(event.get(name, ""), len(texts)) for event in events]
+
+    columns = {name: texts_of(name) for name in ("kind", "reason", "buffer", "path", "where")}
+    for name in ("start", "seconds"):  # nanoseconds are shorter than seconds with a point
+        columns[name] = [round(event.get(name, 0.0) * 1e9) for event in events]
+    for name in ("nbytes", "lo", "hi", "submission", "command", "thread"):
+        columns[name] = [event.get(name, 0) for event in events]
+    columns["stream"] = [event.get("stream", -1) for event in events]
+    return {
+        **{name: value for name, value in document.items() if name != "events"},
+        "columns": columns,
+        "awaited": {n: event["awaited"] for n, event in enumerate(events) if "awaited" in event},
+        "device": {
+            n: [event["device_start"], event["device_seconds"]]
+            for n, event in enumerate(events)
+            if "device_start" in event
+        },
+        "texts": list(texts),
+    }

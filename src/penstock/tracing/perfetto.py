@@ -1,0 +1,167 @@
+"""A trace in Chrome's JSON format, for https://ui.perfetto.dev and chrome://tracing.
+
+The host is a process whose threads are the host's threads; every device is a process whose threads
+are its streams. What takes time is a slice, what does not is an instant, and a flow leads from the
+work that was waited for to the wait.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from penstock.tracing.document import as_document, dumped
+from penstock.tracing.tracing import Trace
+
+_HOST = 1  # its process number; devices follow
+
+Entry = dict[str, Any]
+
+
+def as_perfetto(trace: Trace, title: str = "") -> str:
+    document = as_document(trace, title)
+    entries = [entry for entry in _entries(document) if entry]
+    about = {name: document[name] for name in ("title", "recorded", "penstock", "counts")}
+    return dumped({"traceEvents": entries, "displayTimeUnit": "ns", "otherData": about})
+
+
+def _entries(document: Entry) -> Iterator[Entry]:
+    devices = list(dict.fromkeys(stream["device"] for stream in document["streams"]))
+    streams = [
+        {"pid": _HOST + 1 + devices.index(stream["device"]), "tid": number + 1}
+        for number, stream in enumerate(document["streams"])
+    ]
+    threads = [{"pid": _HOST, "tid": thread["id"]} for thread in document["threads"]]
+    yield from _names(document, devices, streams, threads)
+    for flight in document["flights"]:
+        yield _flight(flight, streams[flight["stream"]])
+    for event in document["events"]:
+        yield _event(event, threads[event["thread"]], streams)
+    yield from _device_work(document, streams)
+    yield from _flows(document, streams, threads)
+    yield from _counters(document, streams)
+
+
+def _names(
+    document: Entry, devices: list[str], streams: list[Entry], threads: list[Entry]
+) -> Iterator[Entry]:
+    processes = [f"host: {document['title'] or 'Python'}", *(f"device: {d}" for d in devices)]
+    for number, name in enumerate(processes):
+        track = {"pid": _HOST + number, "tid": 0, "ph": "M"}
+        yield {**track, "name": "process_name", "args": {"name": name}}
+        yield {**track, "name": "process_sort_index", "args": {"sort_index": number}}
+    for track, about in zip(
+        [*threads, *streams], [*document["threads"], *document["streams"]], strict=True
+    ):
+        yield {**track, "ph": "M", "name": "thread_name", "args": {"name": about["name"]}}
+
+
+def _flight(flight: Entry, track: Entry) -> Entry:
+    name = f"submission {flight['first']}"
+    if flight["last"] > flight["first"]:
+        name = f"submissions {flight['first']} to {flight['last']}"
+    return {
+        **track,
+        "ph": "X",
+        "name": name if flight["seen"] else f"{name}, not seen done",
+        "cat": "flight",
+        "ts": _us(flight["start"]),
+        "dur": _us(flight["end"] - flight["start"]),
+        "args": {"submitted": flight["submitted"], "seen": flight["seen"]},
+    }
+
+
+def _event(event: Entry, track: Entry, streams: list[Entry]) -> Entry:
+    if event["kind"] == "done":
+        return {}  # its meaning is the end of a flight
+    shown = ("reason", "nbytes", "buffer", "lo", "hi", "path", "where", "submission", "command")
+    told = {name: event[name] for name in shown if name in event}
+    entry = {
+        **track,
+        "name": " ".join(
+            [event["kind"], *(event[part] for part in ("path", "buffer") if part in event)]
+        ),
+        "cat": event["kind"],
+        "ts": _us(event["start"]),
+        "args": told,
+    }
+    if "seconds" in event:
+        return {**entry, "ph": "X", "dur": _us(event["seconds"])}
+    return {**entry, "ph": "i", "s": "t"}
+
+
+def _device_work(document: Entry, streams: list[Entry]) -> Iterator[Entry]:
+    for event in document["events"]:
+        if "device_start" in event and "stream" in event:
+            track = streams[event["stream"]]
+            yield {
+                # A track of its own: these times are the device's, flights are what the host saw.
+                "pid": track["pid"],
+                "tid": track["tid"] + 10_000,
+                "ph": "X",
+                "name": event["reason"],
+                "cat": "device",
+                "ts": _us(event["device_start"]),
+                "dur": _us(event["device_seconds"]),
+                "args": {"submission": event.get("submission", 0)},
+            }
+
+
+def _flows(document: Entry, streams: list[Entry], threads: list[Entry]) -> Iterator[Entry]:
+    """From each flight that was waited for to the wait that it ended."""
+    flights: dict[int, list[Entry]] = defaultdict(list)
+    for flight in sorted(document["flights"], key=_last):
+        flights[flight["stream"]].append(flight)
+    number = 0
+    for event in document["events"]:
+        if event["kind"] != "wait":
+            continue
+        for point in event.get("awaited", ()):
+            ordered = flights[point["stream"]]
+            at = bisect.bisect_left(ordered, point["submission"], key=_last)
+            if at == len(ordered) or ordered[at]["first"] > point["submission"]:
+                continue  # submitted before the trace began
+            flight = ordered[at]
+            number += 1
+            flow = {"id": number, "name": "awaited", "cat": "wait"}
+            begin = {**streams[flight["stream"]], "ts": _us(flight["start"])}
+            # Just before the wait's end: a flow binds to the slice that it is in.
+            over = event["start"] + max(0.0, event.get("seconds", 0.0) - 1e-9)
+            end = {**threads[event["thread"]], "ts": _us(over)}
+            yield {**flow, **begin, "ph": "s"}
+            yield {**flow, **end, "ph": "f", "bp": "e"}
+
+
+def _last(flight: Entry) -> int:
+    last: int = flight["last"]
+    return last
+
+
+def _counters(document: Entry, streams: list[Entry]) -> Iterator[Entry]:
+    """Memory that the driver made, and the submissions on the device, over time."""
+    made = 0
+    steps: list[tuple[float, int, int]] = []
+    for event in document["events"]:
+        if event["kind"] == "allocation":
+            made += event.get("nbytes", 0)
+            about = {"name": "memory made", "args": {"bytes": made}}
+            yield {"pid": _HOST, "tid": 0, "ph": "C", "ts": _us(event["start"]), **about}
+        elif event["kind"] == "submission" and "stream" in event:
+            steps.append((event["start"], event["stream"], 1))
+    steps += [
+        (flight["end"], flight["stream"], flight["first"] - flight["last"] - 1)
+        for flight in document["flights"]
+        if flight["seen"]
+    ]
+    in_flight = [0] * len(streams)
+    for when, stream, change in sorted(steps):
+        in_flight[stream] = max(0, in_flight[stream] + change)
+        name = f"in flight on {document['streams'][stream]['name']}"
+        about = {"name": name, "args": {"submissions": in_flight[stream]}}
+        yield {"pid": streams[stream]["pid"], "tid": 0, "ph": "C", "ts": _us(when), **about}
+
+
+def _us(seconds: float) -> float:
+    return round(seconds * 1e6, 3)

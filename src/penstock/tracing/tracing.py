@@ -1,0 +1,524 @@
+"""The receipt: every copy, allocation, wait, barrier, submission and launch, with its reason.
+
+`with trace() as t:` collects what all devices do, in all threads, while the block runs. With no
+trace active, the runtime's only cost is looking at the empty tuple `active`. With one, an event
+costs about a microsecond: `emit` only gathers what will not be there later, and what people read
+(reasons, source lines) is put into words when it is asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import CodeType, FrameType, TracebackType
+from typing import Any, NamedTuple, Protocol
+
+from penstock.closing import Handle
+from penstock.errors import ArgumentError
+
+_PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
+#: Parts of the package that use the runtime as anyone would; their lines are user code.
+_APPLICATIONS = tuple(f"{_PACKAGE}{name}" for name in ("demo.py",))
+_lock = threading.RLock()  # a finaliser that runs in between may end a trace
+_local = threading.local()
+
+#: The traces that are collecting now.
+active: tuple[Trace, ...] = ()
+#: Those of them for which the device is to take the time.
+timing: tuple[Trace, ...] = ()
+#: Who may have times of the device still to come, also for a trace that has ended.
+tellers: weakref.WeakSet[Teller] = weakref.WeakSet()
+
+#: A line of work as it is named on the receipt: device, stream, and a number unlike any other's.
+Place = tuple[str, str, int]
+#: A point on it: the place, the submission, and the command in it (0: the submission as a whole).
+At = tuple[Place, int, int]
+#: A point that something waited for, and the work at that point if it is known.
+Awaited = tuple[Place, int, str]
+#: Words, or a format and what to put into it when somebody reads it.
+Reason = str | tuple[Any, ...]
+
+_NOWHERE: At = (("", "", -1), 0, 0)
+
+
+class Teller(Protocol):
+    """A device, as far as a trace knows of it."""
+
+    def tell_times(self, receipt: Trace, patience: float) -> None:
+        """Call `device_times` for what is done by now, or within so many seconds."""
+        ...
+
+
+class Point(NamedTuple):
+    """What a wait waited for: a submission of a stream, or a host copy."""
+
+    device: str
+    stream: str
+    stream_id: int
+    submission: int
+    what: str = ""  #: the work in it that was the reason, where that is known
+
+    def __str__(self) -> str:
+        what = f"{self.what}, " if self.what else ""
+        return f"{what}submission {self.submission} of {self.stream}"
+
+
+class TraceEvent(NamedTuple):
+    """Something that cost, and why it was done. Times are seconds of `time.perf_counter`."""
+
+    kind: str  #: "copy", "fill", "wait", "barrier", "submission", "launch", "allocation", …
+    reason: str
+    nbytes: int = 0
+    buffer: str = ""  #: the name of the buffer concerned
+    lo: int = 0  #: first byte of it concerned
+    hi: int = 0  #: one past the last
+    path: str = ""  #: how a transfer travelled: direct, rename, staged, ordered, adopt, …
+    where: str = ""  #: the user's file and line
+    start: float = 0.0
+    seconds: float = 0.0  #: of the host; 0 for what has no duration worth measuring
+    thread: str = ""  #: the name of the host thread
+    thread_id: int = 0  #: and its number, as the system counts
+    device: str = ""
+    stream: str = ""  #: the stream, or line of host copies, that it is on
+    stream_id: int = -1  #: its number, which no other has, on any device
+    submission: int = 0  #: the submission it is part of; "done": all up to this one are done
+    command: int = 0  #: the command it is in that submission, from 1
+    awaited: tuple[Point, ...] = ()  #: what a wait, or a submission, waited for
+    #: When the device did it, on the host's clock; only where the runtime has the device's
+    #: timestamps. See `device_times`.
+    device_start: float | None = None
+    device_seconds: float | None = None
+
+    def __str__(self) -> str:
+        parts = [f"{self.kind:<11}"]
+        if self.path:
+            parts.append(f"[{self.path}]")
+        if self.buffer:
+            parts.append(f"{self.buffer}[{self.lo}:{self.hi}]")
+        if self.nbytes:
+            parts.append(human_bytes(self.nbytes))
+        parts.append(self.reason)
+        if self.seconds:
+            parts.append(f"({self.seconds * 1e6:.1f} µs)")
+        if self.where:
+            here = f"{os.getcwd()}{os.sep}"
+            parts.append(f"at {self.where.removeprefix(here)}")
+        return "  ".join(parts)
+
+
+#: What is counted: the name of the count, the kind of event, and whether its bytes are summed.
+_COUNTS = (
+    ("launches", "launch", False),
+    ("replays", "replay", False),
+    ("submissions", "submission", False),
+    ("barriers", "barrier", False),
+    ("copies", "copy", False),
+    ("bytes_copied", "copy", True),
+    ("fills", "fill", False),
+    ("renames", "rename", False),
+    ("allocations", "allocation", False),
+    ("waits", "wait", False),
+)
+_CHEAP = ("launch", "replay", "submission", "barrier", "done")
+_PATIENCE = 10.0  # seconds that a file waits for the times of what is in flight
+_SHOWN = 20  # events in words, before "and so many more"
+
+Expected = int | float | range | Callable[[Any], bool]
+
+
+class Trace(Handle):
+    """What happened while this was active. Counts are plain numbers."""
+
+    def __init__(self, *, times: bool = True) -> None:
+        self._wants_times = times
+        self._records: list[Any] = []  # as `emit` leaves them
+        self._events: list[TraceEvent] = []  # the first of them, as people read them
+        self._times: deque[tuple[tuple[int, int, int], tuple[float, float]]] = deque()
+        self._lines: dict[tuple[int, int], str] = {}
+        self._counted = 0  # records that are in the counts below
+        self._counts: dict[str, int] = {}
+        self._copied = self._inner_commands = self._inner_barriers = 0
+        self._reading = threading.RLock()  # a signal handler may read, too, in between
+        self._stopped: float | None = None
+        self.started = time.perf_counter()  #: the clock of `TraceEvent.start`
+        self.started_at = time.time()  #: the same moment, as the calendar has it
+
+    @property
+    def events(self) -> list[TraceEvent]:
+        """Everything that happened so far, in order.
+
+        Of what was still in flight when the trace ended, the device's times are there once it is
+        done; this does not wait for them, `wait_for_times` does.
+        """
+        if self._stopped is not None:
+            self._ask_for_times(0)
+        with self._reading:
+            done = self._events
+            start = len(done)
+            done[start:] = [self._read(record) for record in self._records[start:]]
+            if self._times:
+                self._put_device_times()
+            return done
+
+    def wait_for_times(self, timeout: float = _PATIENCE) -> None:
+        """Wait for what is still in flight, `timeout` seconds at most, so that its times are here.
+
+        The end of a trace waits for nothing. Times that do not come (the device is lost, or works
+        longer than that, or waits for a view that this thread holds) are left out.
+        """
+        self._ask_for_times(timeout)
+
+    def _ask_for_times(self, patience: float) -> None:
+        for teller in tuple(tellers):
+            teller.tell_times(self, patience)
+
+    def of_kind(self, kind: str) -> list[TraceEvent]:
+        """The events of one kind, in order."""
+        return [event for event in self.events if event.kind == kind]
+
+    def _count(self, kind: str) -> int:
+        self._count_up()
+        return self._counts.get(kind, 0)
+
+    def _count_up(self) -> None:
+        """Count what came since somebody asked last: asking often costs no more than once."""
+        with self._reading:
+            records, counts = self._records, self._counts
+            while self._counted < len(records):
+                record = records[self._counted]
+                self._counted += 1
+                kind = record[0]
+                counts[kind] = counts.get(kind, 0) + 1
+                if kind == "copy":
+                    self._copied += record[2]
+                elif kind == "replay":
+                    _, commands, barriers = record[1]
+                    self._inner_commands += commands
+                    self._inner_barriers += barriers
+
+    @property
+    def waits(self) -> int:
+        """How often the host blocked."""
+        return self._count("wait")
+
+    @property
+    def copies(self) -> int:
+        """How often bytes were copied, by the host or by the device."""
+        return self._count("copy")
+
+    @property
+    def bytes_copied(self) -> int:
+        self._count_up()
+        return self._copied
+
+    @property
+    def allocations(self) -> int:
+        """How often the driver made or imported memory, or made a timeline, recording or pool."""
+        return self._count("allocation")
+
+    @property
+    def barriers(self) -> int:
+        """Barriers between work on the device, and between device and host."""
+        return self._count("barrier")
+
+    @property
+    def submissions(self) -> int:
+        return self._count("submission")
+
+    @property
+    def launches(self) -> int:
+        return self._count("launch")
+
+    @property
+    def replays(self) -> int:
+        """How often a graph was replayed; its launches and barriers are not counted apart."""
+        return self._count("replay")
+
+    @property
+    def replayed_commands(self) -> int:
+        """The launches, copies and fills inside of the graphs that were replayed."""
+        self._count_up()
+        return self._inner_commands
+
+    @property
+    def replayed_barriers(self) -> int:
+        """The barriers between them."""
+        self._count_up()
+        return self._inner_barriers
+
+    @property
+    def renames(self) -> int:
+        """How often a buffer got a fresh backing instead of a wait."""
+        return self._count("rename")
+
+    @property
+    def fills(self) -> int:
+        return self._count("fill")
+
+    @property
+    def seconds(self) -> float:
+        """How long the trace has been, or was, active."""
+        return (self._stopped or time.perf_counter()) - self.started
+
+    def as_dict(self) -> dict[str, int | float]:
+        """The counts, for machines."""
+        counts: dict[str, int | float] = {name: getattr(self, name) for name, _, _ in _COUNTS}
+        return {**counts, "seconds": self.seconds}
+
+    def expect(self, **counts: Expected) -> None:
+        """Raise `AssertionError`, with the events to blame, unless the counts are as given.
+
+        Takes the names of `as_dict`, each with a number, a range or a function that judges it:
+        `t.expect(waits=1, allocations=0, copies=range(3), bytes_copied=lambda n: n < 4096)`.
+        """
+        __tracebackhide__ = True  # pytest shows the line that expects, not this one
+        actual = self.as_dict()
+        if unknown := [name for name in counts if name not in actual]:
+            raise ArgumentError(
+                f"expect() knows no {', '.join(map(repr, unknown))}; there are {', '.join(actual)}"
+            )
+        wrong = [name for name, wanted in counts.items() if not _fits(actual[name], wanted)]
+        if wrong:
+            lines = ["the receipt is not as expected"]
+            for name in wrong:
+                lines.append(f"  {name}: {actual[name]}, expected {_in_words(counts[name])}")
+                kinds = [kind for count, kind, _ in _COUNTS if count == name]
+                lines += _shown([event for kind in kinds for event in self.of_kind(kind)])
+            raise AssertionError("\n".join(lines))
+
+    def save_html(self, path: str | os.PathLike[str], title: str = "") -> None:
+        """Write a page that shows all of it on a timeline, for any browser, in one file.
+
+        This, and the others that write files, wait for the device's times: see `wait_for_times`.
+        """
+        self.wait_for_times()
+        from penstock.tracing.page import as_html
+
+        _write(path, as_html(self, title))
+
+    def save_json(self, path: str | os.PathLike[str], title: str = "") -> None:
+        """Write events and counts, for machines; docs/tracing.md describes the format."""
+        self.wait_for_times()
+        from penstock.tracing.document import as_json
+
+        _write(path, as_json(self, title))
+
+    def save_perfetto(self, path: str | os.PathLike[str], title: str = "") -> None:
+        """Write a file for https://ui.perfetto.dev and other viewers of Chrome's format."""
+        self.wait_for_times()
+        from penstock.tracing.perfetto import as_perfetto
+
+        _write(path, as_perfetto(self, title))
+
+    def __enter__(self) -> Trace:
+        self.started_at = time.time()
+        self.started = time.perf_counter()
+        try:
+            with _lock:
+                _activate((*active, self))
+        except BaseException:  # of a signal handler's: the block is not entered, nor left
+            with _lock:
+                _activate(tuple(trace for trace in active if trace is not self))
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with _lock:
+            _activate(tuple(trace for trace in active if trace is not self))
+        self._stopped = time.perf_counter()
+
+    def __str__(self) -> str:
+        lines = [f"penstock receipt, {self.seconds * 1e3:.2f} ms"]
+        for name, value in self.as_dict().items():
+            if name in ("seconds", "bytes_copied"):
+                continue
+            extra = f"  ({human_bytes(self.bytes_copied)})" if name == "copies" else ""
+            lines.append(f"  {name:<12}{value:>7}{extra}")
+        costly = [e for e in self.events if e.kind not in _CHEAP]
+        if costly:
+            lines += ["  in detail", *_shown(costly)]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _read(self, record: Any) -> TraceEvent:
+        """Put into words what `emit` gathered."""
+        kind, reason, *details, start, seconds, code, instruction, thread, at, awaited = record
+        if type(reason) is tuple:
+            reason = reason[0] % reason[1:]
+        where = "" if code is None else self._where(code, instruction)
+        if awaited:
+            awaited = tuple([Point._make((*place, *rest)) for place, *rest in awaited])
+        place, *point = at
+        told = (kind, reason, *details, where, start, seconds, *thread, *place, *point, awaited)
+        return TraceEvent._make((*told, None, None))
+
+    def _where(self, code: CodeType, instruction: int) -> str:
+        key = (id(code), instruction)  # the records keep the code, so its id stays its own
+        where = self._lines.get(key)
+        if where is None:
+            where = self._lines[key] = f"{code.co_filename}:{_line(code, instruction)}"
+        return where
+
+    def _put_device_times(self) -> None:
+        arrived = dict([self._times.popleft() for _ in range(len(self._times))])
+        for number, event in enumerate(self._events):
+            key = (event.stream_id, event.submission, event.command)
+            if event.kind in _ON_DEVICE and key in arrived:
+                start, seconds = arrived[key]
+                self._events[number] = event._replace(device_start=start, device_seconds=seconds)
+
+
+_ON_DEVICE = ("launch", "copy", "fill", "replay", "submission")
+
+
+def trace(*, times: bool = True) -> Trace:
+    """A receipt of everything done in the `with` block it opens.
+
+    Without `times` the device is not asked when it did what, which costs its part of a launch.
+    """
+    return Trace(times=times)
+
+
+def _activate(traces: tuple[Trace, ...]) -> None:
+    global active, timing
+    active, timing = traces, tuple(trace for trace in traces if trace._wants_times)
+
+
+def emit(
+    kind: str,
+    reason: Reason,
+    *,
+    nbytes: int = 0,
+    buffer: str = "",
+    lo: int = 0,
+    hi: int = 0,
+    path: str = "",
+    start: float = 0.0,
+    seconds: float = 0.0,
+    at: At = _NOWHERE,
+    awaited: tuple[Awaited, ...] = (),
+) -> None:
+    """Tell every active trace. Callers look at `active` first, so that this costs nothing off.
+
+    `reason` may be a format and its arguments, which must not change any more. Everything in the
+    record is of a plain kind, so that the garbage collector soon forgets about it.
+    """
+    try:
+        thread = _local.thread
+    except AttributeError:
+        thread = _introduce_thread()
+    frame: FrameType | None = sys._getframe(1)
+    code, instruction = None, 0
+    while frame is not None:
+        asked = frame.f_code
+        name = asked.co_filename
+        is_user = _is_user.get(name)
+        if is_user is None:
+            is_user = _judge(name)
+        if is_user:
+            if name != threading.__file__:
+                code, instruction = asked, frame.f_lasti
+            break
+        frame = frame.f_back
+    record = (
+        kind, reason, nbytes, buffer, lo, hi, path, start or time.perf_counter(), seconds,
+        code, instruction, thread, at, awaited,
+    )  # fmt: skip
+    for receipt in active:
+        receipt._records.append(record)
+
+
+def device_times(at: At, start: float, seconds: float, receipts: Iterable[Trace]) -> None:
+    """For a runtime with timestamps of the device: when it did the command (or submission) `at`.
+
+    May come any time after the event, for the traces that were active then.
+    """
+    place, submission, command = at
+    for receipt in receipts:
+        receipt._times.append(((place[2], submission, command), (start, seconds)))
+
+
+def since(start: float) -> float:
+    """How long something took that began at `start`; 0 if no trace was active then."""
+    return time.perf_counter() - start if start else 0.0
+
+
+def user_line() -> str:
+    """File and line of the code that called into Penstock."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if _judge(name):
+            # What a thread of the runtime's own does was not called by anyone.
+            return "" if name == threading.__file__ else f"{name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+#: By file name, whether its code is the user's (and not the runtime's).
+_is_user: dict[str, bool] = {}
+
+
+def _judge(name: str) -> bool:
+    own = name.startswith(_PACKAGE) or name == contextlib.__file__
+    _is_user[name] = not own or name.startswith(_APPLICATIONS)
+    return _is_user[name]
+
+
+def _line(code: CodeType, instruction: int) -> int:
+    for start, end, line in code.co_lines():
+        if start <= instruction < end and line is not None:
+            return line
+    return code.co_firstlineno
+
+
+def _introduce_thread() -> tuple[str, int]:
+    _local.thread = (threading.current_thread().name, threading.get_native_id())
+    thread: tuple[str, int] = _local.thread
+    return thread
+
+
+def _write(path: str | os.PathLike[str], text: str) -> None:
+    # Names may hold lone surrogates, which UTF-8 has no bytes for: Python's escape is also JSON's.
+    Path(path).write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
+def _fits(value: int | float, wanted: Expected) -> bool:
+    if callable(wanted):
+        return bool(wanted(value))
+    return value in wanted if isinstance(wanted, range) else value == wanted
+
+
+def _in_words(wanted: Expected) -> str:
+    if callable(wanted):
+        return f"something for which {getattr(wanted, '__name__', wanted)} holds"
+    return str(wanted)
+
+
+def _shown(events: Sequence[TraceEvent]) -> Iterable[str]:
+    yield from (f"    {event}" for event in events[:_SHOWN])
+    if len(events) > _SHOWN:
+        yield f"    … and {len(events) - _SHOWN} more in .events"
+
+
+def human_bytes(count: int) -> str:
+    """A byte count as people write it."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError

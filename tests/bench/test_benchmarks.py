@@ -1,0 +1,143 @@
+"""The comparison with peers: its protocol and its floors; and the loop shaped like decoding.
+
+Nothing is installed, nothing fetched.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import penstock as ps
+from benchmarks import access
+from benchmarks.peers import comparison, environments
+from benchmarks.peers.conversation import Conversation, Lost
+from benchmarks.peers.rows import ROWS
+from penstock.bench.measure import SHADERS
+from penstock.shader.glsl import compile_glsl
+
+ROOT = Path(__file__).parents[2]
+OWN = [name for name, kind in environments.KINDS.items() if not kind.requirements]
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("programs")
+    for name in ("saxpy", "pick", "touch"):
+        source = (SHADERS / f"{name}.comp").read_text()
+        (directory / f"{name}.spv").write_bytes(compile_glsl(source, name=name))
+    return directory
+
+
+def need_compiler() -> None:
+    if not shutil.which(os.environ.get("CC", "cc")):
+        pytest.skip("there is no C compiler")
+
+
+def talk(name: str, programs: Path) -> Conversation:
+    if name == "c":
+        need_compiler()
+    found = [info.name for info in ps.devices() if "llvmpipe" in info.name]
+    if not found:
+        pytest.skip("llvmpipe is not installed")
+    settings = {"PENSTOCK_PEERS_DEVICE": found[0], "LP_NUM_THREADS": "0"}
+    return Conversation(name, Path(sys.executable), programs, settings)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_worker_runs_every_row_it_claims(name: str, programs: Path) -> None:
+    peer = talk(name, programs)
+    try:
+        assert peer.about["version"]
+        assert peer.how
+        for row in peer.how:
+            seconds = peer.ask(row, 2)
+            assert len(seconds) == 2
+            assert min(seconds) > 0
+    finally:
+        peer.close()
+
+
+def test_wrong_values_are_told_and_do_not_count(programs: Path, tmp_path: Path) -> None:
+    wrong = (SHADERS / "saxpy.comp").read_text().replace("a * x[i] +", "x[i] +")
+    for name in ("pick", "touch"):
+        (tmp_path / f"{name}.spv").write_bytes((programs / f"{name}.spv").read_bytes())
+    (tmp_path / "saxpy.spv").write_bytes(compile_glsl(wrong, name="wrong"))
+    peer = talk("cffi", tmp_path)
+    try:
+        with pytest.raises(Lost, match="wrong result"):
+            peer.ask("wait", 1)
+        assert peer.ask("array", 1)  # the worker goes on
+    finally:
+        peer.close()
+
+
+def test_peer_that_cannot_start_says_why(programs: Path) -> None:
+    with pytest.raises(Lost, match=r"^ModuleNotFoundError: .*nobody"):
+        Conversation("nobody", Path(sys.executable), programs, {})
+
+
+def test_peer_that_dies_is_lost_with_its_last_words(programs: Path) -> None:
+    peer = talk("numpy", programs)
+    try:
+        with pytest.raises(Lost, match="ended with 1: KeyError: 'no such row'"):
+            peer.ask("no such row", 1)
+    finally:
+        peer.close()
+
+
+def test_failed_installation_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+
+    def install(place: Path, requirements: tuple[str, ...]) -> str:
+        tried.append(place.name)
+        place.mkdir(parents=True)
+        return "there is no network"
+
+    monkeypatch.setattr(environments, "_install", install)
+    told: list[str] = []
+    for _ in range(2):
+        with pytest.raises(environments.NotInstalled, match="there is no network"):
+            environments.interpreter("wgpu", tmp_path, reinstall=False, tell=told.append)
+    assert tried == ["wgpu"]
+    assert str(tmp_path) in told[0]
+
+
+def test_command_compares_and_reports_the_absent(tmp_path: Path) -> None:
+    need_compiler()
+    absent = {"requirements": ["kp", "numpy"], "failed": "there is no network"}
+    (tmp_path / "kp").mkdir()
+    (tmp_path / "kp" / "installed.json").write_text(json.dumps(absent))
+    only = ["--only", "c,numpy,penstock,kp", "--peers-dir", str(tmp_path)]
+    ran = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "launch", "--peers", "--repeat", "1", "--json", *only],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stderr
+    sections = json.loads(ran.stdout)["sections"]
+    titles = [section["title"] for section in sections]
+    assert titles[0] == "Who takes part"
+    assert len(sections) == 1 + len(ROWS) + 2
+    by_peer = {row["peer"]: row for row in sections[0]["rows"]}
+    assert "there is no network" in by_peer["kp"]["device"]
+    waits = {row["peer"]: row for row in sections[1]["rows"]}
+    assert waits["c"]["ratio_of_minima"] == 1
+    assert waits["penstock"]["min_us"] > 0
+    assert {row["row"] for row in sections[-1]["rows"]} == {aim[0] for aim in comparison._AIMS}
+
+
+def test_waits_for_cpu_access_in_a_decode_shaped_loop(dev: ps.Device) -> None:
+    (table,) = access.run(dev, 1)
+    waits = {row["rule"]: int(str(row["waits"])) for row in table.rows}
+    # A step that is done before the host looks costs no wait: up to 64 by their rules, 8 by ours.
+    assert max(waits["split + rename"], waits["roles"]) <= 8
+    assert min(waits["everything"], waits["last use"], waits["read/write split"]) > 16, waits

@@ -1,0 +1,1 @@
+"""Tools for those who work on Penstock; none of them is in the wheel."""

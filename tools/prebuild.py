@@ -1,0 +1,80 @@
+"""Every kernel of Penstock's own in the variants that are shipped, and the archive of them.
+
+`hatch_build.py` writes the archive when a wheel is built; nothing calls this when kernels are used.
+
+Of language models, kernels that have the shapes of a model compiled in are shipped for the models
+that `penstock.llm.shaders` names. Others, and all GLSL of the user's, take a compiler at run time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.conformance.kernels import KERNELS, TOTAL
+from penstock.llm.kernels import Shader
+from penstock.llm.shaders import every_kernel
+from penstock.ops import reductions
+from penstock.shader import glsl, shipped
+
+_PACKAGE = Path(reductions.__file__).parents[1]
+_BENCH = _PACKAGE / "bench/shaders"
+
+#: The sizes of subgroups there are: lavapipe's and Intel's 8, Intel's 16, AMD's and NVIDIA's 32,
+#: AMD's 64; SwiftShader's 4.
+_SUBGROUPS = (4, 8, 16, 32, 64)
+
+
+def every_shader() -> Iterable[Shader]:
+    """All that are in files, each with the defines of its variants."""
+    for folder, name in (("graph", "advance"), ("cli", "saxpy")):
+        yield Shader(name, _PACKAGE / folder / f"shaders/{name}.comp", {}, {})
+    for name in ("pick", "saxpy", "touch"):
+        yield Shader(name, _BENCH / f"{name}.comp", {}, {})
+    yield Shader("pick", _BENCH / "pick.comp", {"AS_RESULT": 1}, {})
+    for defines in reductions.every_variant():
+        yield Shader("reduction", _PACKAGE / "ops/shaders/reduction.comp", defines, {})
+    for size in _SUBGROUPS:
+        yield from every_kernel(size)
+
+
+def compile_all() -> dict[str, bytes]:
+    """SPIR-V of everything, by the key of its text. Takes a compiler, and some seconds."""
+    texts = {shipped.key_of(one.text): one for one in _compilations()}
+    # Most compilers are processes of their own.
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return dict(zip(texts, pool.map(_Compilation.compile, texts.values()), strict=True))
+
+
+def write(path: str | os.PathLike[str]) -> int:
+    """Write the archive; how many kernels are in it."""
+    made = compile_all()
+    shipped.write(path, made)
+    return len(made)
+
+
+class _Compilation(NamedTuple):
+    name: str
+    source: str
+    defines: glsl.Defines
+    folder: Path | None
+
+    @property
+    def text(self) -> str:
+        name, source, defines, folder = self
+        return glsl.assemble(source, name=name, defines=defines, include_dir=folder)
+
+    def compile(self) -> bytes:
+        name, source, defines, folder = self
+        return glsl.compile_glsl(source, name=name, defines=defines, include_dir=folder)
+
+
+def _compilations() -> Iterable[_Compilation]:
+    for shader in every_shader():
+        source = shader.path.read_text("utf-8")
+        yield _Compilation(shader.name, source, shader.defines, shader.path.parent)
+    for source in (TOTAL, *(kernel.source for kernel in KERNELS.values())):
+        yield _Compilation("conformance", source, {}, None)
