@@ -19,7 +19,7 @@ TARGET = "penstock/shader/builtin.zip"
 
 
 class CompileKernels(BuildHookInterface):  # type: ignore[type-arg]
-    """Adds the archive that `penstock.shader.shipped` reads."""
+    """Adds the archive that `penstock.shader.prebuilt` reads."""
 
     def dependencies(self) -> list[str]:
         """What listing and compiling the kernels takes."""

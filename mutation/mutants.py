@@ -74,19 +74,19 @@ _SINGLE = [
     ),
     Mutant(
         "host writes not flushed",
-        "array.access",
+        "array.host_access",
         "        scheduler.driver.flush(",
         "        _nothing() and scheduler.driver.flush(",
     ),
     Mutant(
         "a quick transfer does not mind what is pending",
-        "array.access",
-        "        or tracing.active or pending_conflicts(buffer, array.region, write)\n",
-        "        or tracing.active\n",
+        "array.host_access",
+        "        or events.active or pending_conflicts(buffer, array.region, write)\n",
+        "        or events.active\n",
     ),
     Mutant(
         "host reads not invalidated",
-        "array.access",
+        "array.host_access",
         "        scheduler.driver.invalidate(",
         "        _nothing() and scheduler.driver.invalidate(",
     ),
@@ -169,7 +169,7 @@ _SINGLE = [
     # Waits on the host.
     Mutant(
         "a busy array counts as idle",
-        "array.access",
+        "array.host_access",
         "    return needs_of_host(found)\n",
         "    return {}\n",
     ),
@@ -195,13 +195,13 @@ _SINGLE = [
     # Host copies in stream order.
     Mutant(
         "an ordered copy does not wait for its predecessors",
-        "schedule.copier",
+        "schedule.ordered_copies",
         "                scheduler.await_points(task.after, closing=True)\n",
         "                pass\n",
         also=(
             Mutant(
                 "nor does an inline driver mind",
-                "schedule.copier",
+                "schedule.ordered_copies",
                 "        if self._next is None or not all(\n",
                 "        if self._next is None or False and not all(\n",
             ),
@@ -228,19 +228,19 @@ _SINGLE = [
     # Memory.
     Mutant(
         "memory in use by the device is reused",
-        "memory.memory",
+        "memory.pool",
         "return not self.holds and not self.history.pending()",
         "return not self.holds",
     ),
     Mutant(
         "memory shown to the host is reused",
-        "memory.memory",
+        "memory.pool",
         "return not self.holds and not self.history.pending()",
         "return not self.history.pending()",
     ),
     Mutant(
         "scratch memory handed on without its history",
-        "memory.memory",
+        "memory.pool",
         "                    handed_on.remove(backing)\n",
         "                    handed_on.remove(backing)\n"
         "                    backing.history = History()\n",
@@ -297,7 +297,7 @@ _SINGLE = [
     ),
     Mutant(
         "a strided write counts as one block",
-        "array.access",
+        "array.host_access",
         "        width, starts = row_offsets(layout)\n",
         "        width, starts = row_offsets(layout)\n"
         "        starts, width = starts[:1], int(starts[-1] - starts[0]) + width\n",
@@ -332,14 +332,14 @@ _SINGLE = [
     ),
     Mutant(
         "an ordered copy waits for the newest work of a lane",
-        "schedule.copier",
+        "schedule.ordered_copies",
         "                scheduler.await_points(task.after, closing=True)\n",
         "                newest = {lane: lane.submitted for lane in task.after}\n"
         "                scheduler.await_points(newest, closing=True)\n",
         also=(
             Mutant(
                 "and so does an inline driver",
-                "schedule.copier",
+                "schedule.ordered_copies",
                 "            value <= (lane.complete if",
                 "            lane.submitted <= (lane.complete if",
             ),
@@ -347,13 +347,13 @@ _SINGLE = [
     ),
     Mutant(
         "a host copy waits for the newest copy of a lane",
-        "schedule.hostlane",
+        "schedule.host_lane",
         "            return self.aborted or self.lane.complete >= value\n",
         "            return self.aborted or self.lane.complete >= self.lane.submitted\n",
         also=(
             Mutant(
                 "and so does the copier of an inline driver",
-                "schedule.copier",
+                "schedule.ordered_copies",
                 "            value <= (lane.complete if",
                 "            (lane.submitted if lane.is_host else value) <= (lane.complete if",
             ),
@@ -375,7 +375,7 @@ _SINGLE = [
     ),
     Mutant(
         "launches share the place of their results",
-        "launch.slots",
+        "launch.launch_memory",
         "        if free and not free[-1].in_flight:\n            return free.pop()\n",
         "        if free:\n            return free[-1]\n",
     ),
@@ -387,7 +387,7 @@ _SINGLE = [
     ),
     Mutant(
         "the host looks at scratch as it is",
-        "array.access",
+        "array.host_access",
         "            points |= scheduler.publish_everything()\n",
         "            pass\n",
     ),
@@ -448,7 +448,7 @@ _SINGLE = [
     ),
     Mutant(
         "what earlier arrays have of unpublished writes is forgotten",
-        "memory.memory",
+        "memory.pool",
         "        if backing.history.quiet and backing.history.writes:\n",
         "        if False:\n",
     ),

@@ -27,7 +27,6 @@ LONG = {
     "schedule.scheduler": "one owner of the state that everything shares",
     "schedule.stream": "what is recorded and not submitted, in steps that can be repeated",
     "shader.spirv": "a parser of one binary format",
-    "tracing.tracing": "what a receipt is, how it is written and how it is read",
     "array.transfer": "every way of host bytes to a device and back, chosen in one place",
 }
 MOST_LINES = 500
@@ -167,7 +166,7 @@ class TestTheCheckItself:
         ("source", "seen"),
         [
             ("from penstock.array.array import Array", [("array.array", False)]),
-            ("from penstock.tracing import tracing", [("tracing.tracing", False)]),
+            ("from penstock.tracing import receipt", [("tracing.receipt", False)]),
             ("import penstock.driver.protocol", [("driver.protocol", False)]),
             ("def f():\n    from penstock.cli import demo", [("cli.demo", True)]),
             ("class A:\n    import penstock.array.view", [("array.view", False)]),

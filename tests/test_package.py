@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import penstock as ps
-from penstock.shader import glsl, shipped
+from penstock.shader import glsl, prebuilt
 from penstock.shader.spirv import reflect
 from tools import prebuild
 
@@ -157,22 +157,22 @@ class TestShipped:
     @pytest.fixture
     def archive(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         path = tmp_path / "builtin.zip"
-        monkeypatch.setattr(shipped, "ARCHIVE", path)
+        monkeypatch.setattr(prebuilt, "ARCHIVE", path)
         monkeypatch.setattr(glsl, "_FINDERS", dict.fromkeys(glsl._FINDERS, lambda: None))
         monkeypatch.setattr(glsl, "_find", lambda name: None)
         monkeypatch.delenv("PENSTOCK_COMPILER", raising=False)
         return path
 
     def test_it_stands_in_for_a_compiler(self, archive: Path) -> None:
-        key = shipped.key_of(glsl.assemble(self.SOURCE))
-        shipped.write(archive, {key: b"code"})
+        key = prebuilt.key_of(glsl.assemble(self.SOURCE))
+        prebuilt.write(archive, {key: b"code"})
         assert glsl.compile_glsl(self.SOURCE) == b"code"
-        assert shipped.shipped_count() == 1
+        assert prebuilt.shipped_count() == 1
 
     @pytest.mark.parametrize("change", ["source", "defines", "damage", "absence"])
     def test_nothing_else_is_taken_from_it(self, archive: Path, change: str) -> None:
-        key = shipped.key_of(glsl.assemble(self.SOURCE))
-        shipped.write(archive, {key: b"code"})
+        key = prebuilt.key_of(glsl.assemble(self.SOURCE))
+        prebuilt.write(archive, {key: b"code"})
         source, defines = self.SOURCE, {}
         if change == "source":
             source += "// edited"
@@ -188,7 +188,7 @@ class TestShipped:
     def test_a_compiler_that_is_asked_for_is_used(
         self, archive: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        shipped.write(archive, {shipped.key_of(glsl.assemble(self.SOURCE)): b"code"})
+        prebuilt.write(archive, {prebuilt.key_of(glsl.assemble(self.SOURCE)): b"code"})
         monkeypatch.setenv("PENSTOCK_COMPILER", "glslc")
         with pytest.raises(ps.CompilerNotFound):
             glsl.compile_glsl(self.SOURCE)

@@ -301,7 +301,7 @@ def test_nothing_runs_code_from_data() -> None:
         ("conformance/check.py", "exec"),  # a program of its own, shrunk to a script
         ("conformance/runner.py", "eval"),  # a call of the same
         ("elementwise.py", "exec"),  # the call of an operation, from names that are checked
-        ("launcher.py", "exec"),  # the call of a kernel, likewise
+        ("call.py", "exec"),  # the call of a kernel, likewise
         ("cli/script.py", "exec"),  # the program that the user asked to trace
     }
 

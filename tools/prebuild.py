@@ -18,7 +18,7 @@ from penstock.conformance.kernels import KERNELS, TOTAL
 from penstock.llm.kernels import Shader
 from penstock.llm.shaders import every_kernel
 from penstock.ops import reductions
-from penstock.shader import glsl, shipped
+from penstock.shader import glsl, prebuilt
 
 _PACKAGE = Path(reductions.__file__).parents[1]
 _BENCH = _PACKAGE / "bench/shaders"
@@ -43,7 +43,7 @@ def every_shader() -> Iterable[Shader]:
 
 def compile_all() -> dict[str, bytes]:
     """SPIR-V of everything, by the key of its text. Takes a compiler, and some seconds."""
-    texts = {shipped.key_of(one.text): one for one in _compilations()}
+    texts = {prebuilt.key_of(one.text): one for one in _compilations()}
     # Most compilers are processes of their own.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return dict(zip(texts, pool.map(_Compilation.compile, texts.values()), strict=True))
@@ -52,7 +52,7 @@ def compile_all() -> dict[str, bytes]:
 def write(path: str | os.PathLike[str]) -> int:
     """Write the archive; how many kernels are in it."""
     made = compile_all()
-    shipped.write(path, made)
+    prebuilt.write(path, made)
     return len(made)
 
 

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from penstock.launch.kernel import Kernel
     from penstock.launch.result import Result
     from penstock.launch.scratch import Scratch
-    from penstock.memory.memory import MemoryStats
+    from penstock.memory.pool import MemoryStats
     from penstock.ops.elementwise import Elementwise
     from penstock.schedule.event import Event
     from penstock.schedule.pending import Pending
     from penstock.schedule.stream import Stream
-    from penstock.tracing.tracing import Point, Trace, TraceEvent, trace
+    from penstock.tracing.receipt import Point, Trace, TraceEvent, trace
 
 __version__ = "0.1.0"
 
@@ -54,16 +54,16 @@ _HOMES = {
     "Event": "schedule.event",
     "Graph": "graph.graph",
     "Kernel": "launch.kernel",
-    "MemoryStats": "memory.memory",
+    "MemoryStats": "memory.pool",
     "Pending": "schedule.pending",
-    "Point": "tracing.tracing",
+    "Point": "tracing.receipt",
     "Result": "launch.result",
     "Scratch": "launch.scratch",
     "Stream": "schedule.stream",
-    "Trace": "tracing.tracing",
-    "TraceEvent": "tracing.tracing",
+    "Trace": "tracing.receipt",
+    "TraceEvent": "tracing.receipt",
     "devices": "device",
-    "trace": "tracing.tracing",
+    "trace": "tracing.receipt",
 }
 
 

@@ -16,7 +16,7 @@ import penstock as ps
 from penstock.array.transfer import MODES
 from penstock.bench import command as bench
 from penstock.cli import script
-from penstock.installing import advice
+from penstock.install_hints import advice
 from penstock.llm import command as generate
 
 #: Exit codes of a program that Ctrl-C, or the end of the pipe it writes to, has ended.

@@ -13,27 +13,27 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.array import adoption, transfer
-from penstock.array.access import check_source
 from penstock.array.array import Array
 from penstock.array.buffer import Buffer
-from penstock.array.sources import as_array
-from penstock.closing import Block, Closing
+from penstock.array.host_access import check_source
+from penstock.array.host_values import as_array
 from penstock.driver.protocol import DeviceInfo, Driver, Reference
 from penstock.dtypes import Dtype, Shape, as_dtype, as_name, as_shape
 from penstock.errors import ArgumentError, InvalidValue, NoDevice, Timeout
-from penstock.graph.counting import Counting
+from penstock.graph.append_counters import Counting
 from penstock.graph.graph import Graph
+from penstock.handle import Block, Closing
 from penstock.launch.kernel import Kernel
 from penstock.launch.scratch import Scratch
 from penstock.ledger.hazards import Lane
 from penstock.ledger.roles import Role, as_role
 from penstock.memory.layout import Layout, contiguous_strides
-from penstock.memory.memory import MemoryStats
+from penstock.memory.pool import MemoryStats
 from penstock.ops.elementwise import Elementwise
 from penstock.ops.reductions import Reductions
 from penstock.schedule.scheduler import Scheduler
 from penstock.schedule.stream import Stream
-from penstock.tracing import tracing
+from penstock.tracing import events
 
 _BEST_FIRST = ("discrete", "integrated", "virtual", "other", "cpu")
 
@@ -443,6 +443,6 @@ def _choose(which: str | int | None, found: list[DeviceInfo]) -> int:
 
 def _notify(what: str, nbytes: int) -> None:
     """Put what the driver creates on the receipt; apart, what it creates for the receipt itself."""
-    if tracing.active:
+    if events.active:
         kind = "clock" if what.startswith("clock: ") else "allocation"
-        tracing.emit(kind, what, nbytes=nbytes)
+        events.emit(kind, what, nbytes=nbytes)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from penstock.tracing.tracing import Trace
+    from penstock.tracing.receipt import Trace
 
 
 @pytest.fixture
 def receipt() -> Iterator[Trace]:
     """What Penstock does from here to the end of the test; see `Trace.expect`."""
-    from penstock.tracing.tracing import trace
+    from penstock.tracing.receipt import trace
 
     with trace() as collecting:
         yield collecting

@@ -16,7 +16,7 @@ import pytest
 
 import penstock as ps
 from penstock.array import adoption, transfer
-from penstock.schedule.sizes import Sizes
+from penstock.schedule.thresholds import Sizes
 from tests.conftest import OpenDevice
 from tests.gate import held, held_until_waited
 from tests.kernels import (

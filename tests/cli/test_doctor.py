@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock import installing
+from penstock import install_hints as installing
 from penstock.__main__ import _parser, main
 from penstock.cli import doctor
 from penstock.cli.completion import SHELLS, completion

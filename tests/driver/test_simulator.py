@@ -9,11 +9,11 @@ import pytest
 from test_ordering import PROGRAMS, Program
 
 import penstock as ps
-from penstock.array.access import host_array
+from penstock.array.host_access import host_array
 from penstock.array.transfer import MODES
 from penstock.conformance.scripting import ordinary_memory
 from penstock.driver.sim.driver import SimDriver, SimRecording
-from penstock.memory.memory import Backing
+from penstock.memory.pool import Backing
 from tests.kernels import slow_add, slow_copy
 
 SEEDS = range(4)

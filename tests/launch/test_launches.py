@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.launch import slots
+from penstock.launch import launch_memory
 from tests.conftest import simulated
 from tests.kernels import (
     BLOCK_SUM,
@@ -56,7 +56,7 @@ def test_every_launch_in_flight_sees_its_own_block(any_device: ps.Device) -> Non
 def test_a_full_ring_grows_to_its_bound_and_then_waits(
     dev: ps.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slots, "_LARGEST", 64 * 512)  # 64 blocks of 412 bytes
+    monkeypatch.setattr(launch_memory, "_LARGEST", 64 * 512)  # 64 blocks of 412 bytes
     y = dev.zeros(500, np.uint32)
     given = blocks(500)
     with dev.kernel(BLOCK_SUM, name="block_sum") as run:
@@ -78,7 +78,7 @@ def test_a_full_ring_grows_to_its_bound_and_then_waits(
 
 @pytest.mark.parametrize("seed", range(12))
 def test_no_block_is_written_while_it_is_read(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots, "_LARGEST", 32 * 512)
+    monkeypatch.setattr(launch_memory, "_LARGEST", 32 * 512)
     with simulated(seed) as dev:
         given = blocks(150, seed)
         y = dev.zeros(150, np.uint32)
@@ -90,8 +90,10 @@ def test_no_block_is_written_while_it_is_read(seed: int, monkeypatch: pytest.Mon
 
 def test_without_the_guard_the_simulator_sees_the_race(monkeypatch: pytest.MonkeyPatch) -> None:
     """That the test above can fail: a ring that looks at nothing is found out."""
-    grow = slots.ArgumentRing._grow
-    monkeypatch.setattr(slots.ArgumentRing, "_grow", lambda ring: ring._values or grow(ring))
+    grow = launch_memory.ArgumentRing._grow
+    monkeypatch.setattr(
+        launch_memory.ArgumentRing, "_grow", lambda ring: ring._values or grow(ring)
+    )
     found = 0
     for seed in range(6):
         with ps.Device(driver="sim", seed=seed) as dev:

@@ -362,7 +362,7 @@ def test_threads(threaded_device: ps.Device) -> None:
 def test_what_is_in_flight_is_bounded(
     any_device: ps.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.launch.carrying._ROOM", 0)
+    monkeypatch.setattr("penstock.launch.numpy_arguments._ROOM", 0)
     size, rounds = 1 << 16, 100
     dev = any_device
     y = dev.zeros((rounds, size), np.uint32)

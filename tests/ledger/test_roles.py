@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pytest
 
 import penstock as ps
-from penstock.memory.memory import size_class
+from penstock.memory.pool import size_class
 from tests.conftest import OpenDevice, faults, simulated
 from tests.gate import held, held_until_waited
 from tests.kernels import slow_add, slow_copy

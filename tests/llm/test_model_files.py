@@ -19,9 +19,9 @@ import pytest
 import penstock as ps
 from penstock.llm import ModelError, open_model
 from penstock.llm.config import ARCHITECTURES
+from penstock.llm.gguf_writer import NewTensor, write_gguf
 from penstock.llm.modelfile import wanted_tensors
 from penstock.llm.random_model import TYPES, metadata_of, shape_of
-from penstock.llm.writing import NewTensor, write_gguf
 from tests.llm.model_builders import (
     gguf,
     hugging_face,

@@ -13,9 +13,9 @@ import pytest
 import penstock as ps
 from penstock.llm import ModelError, ModelFile, Weight, open_model, place
 from penstock.llm import weights as weights_module
+from penstock.llm.gguf_writer import NewTensor, write_gguf
 from penstock.llm.modelfile import wanted_tensors
 from penstock.llm.random_model import TYPES, metadata_of, shape_of
-from penstock.llm.writing import NewTensor, write_gguf
 from tests.conftest import OpenDevice
 from tests.llm.model_builders import (
     gguf,

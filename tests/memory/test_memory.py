@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock.memory.memory import size_class
+from penstock.memory.pool import size_class
 from tests.conftest import OpenDevice
 from tests.kernels import slow_add, slow_copy
 

@@ -14,7 +14,7 @@ import pytest
 
 import penstock as ps
 from penstock.schedule import scheduler as scheduler_module
-from penstock.schedule.sizes import Sizes
+from penstock.schedule.thresholds import Sizes
 from tests.conftest import OpenDevice, _installed
 from tests.gate import held, hold
 from tests.kernels import SLOW_ADD, block_sum, block_sum_of, kernel, slow_add

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.tracing import tracing
+from penstock.tracing import events
 from tests.conftest import HAS_VALIDATION, _installed, _silence, simulated
 from tests.graph.test_counting import APPEND, append_reference
 from tests.hip.standin import StandIn
@@ -202,7 +202,7 @@ class Run:
     def check(self) -> None:
         """The value is that of before or after the step in which it ended, and all can go on."""
         gc.collect()
-        tracing._activate(())  # a trace whose `with` was interrupted at its end goes on
+        events.activate(())  # a trace whose `with` was interrupted at its end goes on
         bench = self.bench
         possible = {self.value}
         if self._step is not None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock import installing
+from penstock import install_hints as installing
 from penstock.errors import CompileError, CompilerNotFound, InvalidValue
 from penstock.shader import glsl
 from penstock.shader.glsl import GlslError, compile_glsl, compilers

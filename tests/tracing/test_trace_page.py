@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.__main__ import main
-from penstock.tracing import tracing
+from penstock.tracing import events, receipt
 from penstock.tracing.document import as_document
 from penstock.tracing.flights import flights
 from tests.kernels import SAXPY, slow_add
@@ -31,7 +31,7 @@ NASTY = "</script><!--<b onclick='x()'>\"&amp;{{data}}"
 
 
 @pytest.fixture(scope="module")
-def small() -> tracing.Trace:
+def small() -> receipt.Trace:
     """A real program on the simulator: two streams, waits, copies, a fill, a graph."""
     with ps.trace() as t, ps.Device(driver="sim", seed=1) as dev:
         x, y = dev.zeros(64, "uint32", name=NASTY), dev.zeros(64, "float32", name="y")
@@ -51,7 +51,7 @@ def small() -> tracing.Trace:
     return t
 
 
-def large(size: int) -> tracing.Trace:
+def large(size: int) -> receipt.Trace:
     """So many events, as three streams and two threads would make them."""
     dice = random.Random(0)
     places = [("a device", f"stream {number}", 1000 + number) for number in range(3)]
@@ -64,22 +64,22 @@ def large(size: int) -> tracing.Trace:
             recorded[k] += 1
             at = (places[k], submitted[k] + 1, recorded[k])
             reason = ("kernel k%d in %s groups", dice.randrange(40), (4, 1, 1))
-            tracing.emit("launch", reason, start=now, at=at)
-            tracing.emit("barrier", "after a write", path="device", start=now, at=at)
+            events.emit("launch", reason, start=now, at=at)
+            events.emit("barrier", "after a write", path="device", start=now, at=at)
             if dice.random() < 0.05:
                 about = {"buffer": f"b{dice.randrange(9)}", "hi": 4096, "path": "direct"}
-                tracing.emit("copy", "idle", nbytes=4096, start=now, seconds=3e-6, **about)
+                events.emit("copy", "idle", nbytes=4096, start=now, seconds=3e-6, **about)
             if dice.random() < 0.1:
                 submitted[k] += 1
                 recorded[k] = 0
                 at = (places[k], submitted[k], 0)
-                tracing.emit("submission", "full", start=now, seconds=9e-6, at=at)
+                events.emit("submission", "full", start=now, seconds=9e-6, at=at)
                 now += 1e-5
                 if dice.random() < 0.3:
                     took = dice.random() * 1e-4
-                    tracing.emit("done", "waited", start=now + took, at=at)
+                    events.emit("done", "waited", start=now + took, at=at)
                     awaited = ((places[k], submitted[k], "kernel"),)
-                    tracing.emit("wait", "a read", start=now, seconds=took, awaited=awaited)
+                    events.emit("wait", "a read", start=now, seconds=took, awaited=awaited)
                     now += took
     t._stopped = now
     return t
@@ -97,7 +97,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def page(browser: Browser, small: tracing.Trace, tmp_path: Path) -> Iterator[Browser]:
+def page(browser: Browser, small: receipt.Trace, tmp_path: Path) -> Iterator[Browser]:
     """The page of the small trace, open. It must neither complain nor ask the network."""
     small.save_html(tmp_path / "trace.html", f"program {NASTY}")
     browser.open(tmp_path / "trace.html")
@@ -110,7 +110,7 @@ def shown(page: Browser) -> tuple[float, float]:
     return page.ask("penstock.array.view.from"), page.ask("penstock.array.view.to")
 
 
-def test_the_numbers_on_the_page_are_the_traces(page: Browser, small: tracing.Trace) -> None:
+def test_the_numbers_on_the_page_are_the_traces(page: Browser, small: receipt.Trace) -> None:
     counts = small.as_dict()
     tiles = page.ask(
         "Object.fromEntries([...document.querySelectorAll('[data-count]')]"
@@ -163,7 +163,7 @@ def test_zoom_and_pan_by_wheel_keys_buttons_and_drag(page: Browser) -> None:
     assert shown(page) == everything
 
 
-def test_a_wait_is_found_and_explained(page: Browser, small: tracing.Trace) -> None:
+def test_a_wait_is_found_and_explained(page: Browser, small: receipt.Trace) -> None:
     page.key("w")
     first = small.of_kind("wait")[0]
     details = page.ask("document.getElementById('details').innerText")
@@ -182,7 +182,7 @@ def test_a_wait_is_found_and_explained(page: Browser, small: tracing.Trace) -> N
     assert page.ask("penstock.state().selected") is None
 
 
-def test_a_click_selects_what_is_under_it(page: Browser, small: tracing.Trace) -> None:
+def test_a_click_selects_what_is_under_it(page: Browser, small: receipt.Trace) -> None:
     page.key("w")
     page.key("z")
     shown(page)
@@ -200,7 +200,7 @@ def test_a_click_selects_what_is_under_it(page: Browser, small: tracing.Trace) -
     assert page.ask("document.querySelectorAll('tr.chosen').length") == 1
 
 
-def test_search_filters_highlights_and_jumps(page: Browser, small: tracing.Trace) -> None:
+def test_search_filters_highlights_and_jumps(page: Browser, small: receipt.Trace) -> None:
     expected = [e for e in small.events if e.kind == "launch" and "slow_add" in e.reason]
     page.key("/")
     page.type("launch SLOW_add")
@@ -273,7 +273,7 @@ def test_a_hundred_thousand_events_stay_usable(browser: Browser, tmp_path: Path)
 # The files.
 
 
-def test_json_tells_all_there_is(small: tracing.Trace, tmp_path: Path) -> None:
+def test_json_tells_all_there_is(small: receipt.Trace, tmp_path: Path) -> None:
     small.save_json(tmp_path / "trace.json", "a title")
     document = json.loads((tmp_path / "trace.json").read_text())
     assert (document["schema"], document["version"]) == ("penstock-trace", 1)
@@ -291,7 +291,7 @@ def test_json_tells_all_there_is(small: tracing.Trace, tmp_path: Path) -> None:
 
 
 POINTS = st.builds(
-    tracing.Point,
+    receipt.Point,
     device=st.sampled_from(["", "a device"]),
     stream=st.sampled_from(["", "a stream"]),
     stream_id=st.integers(-1, 3),
@@ -332,7 +332,7 @@ EVENTS = st.builds(
 @example(events=[ps.TraceEvent("wait", "for nothing")], title="")
 @example(events=[ps.TraceEvent("submission", "on no stream")], title="")
 def test_any_events_can_be_written(events: list[ps.TraceEvent], title: str) -> None:
-    trace = tracing.Trace()
+    trace = receipt.Trace()
     trace._events = events
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace"
@@ -393,7 +393,7 @@ def test_flights_keep_order_and_end_when_they_were_seen_done() -> None:
 
 
 def test_perfetto_gets_slices_names_flows_and_counters(
-    small: tracing.Trace, tmp_path: Path
+    small: receipt.Trace, tmp_path: Path
 ) -> None:
     small.save_perfetto(tmp_path / "trace.json", "program")
     entries = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
@@ -431,9 +431,9 @@ def test_perfetto_gets_slices_names_flows_and_counters(
 def test_device_times_are_on_page_and_in_files(browser: Browser, tmp_path: Path) -> None:
     at = (("a device", "a stream", 7), 1, 1)
     with ps.trace() as t:
-        tracing.emit("launch", "k", at=at)
-        tracing.emit("submission", "s", at=(*at[:2], 0), seconds=1e-6)
-        tracing.device_times(at, t.started + 0.001, 0.002, [t])
+        events.emit("launch", "k", at=at)
+        events.emit("submission", "s", at=(*at[:2], 0), seconds=1e-6)
+        events.device_times(at, t.started + 0.001, 0.002, [t])
     event = as_document(t)["events"][0]
     assert (event["device_start"], event["device_seconds"]) == (0.001, 0.002)
     t.save_perfetto(tmp_path / "p.json")
@@ -451,11 +451,11 @@ def test_what_the_device_did_after_the_trace_is_shown(browser: Browser, tmp_path
     kernels = range(1, 4001)
     with ps.trace() as t:
         for command in kernels:
-            tracing.emit("launch", ("kernel %d", command), at=(place, 1, command))
-        tracing.emit("submission", "s", at=(place, 1, 0), seconds=1e-6)
+            events.emit("launch", ("kernel %d", command), at=(place, 1, command))
+        events.emit("submission", "s", at=(place, 1, 0), seconds=1e-6)
     for command in kernels:  # one after the other, half a microsecond apart
         start = t.started + t.seconds + command * 2e-6
-        tracing.device_times((place, 1, command), start, 1.5e-6, [t])
+        events.device_times((place, 1, command), start, 1.5e-6, [t])
     end = t.seconds + 4000 * 2e-6 + 1.5e-6
     (flight,) = as_document(t)["flights"]
     assert flight["end"] == pytest.approx(end, abs=1e-8)

@@ -14,7 +14,7 @@ import pytest
 
 import penstock as ps
 from penstock.array.transfer import FIXED, MODES, Case, choose_write
-from penstock.tracing import tracing
+from penstock.tracing import events, receipt
 from tests.conftest import OpenDevice
 from tests.gate import held, held_until_waited
 from tests.kernels import slow_add, slow_copy
@@ -333,10 +333,10 @@ def test_reasons_are_of_the_moment_they_were_given(dev: ps.Device) -> None:
 def test_device_times_find_their_event() -> None:
     here = (("a device", "a stream", 7), 3, 2)
     with ps.trace() as t:
-        tracing.emit("launch", ("%s in %s groups", "k", (1, 1, 1)), at=here)
-        tracing.emit("launch", "another", at=(*here[:2], 3))
+        events.emit("launch", ("%s in %s groups", "k", (1, 1, 1)), at=here)
+        events.emit("launch", "another", at=(*here[:2], 3))
         assert t.events[0].device_start is None
-        tracing.device_times(here, 1.5, 0.25, [t])
+        events.device_times(here, 1.5, 0.25, [t])
     first, second = t.events
     assert (first.reason, first.device_start, first.device_seconds) == (
         "k in (1, 1, 1) groups",
@@ -438,7 +438,7 @@ def test_what_the_times_cost_is_stated_apart(open_device: OpenDevice) -> None:
 
 
 @contextlib.contextmanager
-def in_flight(dev: ps.Device, stream: ps.Stream | None = None) -> Iterator[tracing.Trace]:
+def in_flight(dev: ps.Device, stream: ps.Stream | None = None) -> Iterator[receipt.Trace]:
     """A trace that has ended; its one launch is in flight until the host waits."""
     x = dev.zeros(N, np.uint32)
     slow_add(x, 1, spin=0)
@@ -450,12 +450,12 @@ def in_flight(dev: ps.Device, stream: ps.Stream | None = None) -> Iterator[traci
         yield t
 
 
-def launched(t: tracing.Trace) -> tracing.TraceEvent:
+def launched(t: receipt.Trace) -> receipt.TraceEvent:
     (launch,) = t.of_kind("launch")
     return launch
 
 
-def is_timed(t: tracing.Trace) -> bool:
+def is_timed(t: receipt.Trace) -> bool:
     return launched(t).device_start is not None
 
 

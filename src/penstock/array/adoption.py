@@ -1,7 +1,7 @@
 """The device works in the host's own memory: adopted arrays, `host_empty`, mapped files.
 
 Every adoption makes a buffer of its own, with its own name and permission; buffers over the same
-memory share one backing and so one page of the ledger (see `penstock.memory.hostmemory`).
+memory share one backing and so one page of the ledger (see `penstock.memory.host_memory`).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from penstock.dtypes import Dtype, as_dtype
 from penstock.errors import ArgumentError, CannotAdopt, CannotRead, InvalidValue, RoleViolation
 from penstock.ledger.hazards import Lane, Region
 from penstock.memory.layout import Layout
-from penstock.memory.memory import Backing, adopted_backing
-from penstock.tracing import tracing
+from penstock.memory.pool import Backing, adopted_backing
+from penstock.tracing import events
 
 if TYPE_CHECKING:
     from penstock.device import Device
@@ -87,8 +87,8 @@ def _adopt(
     )
     buffer.whole = region
     scheduler.host_memory.add_buffer(buffer)
-    if tracing.active:
-        tracing.emit(
+    if events.active:
+        events.emit(
             "adopt", "the caller's memory is used in place", buffer=buffer.name,
             lo=offset, hi=offset + span, path="adopt",
         )  # fmt: skip
@@ -147,8 +147,8 @@ def from_file(
         # Other arrays of the file may be in the way; a mapping of its own has none.
         with contextlib.suppress(CannotAdopt, CannotRead):
             return adopt(device, _map(path, dtype, shape, offset, anew=True)[0], name)
-    if tracing.active:
-        tracing.emit("fallback", f"{path.name} is copied: {reason}", path="copy")
+    if events.active:
+        events.emit("fallback", f"{path.name} is copied: {reason}", path="copy")
     copied = device.array(part, name=name)
     copied.buffer.make_read_only()
     return copied
@@ -206,8 +206,8 @@ def from_dlpack(device: Device, source: Any, name: str) -> Array:
     try:
         return adopt(device, host, name)
     except CannotAdopt as error:
-        if tracing.active:
-            tracing.emit("fallback", f"{type(source).__name__} is copied: {error}", path="copy")
+        if events.active:
+            events.emit("fallback", f"{type(source).__name__} is copied: {error}", path="copy")
     return device.array(host, name=name)
 
 

@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.array import transfer
-from penstock.array.access import check_source
 from penstock.array.buffer import Buffer
-from penstock.array.sources import as_source
-from penstock.closing import Closing
+from penstock.array.host_access import check_source
+from penstock.array.host_values import as_source
 from penstock.dtypes import Dtype, Shape, as_dtype, as_integers, as_shape
 from penstock.errors import (
     ArgumentError,
@@ -24,6 +23,7 @@ from penstock.errors import (
     ShapeMismatch,
     Unsupported,
 )
+from penstock.handle import Closing
 from penstock.ledger.hazards import Use
 from penstock.ledger.roles import AppendHistory, Role
 from penstock.memory.layout import Index, Layout, contiguous_strides, index_layout, region_of
@@ -32,7 +32,7 @@ from penstock.schedule.pending import Pending
 if TYPE_CHECKING:
     from penstock.device import Device
     from penstock.launch.result import Result
-    from penstock.memory.memory import Backing
+    from penstock.memory.pool import Backing
     from penstock.schedule.stream import Stream
 
 Host: TypeAlias = "npt.NDArray[Any]"

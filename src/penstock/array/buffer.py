@@ -11,8 +11,8 @@ import numpy as np
 from penstock.errors import Closed, ReadOnly, RoleViolation, ViewHeld
 from penstock.ledger.hazards import Region
 from penstock.ledger.roles import AppendHistory, Role
-from penstock.memory.memory import Backing, Owner, Shown
-from penstock.tracing import tracing
+from penstock.memory.pool import Backing, Owner, Shown
+from penstock.tracing import events
 
 if TYPE_CHECKING:
     from penstock.device import Device
@@ -103,8 +103,8 @@ class Buffer:
         old.owners.discard(self.owner)
         self._old.append(old)
         self.scheduler.retire(old)
-        if tracing.active:
-            tracing.emit("rename", reason, buffer=self.name, lo=0, hi=self.nbytes, path="rename")
+        if events.active:
+            events.emit("rename", reason, buffer=self.name, lo=0, hi=self.nbytes, path="rename")
 
     def new_backing(self) -> Backing:
         """Fresh memory for this buffer, on a ledger page that knows what it has to know."""

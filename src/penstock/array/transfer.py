@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock.array.access import (
+from penstock.array.host_access import (
     at_once,
     check_host_memory,
     check_not_recording,
@@ -56,7 +56,7 @@ from penstock.array.access import (
     views_shown,
     wait_for_conflicts,
 )
-from penstock.array.sources import check_out, checked_source, fill_word, one_element
+from penstock.array.host_values import check_out, checked_source, fill_word, one_element
 from penstock.array.view import HostView
 from penstock.errors import (
     ArgumentError,
@@ -69,15 +69,15 @@ from penstock.errors import (
 )
 from penstock.ledger.hazards import Lane, Region
 from penstock.ledger.roles import AppendHistory
-from penstock.memory.memory import Backing
-from penstock.memory.regions import copy_rows, packed_array, packed_layout, packed_rows, pieces
-from penstock.schedule.copier import Task
+from penstock.memory.copy_rows import copy_rows, packed_array, packed_layout, packed_rows, pieces
+from penstock.memory.pool import Backing
+from penstock.schedule.ordered_copies import Task
 from penstock.schedule.pending import Pending
-from penstock.tracing import tracing
+from penstock.tracing import events
 
 if TYPE_CHECKING:
     from penstock.array.array import Array
-    from penstock.schedule.hostlane import HostLane
+    from penstock.schedule.host_lane import HostLane
     from penstock.schedule.stream import Stream
 
 MODES = ("auto", "direct", "rename", "staged", "ordered", "unmapped")
@@ -279,10 +279,10 @@ class Staged(NamedTuple):
 
     def fill(self) -> None:
         """Copy the content to the block, by the host."""
-        start = time.perf_counter() if tracing.active else 0.0
+        start = time.perf_counter() if events.active else 0.0
         np.copyto(packed_array(self.part, self.block), self.content)
         flush(self.part.buffer.scheduler, self.block, packed_layout(self.part.layout))
-        if tracing.active:
+        if events.active:
             emit_copy(self.part, "staged", f"snapshot: {self.why}", start)
 
     def record(self, stream: Stream, target: Backing, what: str) -> int:
@@ -406,7 +406,7 @@ def _write_ordered(
         np.copyto(target, data)
         flush(scheduler, backing, array.layout)
 
-    if tracing.active:
+    if events.active:
         emit_copy(array, "ordered", why)
     task = Task(points, copy_now)
     try:
@@ -491,12 +491,12 @@ def _fill_now(
         or views_shown(buffer, array.region)
     )
     if is_mapped(buffer) and not busy and array.nbytes <= scheduler.sizes.under_lock:
-        start = time.perf_counter() if tracing.active else 0.0
+        start = time.perf_counter() if events.active else 0.0
         host_array(array, buffer.backing)[...] = element
         flush(scheduler, buffer.backing, array.layout)
         buffer.wrote(array.region)
-        if tracing.active:
-            _emit_fill(array, "direct", start=start, seconds=tracing.since(start))
+        if events.active:
+            _emit_fill(array, "direct", start=start, seconds=events.since(start))
         return lambda: scheduler.done
     word = fill_word(array, element)
     if word is None:
@@ -509,7 +509,7 @@ def _fill_now(
     uses = ((backing.history, array.region, True),)
     offset = backing.offset + array.region.lo
     on.begin(uses, what).fill(backing.memory, offset, array.nbytes, word)
-    if tracing.active:
+    if events.active:
         _emit_fill(array, "device", at=on.here())
     pending: Pending[None] = Pending(scheduler, {on.lane: on.end()}, what, value=None)
     return lambda: pending
@@ -656,7 +656,7 @@ def _read_staged(
         np.copyto(np.asarray(out), finish())
 
     stream.submit()
-    if tracing.active:
+    if events.active:
         emit_copy(array, "staged", "to the caller's array")
     copier = stream.copier
     task = Task({stream.lane: value}, copy_out)
@@ -760,6 +760,6 @@ def _result(array: Array) -> Host:
 
 def _emit_fill(array: Array, path: str, **details: Any) -> None:
     region = array.region
-    tracing.emit(
+    events.emit(
         "fill", "fill()", buffer=array.name, lo=region.lo, hi=region.hi, path=path, **details
     )

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.ledger.hazards import Region
-from penstock.memory.memory import Backing, Hold, Shown
+from penstock.memory.pool import Backing, Hold, Shown
 
 if TYPE_CHECKING:
     from penstock.schedule.scheduler import Scheduler

@@ -12,8 +12,8 @@ from typing import Any
 import penstock as ps
 from penstock.bench import forms
 from penstock.bench.values import numbers, pairs
-from penstock.llm.bar import Bar
 from penstock.llm.command import find
+from penstock.llm.progress_bar import Bar
 
 _OTHERS = ("runtime", "compare", "report")
 _USAGE = """penstock bench MODEL… [-p 512] [-n 128] [-d 0] [-r 5] [-o md] [--ablate] …

@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock.device import Device
 from penstock.errors import InvalidValue
-from penstock.tracing.tracing import Trace, trace
+from penstock.tracing.receipt import Trace, trace
 
 _SHADER = Path(__file__).with_name("shaders") / "saxpy.comp"
 

@@ -20,9 +20,9 @@ from penstock import __version__
 from penstock.device import found_devices
 from penstock.driver.protocol import DeviceInfo
 from penstock.errors import Error
-from penstock.installing import commands
+from penstock.install_hints import commands
 from penstock.shader import glsl
-from penstock.shader.shipped import shipped_count
+from penstock.shader.prebuilt import shipped_count
 
 #: What may be installed besides, and what it is for; the extra brings it.
 _PACKAGES = {

@@ -21,7 +21,7 @@ import webbrowser
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from penstock.tracing.tracing import Trace, trace
+from penstock.tracing.receipt import Trace, trace
 
 _INTERRUPTED = 130  # what a shell reports for a program ended by Ctrl-C
 

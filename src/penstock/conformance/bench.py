@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 
 import penstock as ps
-from penstock.closing import Closing
 from penstock.conformance.kernels import Kernels
+from penstock.handle import Closing
 
 
 class Bench(Closing):

@@ -13,10 +13,10 @@ from dataclasses import replace
 from typing import Any
 
 import penstock as ps
-from penstock.closing import Closing
 from penstock.conformance.oracle import is_valid
 from penstock.conformance.program import Program
 from penstock.conformance.runner import PATIENCE, Bench, Failure, run
+from penstock.handle import Closing
 
 _SIMULATED = 5.0  # seconds for a program on the simulator, which takes milliseconds
 _HANGS = "the program hangs"

@@ -61,7 +61,7 @@ from penstock.conformance.scripting import (
     uses_other_device,
 )
 from penstock.conformance.threads import Step, dependencies, thread_of, together
-from penstock.schedule.sizes import Sizes
+from penstock.schedule.thresholds import Sizes
 
 Host = npt.NDArray[Any]
 

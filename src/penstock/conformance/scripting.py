@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 import penstock as ps
-from penstock.closing import Closing
 from penstock.conformance.kernels import Kernels
 from penstock.conformance.program import Misuse, Operation
-from penstock.schedule.sizes import Sizes
+from penstock.handle import Closing
+from penstock.schedule.thresholds import Sizes
 
 #: Thresholds so small that the arrays of programs reach all of them.
 SMALL = Sizes(under_lock=48, ordered=96, staging_block=64, staging_blocks=2, pooled_result=128)

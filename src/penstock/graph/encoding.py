@@ -18,11 +18,11 @@ from penstock.array.array import Array
 from penstock.array.buffer import Buffer
 from penstock.errors import RoleViolation
 from penstock.launch.kernel import Kernel
+from penstock.launch.launch_memory import ResultSlot
 from penstock.launch.result import Result
-from penstock.launch.slots import ResultSlot
 from penstock.ledger.hazards import History, Lane, Region, Use, needs_of_lane, note_all
-from penstock.memory.memory import Backing
-from penstock.memory.regions import copy_rows, packed_rows
+from penstock.memory.copy_rows import copy_rows, packed_rows
+from penstock.memory.pool import Backing
 
 if TYPE_CHECKING:
     from penstock.driver.protocol import Replayable

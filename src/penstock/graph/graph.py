@@ -22,12 +22,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from penstock.array.access import check_not_recording, check_source, emit_copy, recording
 from penstock.array.array import Array
 from penstock.array.buffer import Buffer
-from penstock.array.sources import as_array
+from penstock.array.host_access import check_not_recording, check_source, emit_copy, recording
+from penstock.array.host_values import as_array
 from penstock.array.transfer import settle_counter
-from penstock.closing import Block, Closing
 from penstock.errors import (
     ArgumentError,
     Closed,
@@ -35,12 +34,13 @@ from penstock.errors import (
     NotWhileRecording,
     ShapeMismatch,
 )
-from penstock.graph.counting import Growth, Rows
+from penstock.graph.append_counters import Growth, Rows
 from penstock.graph.encoding import CopyNode, FillNode, LaunchNode, Node, Scalar, Variant, WriteNode
+from penstock.handle import Block, Closing
 from penstock.launch.kernel import Kernel, as_counts
-from penstock.memory.regions import packed_array
+from penstock.memory.copy_rows import packed_array
 from penstock.schedule.pending import Pending
-from penstock.tracing import tracing
+from penstock.tracing import events
 
 if TYPE_CHECKING:
     from penstock.device import Device
@@ -189,7 +189,7 @@ class Graph(Closing):
         content = Buffer(scheduler, block, target.nbytes, what, pinned=True)
         start = time.perf_counter()
         np.copyto(packed_array(target, block), data)
-        if tracing.active:
+        if events.active:
             emit_copy(target, "staged", "snapshot: a graph is recorded", start)
         lo, hi = block.offset, block.offset + target.nbytes
         scheduler.flush(block.memory, lo, hi)
@@ -268,10 +268,10 @@ class Graph(Closing):
                 for each in rows:
                     each.begun()
                 commands.execute(variant.commands, recorded)
-                if tracing.active:
+                if events.active:
                     counts = (len(self._nodes), variant.barriers)
                     why = ("%d commands with %d barriers between them", *counts)
-                    tracing.emit("replay", why, at=on.here())
+                    events.emit("replay", why, at=on.here())
                 if results:
                     on.expect_result()
                 for each in rows:

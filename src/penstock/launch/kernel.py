@@ -1,7 +1,7 @@
 """A compiled program with its reflected signature, and the launcher.
 
 A call checks everything before anything is recorded: names, dtypes, sizes, limits. The call itself
-is written out per kernel by `penstock.launch.launcher`, because its cost is paid by the interpreter
+is written out per kernel by `penstock.launch.call`, because its cost is paid by the interpreter
 on every launch; here is how a kernel is made, and how a bad call is explained.
 """
 
@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from penstock.array.access import check_source, host_memory_at_rest, stream_of
 from penstock.array.array import Array, Bound
-from penstock.array.sources import asked_once, memories
-from penstock.closing import Closing
+from penstock.array.host_access import check_source, host_memory_at_rest, stream_of
+from penstock.array.host_values import asked_once, memories
 from penstock.errors import (
     ArgumentError,
     Closed,
@@ -35,23 +34,24 @@ from penstock.errors import (
     ShapeMismatch,
     Unsupported,
 )
-from penstock.launch import carrying
+from penstock.handle import Closing
+from penstock.launch import numpy_arguments
 from penstock.launch.arguments import Slot, check_elements, exactly, how_to_pass, packer, same_bytes
-from penstock.launch.launcher import MISSING, make_launch
+from penstock.launch.call import MISSING, make_launch
+from penstock.launch.launch_memory import ArgumentRing, ResultSlot, ResultSlots
 from penstock.launch.result import Result
-from penstock.launch.slots import ArgumentRing, ResultSlot, ResultSlots
 from penstock.ledger.hazards import Use
 from penstock.shader.glsl import compile_glsl
 from penstock.shader.rewrite import arguments_in_buffer
 from penstock.shader.signature import block_size, declared
 from penstock.shader.spirv import Interface, reflect
-from penstock.tracing import tracing
+from penstock.tracing import events
 
 if TYPE_CHECKING:
     from penstock.array.buffer import Buffer
     from penstock.device import Device
     from penstock.driver.protocol import Reference
-    from penstock.launch.carrying import Carried
+    from penstock.launch.numpy_arguments import Carried
     from penstock.schedule.stream import Stream
 
 #: How SPIR-V, a HIP code object, and a bundle of those begin.
@@ -179,7 +179,7 @@ class Kernel(Closing):
     ) -> Any:
         """Launch on `stream`: `threads` in all (rounded up to whole groups), or whole `groups`.
 
-        `penstock.launch.launcher` writes this out for each kernel, with its own argument names.
+        `penstock.launch.call` writes this out for each kernel, with its own argument names.
         """
         raise AssertionError("replaced when the kernel was made")
 
@@ -473,14 +473,14 @@ class Kernel(Closing):
             if result is not None:
                 result.launched(on.lane, on.recorded)
             commands.dispatch_indirect(self.program, flat, block, counts.memory, lo)
-            if tracing.active:
+            if events.active:
                 why = ("%s in groups of %r", self.name, groups.name)
-                tracing.emit("launch", why, at=on.here())
+                events.emit("launch", why, at=on.here())
             if result is not None:
                 on.expect_result()
             value = on.end()
         if carried:
-            carrying.bring_back(carried, on, value)
+            numpy_arguments.bring_back(carried, on, value)
         return result
 
     def _check_group_counts(self, groups: Array, threads: Any) -> None:
@@ -506,7 +506,7 @@ class Kernel(Closing):
             self.check_array(slot, given, everything)
             array: Array = given
             return array
-        return carrying.bring_in(self.device, self.name, slot, given, stream, carried)
+        return numpy_arguments.bring_in(self.device, self.name, slot, given, stream, carried)
 
     def _explain_names(
         self, unknown: Mapping[str, Any], given: Mapping[str, Any], positional: tuple[Any, ...] = ()

@@ -14,7 +14,7 @@ from penstock.ledger.hazards import Lane
 from penstock.schedule.pending import Pending
 
 if TYPE_CHECKING:
-    from penstock.launch.slots import ResultSlot
+    from penstock.launch.launch_memory import ResultSlot
     from penstock.schedule.scheduler import Scheduler
 
 

@@ -12,12 +12,12 @@ import numpy.typing as npt
 
 from penstock.array.array import Array
 from penstock.array.buffer import Buffer
-from penstock.closing import Closing
 from penstock.dtypes import Shape, as_dtype, as_shape
 from penstock.errors import ArgumentError, Closed, Error, InvalidValue, OutOfMemory
+from penstock.handle import Closing
 from penstock.ledger.hazards import Region
 from penstock.memory.layout import Layout, contiguous_strides
-from penstock.memory.memory import Backing, Pool
+from penstock.memory.pool import Backing, Pool
 
 if TYPE_CHECKING:
     from penstock.schedule.scheduler import Scheduler

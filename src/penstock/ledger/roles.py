@@ -50,7 +50,7 @@ class AppendHistory(History):
     def __init__(self, so_far: History) -> None:
         super().__init__()
         self.reads, self.writes, self.many = so_far.reads, so_far.writes, so_far.many
-        self.counter: Any = None  # where the device reads `told`: see `penstock.graph.counting`
+        self.counter: Any = None  # where the device reads `told`: see `graph.append_counters`
         self.written: list[Region] = []  # in the order of their first bytes
         self.reset()
 

@@ -20,13 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import Error
-from penstock.llm.bar import Bar
 from penstock.llm.config import ARCHITECTURES, Config
 from penstock.llm.errors import ModelError
+from penstock.llm.gguf_writer import NewTensor, write_gguf
 from penstock.llm.kinds import KINDS
 from penstock.llm.modelfile import wanted_tensors
+from penstock.llm.progress_bar import Bar
 from penstock.llm.tokens import byte_characters
-from penstock.llm.writing import NewTensor, write_gguf
 
 TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K_M")
 _DEVIATION = 0.02

@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 import penstock as ps
-from penstock.llm.bar import Bar
 from penstock.llm.errors import ModelError
 from penstock.llm.modelfile import ModelFile
+from penstock.llm.progress_bar import Bar
 from penstock.llm.tensors import Tensor
 
 Progress: TypeAlias = Callable[[int, int], None]  # bytes done, bytes in all

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import numpy as np
 
 from penstock.array.array import Array
-from penstock.closing import Closing
 from penstock.dtypes import Dtype
 from penstock.errors import ArgumentError, CompileError, DtypeMismatch, InvalidValue, ShapeMismatch
+from penstock.handle import Closing
 from penstock.launch.arguments import how_to_pass, same_bytes
+from penstock.launch.call import MISSING
 from penstock.launch.kernel import Kernel
-from penstock.launch.launcher import MISSING
 
 if TYPE_CHECKING:
     from penstock.device import Device

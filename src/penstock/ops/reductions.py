@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock.array.access import recording
 from penstock.array.array import Array
+from penstock.array.host_access import recording
 from penstock.dtypes import Dtype
 from penstock.errors import (
     ArgumentError,

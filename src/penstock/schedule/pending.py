@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from penstock.closing import Handle
 from penstock.errors import Timeout
+from penstock.handle import Handle
 from penstock.ledger.hazards import Lane
 
 if TYPE_CHECKING:

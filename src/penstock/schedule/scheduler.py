@@ -28,7 +28,6 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from penstock.closing import Block
 from penstock.driver.protocol import Driver
 from penstock.errors import (
     ArgumentError,
@@ -40,16 +39,17 @@ from penstock.errors import (
     Reentered,
     ViewHeld,
 )
+from penstock.handle import Block
 from penstock.ledger.hazards import Lane, Region
-from penstock.memory.hostmemory import HostMemory
-from penstock.memory.memory import Backing, Hold, MemoryStats, Owner, Pool, Shown, is_own
-from penstock.schedule.hostlane import HostLane
+from penstock.memory.host_memory import HostMemory
+from penstock.memory.pool import Backing, Hold, MemoryStats, Owner, Pool, Shown, is_own
+from penstock.schedule.host_lane import HostLane
+from penstock.schedule.idle_submission import Pump
 from penstock.schedule.pending import Pending
-from penstock.schedule.pump import Pump
-from penstock.schedule.sizes import Sizes
 from penstock.schedule.stream import NoRoom, Stream
-from penstock.tracing import tracing
-from penstock.tracing.timekeeper import Timekeeper
+from penstock.schedule.thresholds import Sizes
+from penstock.tracing import events
+from penstock.tracing.device_times import Timekeeper
 
 if TYPE_CHECKING:
     from penstock.device import Device
@@ -131,7 +131,7 @@ class Scheduler:
         self._torn_down = False
         self.done: Pending[None] = Pending(self, {}, "a transfer", value=None)
         _alive.add(self)
-        tracing.tellers.add(self)
+        events.tellers.add(self)
 
     def _clear(self, backing: Backing) -> None:
         """Have the device fill memory with zeros; whatever uses it next comes behind that."""
@@ -140,8 +140,8 @@ class Scheduler:
         commands = stream.begin(uses, "clear")
         commands.fill(backing.memory, backing.offset, backing.nbytes, 0)
         stream.end()
-        if tracing.active:
-            tracing.emit("fill", "memory is cleared", nbytes=backing.nbytes, path="device")
+        if events.active:
+            events.emit("fill", "memory is cleared", nbytes=backing.nbytes, path="device")
 
     # State.
 
@@ -340,7 +340,7 @@ class Scheduler:
             return True
         if self._held:
             self._check_own_views(points)
-        if not tracing.active:
+        if not events.active:
             if not submitted or self.closed or self.lost is not None:
                 self._submit_for(points)
             return self.await_points(points, timeout)
@@ -353,10 +353,10 @@ class Scheduler:
         awaited = tuple((lane.place, value, works.get(lane, "")) for lane, value in left.items())
         with contextlib.suppress(Error):  # a receipt is not worth a failure
             self._read_times()
-        tracing.emit("wait", reason, start=start, seconds=seconds, awaited=awaited, **details)
+        events.emit("wait", reason, start=start, seconds=seconds, awaited=awaited, **details)
         return done
 
-    def tell_times(self, receipt: tracing.Trace, patience: float) -> None:
+    def tell_times(self, collector: events.Collector, patience: float) -> None:
         """Tell a receipt when the device did what it did, once it is done.
 
         With patience, waits that many seconds for what is in flight; without, for nothing.
@@ -367,7 +367,7 @@ class Scheduler:
         with contextlib.suppress(Error):  # a receipt is not worth a failure
             with self.lock:
                 streams = self._all_streams()
-                points = {s.lane: owed for s in streams if (owed := s.times_owed(receipt))}
+                points = {s.lane: owed for s in streams if (owed := s.times_owed(collector))}
                 if points:
                     self.poll()
             if points and patience:
@@ -534,8 +534,8 @@ class Scheduler:
         for lane, value in points.items():
             if value > lane.complete:
                 lane.complete = value
-                if tracing.active and not lane.is_host:
-                    tracing.emit("done", "the host has waited", at=(lane.place, value, 0))
+                if events.active and not lane.is_host:
+                    events.emit("done", "the host has waited", at=(lane.place, value, 0))
         return True
 
     def take_host_lane(self) -> HostLane:
@@ -853,7 +853,7 @@ class Scheduler:
         self.closed = self._over = True
         self._torn_down = True
         self.is_locked_here = partial(_refuse_forked, self.name)
-        tracing.tellers.discard(self)
+        events.tellers.discard(self)
 
     def _tear_down(self) -> None:
         """Release the driver's objects, unless an exported array or a thread still needs them."""

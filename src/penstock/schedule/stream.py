@@ -22,14 +22,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from penstock.closing import Closing
 from penstock.errors import ArgumentError, Closed, OutOfMemory, Timeout
+from penstock.handle import Closing
 from penstock.ledger.hazards import ACCESS, Lane, Region, Use, collect_all, needs_of_lane, note_all
-from penstock.memory.memory import Backing
-from penstock.schedule.copier import Copier
+from penstock.memory.pool import Backing
 from penstock.schedule.event import Event
-from penstock.tracing import tracing
-from penstock.tracing.timekeeper import Mark
+from penstock.schedule.ordered_copies import Copier
+from penstock.tracing import events
+from penstock.tracing.device_times import Mark
 
 if TYPE_CHECKING:
     from penstock.driver.protocol import Recording, Regions
@@ -202,10 +202,10 @@ class Stream(Closing):
             recording = self._start()
         if barrier:
             recording.barrier()
-            if tracing.active:
+            if events.active:
                 self._tell_barrier(uses)
             lane.epoch += 1
-        if tracing.timing:
+        if events.timing:
             self._begun_at = recording.mark(end=False)
         if lane.appended:
             self._forget_appended()
@@ -222,7 +222,7 @@ class Stream(Closing):
         value = self._open_value
         if self.lane.appended:
             self._mark_appended()
-        if tracing.timing:
+        if events.timing:
             self._take_time()
         self._count += 1
         if self._count >= self._next_check:
@@ -252,9 +252,9 @@ class Stream(Closing):
         lane = self.lane
         behind = next(a for a in collect_all(uses) if a.lane is lane and a.epoch >= lane.epoch)
         why = (f"after {ACCESS}", *behind.facts)
-        tracing.emit("barrier", why, path="device", at=self.here())
+        events.emit("barrier", why, path="device", at=self.here())
 
-    def here(self) -> tracing.At:
+    def here(self) -> events.At:
         """Where the next command comes, for the receipt."""
         lane = self.lane
         return (lane.place, self._open_value, self._count + 1)
@@ -265,14 +265,14 @@ class Stream(Closing):
         if start is not None and self._open is not None:
             end = self._open.mark(end=True)
             if end is not None:
-                self._marks.append((tracing.timing, self.here(), start, end))
+                self._marks.append((events.timing, self.here(), start, end))
 
     def read_times(self) -> None:
         """For receipts: have the device's times read of what is done by now."""
         for value in [value for value in self._marked if value <= self.lane.complete]:
             self.scheduler.times.read(*self._marked.pop(value))
 
-    def times_owed(self, receipt: tracing.Trace) -> int:
+    def times_owed(self, receipt: events.Collector) -> int:
         """The value that makes all times for a receipt known; 0 if they are."""
         if any(receipt in mark[0] for mark in self._marks):
             return self.lane.recorded
@@ -289,8 +289,8 @@ class Stream(Closing):
         """
         uses = ((source.history, source_region, False), (target.history, target_region, True))
         self.begin(uses, what).copy(source.memory, target.memory, regions)
-        if tracing.active:
-            tracing.emit(
+        if events.active:
+            events.emit(
                 "copy", what, nbytes=int(regions[:, 2].sum()), buffer=of[0], lo=of[1].lo,
                 hi=of[1].hi, path="device", at=self.here(),
             )  # fmt: skip
@@ -349,8 +349,8 @@ class Stream(Closing):
             except BaseException as error:
                 self.scheduler.note_failure(error)  # whoever looked: it may be a thread of ours
                 raise
-            if tracing.active and reached > lane.complete:
-                tracing.emit("done", "the host has looked", at=(lane.place, reached, 0))
+            if events.active and reached > lane.complete:
+                events.emit("done", "the host has looked", at=(lane.place, reached, 0))
             lane.complete = reached
 
     @property
@@ -415,8 +415,8 @@ class Stream(Closing):
             recording.begin()
             if self._waits and any(lane.is_host for lane in self._waits):
                 recording.acquire()
-                if tracing.active:
-                    tracing.emit(
+                if events.active:
+                    events.emit(
                         "barrier", "the device may look at a host copy", path="host", at=self.here()
                     )
         except BaseException as error:
@@ -445,9 +445,9 @@ class Stream(Closing):
             if self._loud:
                 recording.publish()
                 self.published = value
-                if tracing.active:
+                if events.active:
                     why = "the host may look at what was written"
-                    tracing.emit("barrier", why, path="host", at=self.here())
+                    events.emit("barrier", why, path="host", at=self.here())
             self._sealed = True
             self._loud = False
         waits: list[tuple[Any, int]] = []
@@ -457,9 +457,9 @@ class Stream(Closing):
                 for other, reached in self._waits.items()
                 if reached > other.complete
             ]
-        awaited: tuple[tracing.Awaited, ...] = ()
+        awaited: tuple[events.Awaited, ...] = ()
         start = 0.0
-        if tracing.active:
+        if events.active:
             awaited = tuple(
                 (other.place, reached, "")
                 for other, reached in self._waits.items()
@@ -483,12 +483,12 @@ class Stream(Closing):
         self._open = None
         self._sealed = False
         self.deep = len(in_flight) >= _DEEPEST
-        if tracing.active:
+        if events.active:
             count = self._count
             words = "%d command on %s: %s" if count == 1 else "%d commands on %s: %s"
-            tracing.emit(
+            events.emit(
                 "submission", (words, count, self.name, reason), start=start,
-                seconds=tracing.since(start), at=(lane.place, value, 0), awaited=awaited,
+                seconds=events.since(start), at=(lane.place, value, 0), awaited=awaited,
             )  # fmt: skip
 
     def _consider_submitting(self) -> None:

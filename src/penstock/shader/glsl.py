@@ -12,7 +12,7 @@ still looks like an include is an error.
 Nothing is optimised at this level: at -O the compilers drop unused buffers, and without debug
 information all names, and a kernel's arguments would change with its body. Drivers optimise anyway.
 
-Penstock's own kernels come compiled with the package (`penstock.shader.shipped`) and need none of
+Penstock's own kernels come compiled with the package (`penstock.shader.prebuilt`) and need none of
 them, unless `PENSTOCK_COMPILER` asks for one.
 
 Results are kept in memory and on disk, in `PENSTOCK_CACHE_DIR`, `$XDG_CACHE_HOME/penstock` or
@@ -42,8 +42,8 @@ from pathlib import Path
 from typing import Any, SupportsIndex
 
 from penstock.errors import CompileError, CompilerNotFound, InvalidValue
-from penstock.installing import advice
-from penstock.shader.shipped import shipped
+from penstock.install_hints import advice
+from penstock.shader.prebuilt import shipped
 
 __all__ = ["Defines", "GlslError", "assemble", "cache_directory", "compile_glsl", "compilers"]
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import penstock
 from penstock.tracing.flights import flights
-from penstock.tracing.tracing import Trace, TraceEvent
+from penstock.tracing.receipt import Trace, TraceEvent
 
 SCHEMA = "penstock-trace"
 VERSION = 1

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from penstock.tracing.tracing import TraceEvent
+from penstock.tracing.receipt import TraceEvent
 
 
 class Flight(NamedTuple):

@@ -14,7 +14,7 @@ from importlib import resources
 from typing import Any
 
 from penstock.tracing.document import as_document, dumped
-from penstock.tracing.tracing import Trace
+from penstock.tracing.receipt import Trace
 
 _SCRIPTS = (
     "words.js", "data.js", "view.js", "draw.js", "axis.js", "find.js", "table.js", "details.js",

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from penstock.tracing.document import as_document, dumped
-from penstock.tracing.tracing import Trace
+from penstock.tracing.receipt import Trace
 
 _HOST = 1  # its process number; devices follow
 

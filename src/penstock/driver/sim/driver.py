@@ -15,7 +15,7 @@ from penstock.driver.sim.machine import Command, Machine, Place, SimQueue, SimTi
 from penstock.driver.sim.memory import Bytes, SimMemory
 from penstock.errors import Unsupported
 from penstock.shader.spirv import Interface, Member
-from penstock.tracing import tracing
+from penstock.tracing import events
 
 _LIMITS: dict[str, int | tuple[int, ...]] = {
     "allocation": 1 << 30,
@@ -134,7 +134,7 @@ class _Commands:
         writes = [(target, int(lo), int(lo + size)) for _, lo, size in regions.tolist()]
         if source is target and any(a < d and c < b for _, a, b in reads for _, c, d in writes):
             self._driver.messages.append(
-                f"forbidden: source and target of a copy overlap, at {tracing.user_line()}"
+                f"forbidden: source and target of a copy overlap, at {events.user_line()}"
             )
         self._add("a copy", reads, reads, writes, lambda inputs: inputs)
 
@@ -155,7 +155,7 @@ class _Commands:
         writes: list[Place],
         compute: Callable[[list[Bytes]], list[Bytes]],
     ) -> None:
-        self.commands.append(Command(what, tracing.user_line(), inputs, reads, writes, compute))
+        self.commands.append(Command(what, events.user_line(), inputs, reads, writes, compute))
 
 
 class SimReplayable(_Commands):
@@ -306,11 +306,11 @@ class SimDriver:
 
     def flush(self, memory: SimMemory, lo: int, hi: int) -> None:
         self.machine.let_things_happen()
-        self.machine.host_did(memory, lo, hi, write=True, where=tracing.user_line())
+        self.machine.host_did(memory, lo, hi, write=True, where=events.user_line())
 
     def invalidate(self, memory: SimMemory, lo: int, hi: int) -> None:
         self.machine.let_things_happen()
-        self.machine.host_did(memory, lo, hi, write=False, where=tracing.user_line())
+        self.machine.host_did(memory, lo, hi, write=False, where=events.user_line())
 
     def compile(
         self,

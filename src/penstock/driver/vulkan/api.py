@@ -13,7 +13,7 @@ import threading
 from typing import Any
 
 from penstock.errors import DeviceLost, Error, NoDevice, OutOfMemory
-from penstock.installing import advice
+from penstock.install_hints import advice
 
 #: A cffi object. cffi has no static types.
 C = Any

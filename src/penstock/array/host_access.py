@@ -20,19 +20,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock.array.sources import memories
+from penstock.array.host_values import memories
 from penstock.errors import InvalidValue, NotWhileRecording, Unsupported, ViewHeld
 from penstock.ledger.hazards import Access, Lane, Region, needs_of_host
 from penstock.memory.layout import Layout, region_of, row_offsets
-from penstock.memory.memory import Backing
+from penstock.memory.pool import Backing
 from penstock.schedule.scheduler import Guest
-from penstock.tracing import tracing
+from penstock.tracing import events
 
 if TYPE_CHECKING:
     from penstock.array.array import Array
     from penstock.array.buffer import Buffer
     from penstock.graph.graph import Graph
-    from penstock.schedule.hostlane import HostLane
+    from penstock.schedule.host_lane import HostLane
     from penstock.schedule.scheduler import Scheduler
     from penstock.schedule.stream import Stream
 
@@ -54,7 +54,7 @@ def at_once(array: Array, *, write: bool) -> Host | None:
         or (write and (buffer.role != "generic" or buffer.guarded))
         or scheduler.closed or scheduler.lost is not None or scheduler.recordings
         or scheduler.transfers != "auto" or array.nbytes > scheduler.sizes.under_lock
-        or tracing.active or pending_conflicts(buffer, array.region, write)
+        or events.active or pending_conflicts(buffer, array.region, write)
     ):  # fmt: skip
         return None
     return host_array(array, backing)
@@ -104,9 +104,9 @@ def copy_now(
     scheduler = array.buffer.scheduler
     if not write:
         invalidate(scheduler, backing, array.layout)
-    start = time.perf_counter() if tracing.active else 0.0
+    start = time.perf_counter() if events.active else 0.0
     np.copyto(target, source)
-    if tracing.active:
+    if events.active:
         emit_copy(array, path, why, start)
     if write:
         flush(scheduler, backing, array.layout)
@@ -198,7 +198,7 @@ def wait_for_conflicts(array: Array, *, write: bool, what: str) -> None:
         if not points and not quiet:
             return
         reason, works = what, {}
-        if points and tracing.active:
+        if points and events.active:
             reason = f"{what} what is in flight: {_latest(found)!r}"
             works = {each.lane: each.what for each in sorted(found, key=lambda each: each.value)}
         if quiet:
@@ -412,7 +412,7 @@ def _wait_for(scheduler: Scheduler, use: _Use, what: str) -> None:
     if not points:
         return  # done meanwhile
     reason, works, names = what, {}, [""]
-    if tracing.active:
+    if events.active:
         reason = f"{what} is adopted memory that work in flight uses: {_latest(found)!r}"
         works = {each.lane: each.what for each in sorted(found, key=lambda each: each.value)}
         with scheduler.lock:
@@ -471,7 +471,7 @@ def _rows(backing: Backing, layout: Layout) -> Iterator[tuple[int, int]]:
 def emit_copy(array: Array, path: str, why: str, start: float = 0.0) -> None:
     """Put a copy on the receipt: one that the host began at `start` and has made, or will make."""
     region = array.region
-    tracing.emit(
+    events.emit(
         "copy", why, nbytes=array.nbytes, buffer=array.name, lo=region.lo, hi=region.hi,
-        path=path, start=start, seconds=tracing.since(start),
+        path=path, start=start, seconds=events.since(start),
     )  # fmt: skip

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from penstock.ledger.hazards import Region
-from penstock.memory.memory import Backing
+from penstock.memory.pool import Backing
 
 if TYPE_CHECKING:
     from penstock.array.buffer import Buffer

@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.array import adoption, transfer
-from penstock.array.access import (
+from penstock.array.array import Array
+from penstock.array.host_access import (
     check_not_sealed,
     emit_copy,
     flush,
@@ -31,11 +32,10 @@ from penstock.array.access import (
     is_readable,
     touch,
 )
-from penstock.array.array import Array
 from penstock.dtypes import as_dtype
 from penstock.errors import ArgumentError, DtypeMismatch, Error, ReadOnly
 from penstock.launch.arguments import Slot, same_bytes
-from penstock.tracing import tracing
+from penstock.tracing import events
 
 if TYPE_CHECKING:
     from penstock.device import Device
@@ -143,7 +143,7 @@ def _finish(carried: list[Carried], stream: Stream, value: int) -> None:
                 if number in arriving:
                     start = time.perf_counter()
                     np.copyto(each.host, arriving[number].result())
-                    if tracing.active:
+                    if events.active:
                         emit_copy(each.array, "staged", "to the caller's array", start)
                 else:
                     touch(scheduler, partial(_empty, each))
@@ -190,7 +190,7 @@ def _fill(array: Array, host: Host) -> None:
     start = time.perf_counter()
     np.copyto(host_array(array, backing), host)
     flush(array.buffer.scheduler, backing, array.layout)
-    if tracing.active:
+    if events.active:
         emit_copy(array, "direct", "a NumPy argument", start)
 
 
@@ -200,7 +200,7 @@ def _empty(each: Carried) -> None:
     start = time.perf_counter()
     invalidate(array.buffer.scheduler, backing, array.layout)
     np.copyto(each.host, host_array(array, backing))
-    if tracing.active:
+    if events.active:
         emit_copy(array, "direct", "a NumPy argument", start)
 
 

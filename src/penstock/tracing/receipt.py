@@ -1,59 +1,25 @@
 """The receipt: every copy, allocation, wait, barrier, submission and launch, with its reason.
 
-`with trace() as t:` collects what all devices do, in all threads, while the block runs. With no
-trace active, the runtime's only cost is looking at the empty tuple `active`. With one, an event
-costs about a microsecond: `emit` only gathers what will not be there later, and what people read
-(reasons, source lines) is put into words when it is asked for.
+`with trace() as t:` collects what all devices do, in all threads, while the block runs. The runtime
+leaves plain records (see `events`); reasons and source lines are put into words when they are read.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sys
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from types import CodeType, FrameType, TracebackType
-from typing import Any, NamedTuple, Protocol
+from types import CodeType, TracebackType
+from typing import Any, NamedTuple
 
-from penstock.closing import Handle
 from penstock.errors import ArgumentError
+from penstock.handle import Handle
+from penstock.tracing import events
 
-_PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
-#: Parts of the package that use the runtime as anyone would; their lines are user code.
-_APPLICATIONS = tuple(f"{_PACKAGE}{name}" for name in ("demo.py",))
 _lock = threading.RLock()  # a finaliser that runs in between may end a trace
-_local = threading.local()
-
-#: The traces that are collecting now.
-active: tuple[Trace, ...] = ()
-#: Those of them for which the device is to take the time.
-timing: tuple[Trace, ...] = ()
-#: Who may have times of the device still to come, also for a trace that has ended.
-tellers: weakref.WeakSet[Teller] = weakref.WeakSet()
-
-#: A line of work as it is named on the receipt: device, stream, and a number unlike any other's.
-Place = tuple[str, str, int]
-#: A point on it: the place, the submission, and the command in it (0: the submission as a whole).
-At = tuple[Place, int, int]
-#: A point that something waited for, and the work at that point if it is known.
-Awaited = tuple[Place, int, str]
-#: Words, or a format and what to put into it when somebody reads it.
-Reason = str | tuple[Any, ...]
-
-_NOWHERE: At = (("", "", -1), 0, 0)
-
-
-class Teller(Protocol):
-    """A device, as far as a trace knows of it."""
-
-    def tell_times(self, receipt: Trace, patience: float) -> None:
-        """Call `device_times` for what is done by now, or within so many seconds."""
-        ...
 
 
 class Point(NamedTuple):
@@ -137,10 +103,10 @@ class Trace(Handle):
     """What happened while this was active. Counts are plain numbers."""
 
     def __init__(self, *, times: bool = True) -> None:
-        self._wants_times = times
-        self._records: list[Any] = []  # as `emit` leaves them
+        self.wants_times = times
+        self.records: list[Any] = []  # as `emit` leaves them
         self._events: list[TraceEvent] = []  # the first of them, as people read them
-        self._times: deque[tuple[tuple[int, int, int], tuple[float, float]]] = deque()
+        self.times: deque[tuple[tuple[int, int, int], tuple[float, float]]] = deque()
         self._lines: dict[tuple[int, int], str] = {}
         self._counted = 0  # records that are in the counts below
         self._counts: dict[str, int] = {}
@@ -162,8 +128,8 @@ class Trace(Handle):
         with self._reading:
             done = self._events
             start = len(done)
-            done[start:] = [self._read(record) for record in self._records[start:]]
-            if self._times:
+            done[start:] = [self._read(record) for record in self.records[start:]]
+            if self.times:
                 self._put_device_times()
             return done
 
@@ -176,7 +142,7 @@ class Trace(Handle):
         self._ask_for_times(timeout)
 
     def _ask_for_times(self, patience: float) -> None:
-        for teller in tuple(tellers):
+        for teller in tuple(events.tellers):
             teller.tell_times(self, patience)
 
     def of_kind(self, kind: str) -> list[TraceEvent]:
@@ -190,7 +156,7 @@ class Trace(Handle):
     def _count_up(self) -> None:
         """Count what came since somebody asked last: asking often costs no more than once."""
         with self._reading:
-            records, counts = self._records, self._counts
+            records, counts = self.records, self._counts
             while self._counted < len(records):
                 record = records[self._counted]
                 self._counted += 1
@@ -322,10 +288,10 @@ class Trace(Handle):
         self.started = time.perf_counter()
         try:
             with _lock:
-                _activate((*active, self))
+                events.activate((*events.active, self))
         except BaseException:  # of a signal handler's: the block is not entered, nor left
             with _lock:
-                _activate(tuple(trace for trace in active if trace is not self))
+                events.activate(tuple(each for each in events.active if each is not self))
             raise
         return self
 
@@ -336,7 +302,7 @@ class Trace(Handle):
         traceback: TracebackType | None,
     ) -> None:
         with _lock:
-            _activate(tuple(trace for trace in active if trace is not self))
+            events.activate(tuple(each for each in events.active if each is not self))
         self._stopped = time.perf_counter()
 
     def __str__(self) -> str:
@@ -373,7 +339,7 @@ class Trace(Handle):
         return where
 
     def _put_device_times(self) -> None:
-        arrived = dict([self._times.popleft() for _ in range(len(self._times))])
+        arrived = dict([self.times.popleft() for _ in range(len(self.times))])
         for number, event in enumerate(self._events):
             key = (event.stream_id, event.submission, event.command)
             if event.kind in _ON_DEVICE and key in arrived:
@@ -392,103 +358,11 @@ def trace(*, times: bool = True) -> Trace:
     return Trace(times=times)
 
 
-def _activate(traces: tuple[Trace, ...]) -> None:
-    global active, timing
-    active, timing = traces, tuple(trace for trace in traces if trace._wants_times)
-
-
-def emit(
-    kind: str,
-    reason: Reason,
-    *,
-    nbytes: int = 0,
-    buffer: str = "",
-    lo: int = 0,
-    hi: int = 0,
-    path: str = "",
-    start: float = 0.0,
-    seconds: float = 0.0,
-    at: At = _NOWHERE,
-    awaited: tuple[Awaited, ...] = (),
-) -> None:
-    """Tell every active trace. Callers look at `active` first, so that this costs nothing off.
-
-    `reason` may be a format and its arguments, which must not change any more. Everything in the
-    record is of a plain kind, so that the garbage collector soon forgets about it.
-    """
-    try:
-        thread = _local.thread
-    except AttributeError:
-        thread = _introduce_thread()
-    frame: FrameType | None = sys._getframe(1)
-    code, instruction = None, 0
-    while frame is not None:
-        asked = frame.f_code
-        name = asked.co_filename
-        is_user = _is_user.get(name)
-        if is_user is None:
-            is_user = _judge(name)
-        if is_user:
-            if name != threading.__file__:
-                code, instruction = asked, frame.f_lasti
-            break
-        frame = frame.f_back
-    record = (
-        kind, reason, nbytes, buffer, lo, hi, path, start or time.perf_counter(), seconds,
-        code, instruction, thread, at, awaited,
-    )  # fmt: skip
-    for receipt in active:
-        receipt._records.append(record)
-
-
-def device_times(at: At, start: float, seconds: float, receipts: Iterable[Trace]) -> None:
-    """For a runtime with timestamps of the device: when it did the command (or submission) `at`.
-
-    May come any time after the event, for the traces that were active then.
-    """
-    place, submission, command = at
-    for receipt in receipts:
-        receipt._times.append(((place[2], submission, command), (start, seconds)))
-
-
-def since(start: float) -> float:
-    """How long something took that began at `start`; 0 if no trace was active then."""
-    return time.perf_counter() - start if start else 0.0
-
-
-def user_line() -> str:
-    """File and line of the code that called into Penstock."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if _judge(name):
-            # What a thread of the runtime's own does was not called by anyone.
-            return "" if name == threading.__file__ else f"{name}:{frame.f_lineno}"
-        frame = frame.f_back
-    return ""
-
-
-#: By file name, whether its code is the user's (and not the runtime's).
-_is_user: dict[str, bool] = {}
-
-
-def _judge(name: str) -> bool:
-    own = name.startswith(_PACKAGE) or name == contextlib.__file__
-    _is_user[name] = not own or name.startswith(_APPLICATIONS)
-    return _is_user[name]
-
-
 def _line(code: CodeType, instruction: int) -> int:
     for start, end, line in code.co_lines():
         if start <= instruction < end and line is not None:
             return line
     return code.co_firstlineno
-
-
-def _introduce_thread() -> tuple[str, int]:
-    _local.thread = (threading.current_thread().name, threading.get_native_id())
-    thread: tuple[str, int] = _local.thread
-    return thread
 
 
 def _write(path: str | os.PathLike[str], text: str) -> None:

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.array import transfer
-from penstock.array.access import recording
 from penstock.array.array import Array
+from penstock.array.host_access import recording
 from penstock.errors import ArgumentError, InvalidValue, RoleViolation
 from penstock.launch.kernel import Kernel
 from penstock.ledger.hazards import Region, Use

@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.errors import Error
-from penstock.tracing import tracing
+from penstock.tracing import events
 
 if TYPE_CHECKING:
     from penstock.driver.protocol import Driver, Recording
 
 #: For which traces, of which command, and the numbers of its two times in the recording.
-Mark = tuple[tuple[tracing.Trace, ...], tracing.At, int, int]
+Mark = tuple[tuple[events.Collector, ...], events.At, int, int]
 
 
 class Timekeeper:
@@ -51,4 +51,4 @@ class Timekeeper:
             for ticks, marks in kept:
                 times = self._driver.seconds(ticks)
                 for receipts, at, start, end in marks:
-                    tracing.device_times(at, times[start], times[end] - times[start], receipts)
+                    events.device_times(at, times[start], times[end] - times[start], receipts)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.memory.layout import Layout, contiguous_strides, row_offsets
-from penstock.memory.memory import Backing
+from penstock.memory.pool import Backing
 
 if TYPE_CHECKING:
     from penstock.array.array import Array

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.closing import Handle
 from penstock.dtypes import Dtype
 from penstock.errors import (
     ArgumentError,
@@ -21,6 +20,7 @@ from penstock.errors import (
     ReadOnly,
     ShapeMismatch,
 )
+from penstock.handle import Handle
 
 if TYPE_CHECKING:
     from penstock.array.array import Array

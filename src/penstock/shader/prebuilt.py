@@ -4,7 +4,7 @@ GLSL compiler.
 One archive lies beside the shaders, with an entry for each compilation, named by the SHA-256 of the
 text that was compiled: source, includes and defines. Whoever looks a kernel up has that text, so an
 entry that does not belong to the sources as they are is never found, and a checkout, which has no
-archive, compiles. `penstock.builtin` says what is in it, and writes it.
+archive, compiles. `tools/prebuild.py` says what is in it, and writes it.
 """
 
 from __future__ import annotations

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.array.access import recording
 from penstock.array.array import Array
+from penstock.array.host_access import recording
 from penstock.driver.protocol import Program
-from penstock.launch.carrying import bring_back
-from penstock.tracing import tracing
+from penstock.launch.numpy_arguments import bring_back
+from penstock.tracing import events
 
 if TYPE_CHECKING:
     from penstock.launch.kernel import Kernel
@@ -70,9 +70,9 @@ def __call__(self, /, *positional, {parameters}stream=None, threads=None, groups
         commands = stream.begin(uses, what)
         {taken}
         commands.dispatch(program, flat, block, counts)
-        if tracing.active:
+        if events.active:
             why = ("%s in %s groups", self.name, counts)
-            tracing.emit("launch", why, at=stream.here())
+            events.emit("launch", why, at=stream.here())
         {loud}value = stream.end()
     {end}
 """
@@ -211,7 +211,7 @@ def make_launch(kernel: Kernel) -> Callable[..., Any]:
         "recording": recording,
         "results": kernel.results,
         "scheduler": kernel.scheduler,
-        "tracing": tracing,
+        "events": events,
         "what": kernel.what,
         **{f"slot_{number}": slot for number, slot in numbered},
         **{f"wants_{number}": slot.wants for number, slot in numbered},
@@ -259,5 +259,5 @@ _TAKEN = {
     "Array", "Exception", "MISSING", "as_usual", "at", "backing", "block", "bring_back", "buffer",
     "carried", "commands", "counts", "counts_of", "device", "flat", "float", "getattr", "graph",
     "int", "pack", "plain_numbers", "positional", "program", "recording", "result", "results",
-    "ring", "scheduler", "self", "tracing", "type", "unknown", "uses", "value", "what", "why",
+    "ring", "scheduler", "self", "events", "type", "unknown", "uses", "value", "what", "why",
 }  # fmt: skip

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import Error
 from penstock.ledger.hazards import Lane
-from penstock.schedule.hostlane import HostLane
-from penstock.tracing import tracing
+from penstock.schedule.host_lane import HostLane
+from penstock.tracing import events
 
 if TYPE_CHECKING:
     from penstock.schedule.scheduler import Scheduler
@@ -108,13 +108,13 @@ class Copier(HostLane):
                 self._driver.wait(points, 0)
             else:
                 scheduler.await_points(task.after, closing=True)
-            start = time.perf_counter() if tracing.active else 0.0
+            start = time.perf_counter() if events.active else 0.0
             if not task.cancelled:
                 task.copy()
-            if start and tracing.active:
-                tracing.emit(
+            if start and events.active:
+                events.emit(
                     "done", "a host copy in stream order", start=start,
-                    seconds=tracing.since(start), at=(self.lane.place, task.value, 0),
+                    seconds=events.since(start), at=(self.lane.place, task.value, 0),
                 )  # fmt: skip
             self.finish(task.value)
         except Error as error:

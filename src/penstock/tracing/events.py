@@ -1,0 +1,153 @@
+"""Events: what the runtime tells the receipts, at the moment at which it happens.
+
+With no trace active, the runtime's only cost is looking at the empty tuple `active`. With one, an
+event costs about a microsecond: `emit` gathers only what will not be there later, as one plain
+tuple. `receipt` puts reasons and source lines into words when they are read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterable
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+_PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
+#: Parts of the package that use the runtime as any program would; their lines are user code.
+_APPLICATIONS = (f"{_PACKAGE}cli{os.sep}demo.py",)
+_local = threading.local()
+
+
+class Collector(Protocol):
+    """What takes events: a `Trace`."""
+
+    wants_times: bool
+    records: list[Any]  #: as `emit` leaves them
+    times: deque[tuple[tuple[int, int, int], tuple[float, float]]]  #: see `device_times`
+
+
+class Teller(Protocol):
+    """A device, as far as a trace knows of it."""
+
+    def tell_times(self, collector: Collector, patience: float) -> None:
+        """Call `device_times` for what completes within `patience` seconds."""
+        ...
+
+
+#: The traces that are collecting now.
+active: tuple[Collector, ...] = ()
+#: Those of them that want the device's timestamps.
+timing: tuple[Collector, ...] = ()
+#: Devices that may still have timestamps to deliver, also to a trace that has ended.
+tellers: weakref.WeakSet[Teller] = weakref.WeakSet()
+
+#: A line of work as the receipt names it: device, stream, and a process-wide unique number.
+Place = tuple[str, str, int]
+#: A point on it: the place, the submission, and the command in it (0: the whole submission).
+At = tuple[Place, int, int]
+#: A point that something waited for, and the work at that point if it is known.
+Awaited = tuple[Place, int, str]
+#: Words, or a format and its arguments, which are put together when the reason is read.
+Reason = str | tuple[Any, ...]
+
+NOWHERE: At = (("", "", -1), 0, 0)
+
+
+def activate(collectors: tuple[Collector, ...]) -> None:
+    """Make these the active ones. The caller holds the lock of all traces."""
+    global active, timing
+    active, timing = collectors, tuple(each for each in collectors if each.wants_times)
+
+
+def emit(
+    kind: str,
+    reason: Reason,
+    *,
+    nbytes: int = 0,
+    buffer: str = "",
+    lo: int = 0,
+    hi: int = 0,
+    path: str = "",
+    start: float = 0.0,
+    seconds: float = 0.0,
+    at: At = NOWHERE,
+    awaited: tuple[Awaited, ...] = (),
+) -> None:
+    """Add an event to every active trace. Callers test `active` first, so that off costs nothing.
+
+    `reason` may be a format and its arguments, which must be immutable. A record holds only plain
+    values, so that the garbage collector stops tracking it at its first pass.
+    """
+    try:
+        thread = _local.thread
+    except AttributeError:
+        thread = _introduce_thread()
+    frame: FrameType | None = sys._getframe(1)
+    code, instruction = None, 0
+    while frame is not None:
+        asked = frame.f_code
+        name = asked.co_filename
+        is_user = _is_user.get(name)
+        if is_user is None:
+            is_user = _judge(name)
+        if is_user:
+            if name != threading.__file__:
+                code, instruction = asked, frame.f_lasti
+            break
+        frame = frame.f_back
+    record = (
+        kind, reason, nbytes, buffer, lo, hi, path, start or time.perf_counter(), seconds,
+        code, instruction, thread, at, awaited,
+    )  # fmt: skip
+    for collector in active:
+        collector.records.append(record)
+
+
+def device_times(at: At, start: float, seconds: float, collectors: Iterable[Collector]) -> None:
+    """Tell when the device did the command (or the submission) `at`, by its own timestamps.
+
+    Comes any time after the event, for the traces that were active then.
+    """
+    place, submission, command = at
+    for collector in collectors:
+        collector.times.append(((place[2], submission, command), (start, seconds)))
+
+
+def since(start: float) -> float:
+    """Seconds since `start`; 0 if `start` is 0, which stands for: no trace was active then."""
+    return time.perf_counter() - start if start else 0.0
+
+
+def user_line() -> str:
+    """File and line of the code that called into Penstock."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if _judge(name):
+            # The runtime's own threads have no user code below them.
+            return "" if name == threading.__file__ else f"{name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+#: By file name, whether its code is the user's (and not the runtime's).
+_is_user: dict[str, bool] = {}
+
+
+def _judge(name: str) -> bool:
+    own = name.startswith(_PACKAGE) or name == contextlib.__file__
+    _is_user[name] = not own or name.startswith(_APPLICATIONS)
+    return _is_user[name]
+
+
+def _introduce_thread() -> tuple[str, int]:
+    _local.thread = (threading.current_thread().name, threading.get_native_id())
+    thread: tuple[str, int] = _local.thread
+    return thread
