@@ -160,6 +160,8 @@ def _litmus_markdown(intact: list[dict[str, Any]]) -> str:
     paths = {(each["program"], each["mode"]): each["paths"] for each in intact}
     lines = [f"| program | {' | '.join(MODES)} |", "|---" * (len(MODES) + 1) + "|"]
     for program, guards in GUARDS.items():
+        if not guards:
+            continue  # about what is refused or lost
         cells = (_cell(paths[program, mode], guards[mode]) for mode in MODES)
         lines.append(f"| {program} | {' | '.join(cells)} |")
     lines += ["", "| safeguard | the mutant without it |", "|---|---|"]

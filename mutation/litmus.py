@@ -58,6 +58,7 @@ SAFEGUARDS = {
     "result published": "results of kernels are not published",
     "first look": "the host looks at scratch as it is",
     "history kept": "scratch memory handed on without its history",
+    "look in between": "memory counts as hidden until the first look is over",
     "writes of the gone": "what earlier arrays have of unpublished writes is forgotten",
     "refusal": "a closed device goes on",
 }
@@ -152,6 +153,7 @@ GUARDS: dict[str, dict[str, Guards]] = {
     "scratch in memory that is busy": _modes("history kept"),
     "memory of an earlier array": _modes("writes of the gone", unmapped="barrier"),
     "a closed device": _modes("refusal"),
+    "a first look beside launches": _modes("look in between"),
     # About what is refused or lost, not about order.
     "write beside a writable view": {},
     "host copies without the lock": {},

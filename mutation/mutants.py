@@ -388,8 +388,22 @@ _SINGLE = [
     Mutant(
         "the host looks at scratch as it is",
         "array.host_access",
-        "            points |= scheduler.publish_everything()\n",
-        "            pass\n",
+        "            published = scheduler.publish_everything()\n",
+        "            published = {}\n",
+    ),
+    Mutant(
+        "memory counts as hidden until the first look is over",
+        "array.host_access",
+        "            history.quiet = False\n",
+        "",
+        also=(
+            Mutant(
+                "and from then on as visible",
+                "array.host_access",
+                "        backing.unpublished = {}\n",
+                "        backing.unpublished = {}\n        history.quiet = False\n",
+            ),
+        ),
     ),
     Mutant(
         "a view is not tracked",

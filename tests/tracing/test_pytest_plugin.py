@@ -17,6 +17,7 @@ PLUGIN = ("-p", "penstock.pytest_plugin")
 
 STEP = """
 import penstock as ps
+from penstock.tracing import events
 
 def step():
     with ps.Device(driver="sim", seed=1) as dev:
@@ -33,14 +34,14 @@ def test_a_receipt_collects_what_its_test_does(pytester: pytest.Pytester) -> Non
 def test_right(receipt):
     assert step() == 1
     receipt.expect(bytes_copied=16 * 4 + 4, waits=0)
-    assert ps.tracing.active == (receipt,)
+    assert events.active == (receipt,)
 
 def test_wrong(receipt):
     step()
     receipt.expect(copies=0)
 
 def test_without():
-    assert ps.tracing.active == ()
+    assert events.active == ()
 """
     )
     outcome = pytester.runpytest_inprocess(*PLUGIN)

@@ -194,20 +194,23 @@ def wait_for_conflicts(array: Array, *, write: bool, what: str) -> None:
         history.collect(region, write, found)
         points = needs_of_host(found) if found else {}
         # What the device never wrote is visible.
-        quiet = history.quiet and bool(history.writes or backing.unpublished)
-        if not points and not quiet:
+        hidden = backing.hidden and bool(history.writes or backing.unpublished)
+        if not points and not hidden:
             return
         reason, works = what, {}
         if points and events.active:
             reason = f"{what} what is in flight: {_latest(found)!r}"
             works = {each.lane: each.what for each in sorted(found, key=lambda each: each.value)}
-        if quiet:
-            # What the host has no business in is not made visible to it; its first look is an end
-            # to that. Until then nobody else may think that it is.
-            points |= scheduler.publish_everything()
+        if hidden:
+            # The first host access publishes the device's writes so far. Those that other threads
+            # record from here on are published as on any array, and until these points are reached
+            # other threads must still see the memory as unpublished.
+            published = scheduler.publish_everything()
+            points |= published
+            backing.unpublished = published
+            history.quiet = False
     scheduler.wait_for(points, None, reason, works, buffer=buffer.name, lo=region.lo, hi=region.hi)
-    if quiet:
-        history.quiet = False
+    if hidden:
         backing.unpublished = {}
 
 

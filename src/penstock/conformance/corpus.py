@@ -50,6 +50,20 @@ def _read_x(stream: int = 0) -> Launch:
     return Launch("copy", (X, Y), 0, stream, slow=True)
 
 
+def _first_look(others: int = 8) -> Program:
+    """So many threads launch that some do while the host waits for its first look at the array."""
+    parts = [Part(0, 4 * number, 4 * number + 4) for number in range(others + 1)]
+    launches = [Launch("store", (part,), 5, stream) for stream, part in enumerate(parts)]
+    return Program(
+        (Declared(4 * len(parts), "zeros", role="append"),),
+        len(parts),
+        (*launches, Numpy(parts[0])),
+        "a first look beside launches",
+        "what a kernel writes while the host waits to see other rows is published, too",
+        threads=len(parts),
+    )
+
+
 def _add_x(value: int, stream: int = 0) -> Launch:
     """A long-running kernel that changes x."""
     return Launch("add", (X,), value, stream, slow=True)
@@ -362,6 +376,7 @@ CORPUS: tuple[Program, ...] = tuple(
             Write(X, 7, 2, 1), Numpy(X), Fill(_HALF, 3), Launch("copy", (X, Y), 0), Collect(1),
             closed_at=4,
         ),
+        [_first_look()],
     )
     for program in programs
 )  # fmt: skip
