@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from test_ordering import PROGRAMS, Program
 
 import penstock as ps
 from penstock.array.host_access import host_array
@@ -14,6 +13,7 @@ from penstock.array.transfer import MODES
 from penstock.conformance.scripting import ordinary_memory
 from penstock.driver.sim.driver import SimDriver, SimRecording
 from penstock.memory.pool import Backing
+from tests.conformance.test_ordering import PROGRAMS, Program
 from tests.kernels import slow_add, slow_copy
 
 SEEDS = range(4)

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_lifecycle import run_script
 
 import penstock as ps
 from tests.conftest import OpenDevice, faults, simulated
@@ -26,6 +25,7 @@ from tests.kernels import (
     slow_add,
     slow_copy,
 )
+from tests.schedule.test_lifecycle import run_script
 
 N = 64
 

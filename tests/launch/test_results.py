@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_kernel import EXTENSIONS, ONE, SCALARS, make
 
 import penstock as ps
 from tests.conftest import OpenDevice, simulated
 from tests.gate import held, held_until_waited
 from tests.kernels import FIRST, SLOW, count, first, new_kernel, slow_add
+from tests.launch.test_kernel import EXTENSIONS, ONE, SCALARS, make
 
 N = 1024
 

@@ -7,11 +7,11 @@ import os
 
 import numpy as np
 import pytest
-from test_lifecycle import run_script
 
 import penstock as ps
 from tests.conftest import OpenDevice, faults, simulated
 from tests.kernels import slow_add, slow_copy
+from tests.schedule.test_lifecycle import run_script
 
 KIB = 1024
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_kernel import SCALARS
 
 import penstock as ps
 from tests.conftest import OpenDevice
+from tests.launch.test_kernel import SCALARS
 
 SAXPY = ("y[i] = a * x[i] + y[i]", "in float32 x, inout float32 y, float32 a")
 ADD = ("z[i] = x[i] + y[i]", "in float32 x, in float32 y, out float32 z")

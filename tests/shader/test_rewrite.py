@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_kernel import EXTENSIONS, ONE, make
 
 import penstock as ps
 from penstock.shader.glsl import compile_glsl
 from penstock.shader.rewrite import arguments_in_buffer
 from penstock.shader.spirv import reflect
+from tests.launch.test_kernel import EXTENSIONS, ONE, make
 
 PAD = "float pad[100];"
 SMALL = {"storageBuffer16BitAccess", "storagePushConstant16", "shaderInt16", "shaderFloat16"}
