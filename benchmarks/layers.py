@@ -18,8 +18,8 @@ import numpy.typing as npt
 import penstock as ps
 from penstock.bench.measure import Case, expect, interleave
 from penstock.bench.tables import Row, Section
+from penstock.llm.device_state import DeviceState
 from penstock.llm.layers import Cache, Layers, rope_angles
-from penstock.llm.progress import Progress
 from penstock.llm.sampling import Sampler, Sampling
 from penstock.llm.weights import Piece, Weight
 
@@ -101,7 +101,7 @@ class _Bench:
     # One case each.
 
     def _advance(self) -> Case:
-        progress = Progress.new(self.device)
+        progress = DeviceState.new(self.device)
         return self._case(
             lambda: self.layers.advance(progress.state, count=1),
             50,
@@ -138,7 +138,7 @@ class _Bench:
         norm = Weight("w", "F32", 1, HEAD_SIZE, (Piece(self.device.array(ones), 0, 0, 1),))
         launch = partial(
             self.layers.rope_store, *arrays, y, cache, self.device.array(angles),
-            Progress.new(self.device).state, count=count, q_norm=norm, k_norm=norm,
+            DeviceState.new(self.device).state, count=count, q_norm=norm, k_norm=norm,
         )  # fmt: skip
         heads = q.reshape(count, HEADS, HEAD_SIZE)
         heads = heads / np.sqrt((heads * heads).mean(-1, keepdims=True) + 1e-6)
@@ -168,7 +168,7 @@ class _Bench:
     def _sample(self, name: str, logits: Host, settings: Sampling) -> Case:
         sampler = Sampler(self.device, VOCABULARY)
         sampler.set(settings)
-        progress = Progress.new(self.device)
+        progress = DeviceState.new(self.device)
         there = self.device.array(logits)
         best = int(logits.argmax())
         times = 5

@@ -382,7 +382,7 @@ _SINGLE = [
     Mutant(
         "results of kernels are not published",
         "schedule.stream",
-        "that none of its uses tells.\"\"\"\n        self._loud = True\n",
+        "that none of its uses tells.\"\"\"\n        self._must_publish = True\n",
         "that none of its uses tells.\"\"\"\n",
     ),
     Mutant(
@@ -394,14 +394,14 @@ _SINGLE = [
     Mutant(
         "memory counts as hidden until the first look is over",
         "array.host_access",
-        "            history.quiet = False\n",
+        "            history.device_only = False\n",
         "",
         also=(
             Mutant(
                 "and from then on as visible",
                 "array.host_access",
                 "        backing.unpublished = {}\n",
-                "        backing.unpublished = {}\n        history.quiet = False\n",
+                "        backing.unpublished = {}\n        history.device_only = False\n",
             ),
         ),
     ),
@@ -463,7 +463,7 @@ _SINGLE = [
     Mutant(
         "what earlier arrays have of unpublished writes is forgotten",
         "memory.pool",
-        "        if backing.history.quiet and backing.history.writes:\n",
+        "        if backing.history.device_only and backing.history.writes:\n",
         "        if False:\n",
     ),
     # What belongs to another device, and what is closed.

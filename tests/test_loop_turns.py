@@ -19,9 +19,9 @@ import penstock as ps
 from penstock.conformance.generator import _LARGE
 from penstock.conformance.kernels import SLOW, Kernels
 from penstock.llm import kernels
+from penstock.llm.device_state import DeviceState
 from penstock.llm.layers import Cache, Layers
 from penstock.llm.products import Products
-from penstock.llm.progress import Progress
 from penstock.llm.sampling import Sampler, Sampling, Shape
 from penstock.llm.weights import Piece, Weight
 from penstock.ops import elementwise, reductions
@@ -253,7 +253,7 @@ def test_penalties(dev: ps.Device) -> None:
     """A history of more tokens than one workgroup can loop over; the oldest is another."""
     size = 700_000
     sampler = Sampler(dev, 16, Sampling(penalty=2.0, last_n=size), variant="cpu")
-    progress = Progress.new(dev, history=size)
+    progress = DeviceState.new(dev, history=size)
     history = np.full(size, 3, np.uint32)
     history[0] = 7
     progress.history.write(history)
@@ -270,7 +270,7 @@ def test_sampling(dev: ps.Device) -> None:
     """Top-k keeps the first of equal logits: all of them have to be counted."""
     vocabulary = 80_000 * max(4, min(16, 2 * (os.cpu_count() or 1))) * 8
     sampler = Sampler(dev, vocabulary, Sampling(top_k=vocabulary - 1), variant="cpu")
-    progress = Progress.new(dev)
+    progress = DeviceState.new(dev)
     sampler.sample(dev.ones(vocabulary), progress)
     counted = sampler._histograms.numpy()[0, :, :, 0]
     assert counted.sum() == vocabulary

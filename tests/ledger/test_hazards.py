@@ -80,7 +80,7 @@ class HostCopy(NamedTuple):
     write: bool
 
 
-class Progress(NamedTuple):
+class Reached(NamedTuple):
     """A lane completes what it may."""
 
     lane: int
@@ -128,13 +128,13 @@ class Model:
         self.entries: list[Entry] = []
         self.waits: dict[tuple[int, int], Points] = {}  # of each submission
 
-    def run(self, step: Work | HostCopy | Progress) -> None:
+    def run(self, step: Work | HostCopy | Reached) -> None:
         match step:
             case Work():
                 self.work(step)
             case HostCopy():
                 self.host_copy(step)
-            case Progress(number) if self.lanes[number].complete < self.lanes[number].submitted:
+            case Reached(number) if self.lanes[number].complete < self.lanes[number].submitted:
                 self.complete({number: self.lanes[number].complete + 1})
 
     def work(self, step: Work) -> None:
@@ -233,7 +233,7 @@ class Model:
 
 
 @st.composite
-def programs(draw: st.DrawFn) -> list[Work | HostCopy | Progress]:
+def programs(draw: st.DrawFn) -> list[Work | HostCopy | Reached]:
     """Steps on a few regions again and again, because arrays are used again and again."""
     few = draw(st.lists(regions(st.just(PITCH)), min_size=4, max_size=8))
     memory, region = st.integers(0, 1), st.sampled_from(few)
@@ -241,7 +241,7 @@ def programs(draw: st.DrawFn) -> list[Work | HostCopy | Progress]:
     step = st.one_of(
         st.builds(Work, st.integers(0, DEVICE_LANES - 1), uses),
         st.builds(HostCopy, memory, region, st.booleans()),
-        st.builds(Progress, st.integers(0, HOST_LANE)),
+        st.builds(Reached, st.integers(0, HOST_LANE)),
     )
     return draw(st.lists(step, min_size=15, max_size=40))
 
@@ -255,7 +255,7 @@ def test_the_ledger_orders_every_conflict_and_waits_for_no_more(
 
     @settings(max_examples=150, deadline=None)
     @given(programs())
-    def check(program: list[Work | HostCopy | Progress]) -> None:
+    def check(program: list[Work | HostCopy | Reached]) -> None:
         model = Model()
         for step in program:
             model.run(step)

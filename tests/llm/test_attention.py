@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.llm.device_state import DeviceState
 from penstock.llm.layers import Cache, Layers, rope_angles
-from penstock.llm.progress import Progress
 from tests.llm import references as reference
 from tests.llm.conftest import layers_of
 from tests.llm.references import Host, normal
@@ -146,7 +146,7 @@ def test_recorded_steps_see_ever_more_rows(
     layers = layers_of(dev, variant, splits)
     heads, kv_heads, size, context, steps = 4, 2, 64, 24, 22
     cache = Cache.new(dev, context, kv_heads, size, cache_type="f32")
-    progress = Progress.new(dev)
+    progress = DeviceState.new(dev)
     angles = rope_angles(context, size, 1e4)
     q, k, v = (normal(steps, n, size) for n in (heads, kv_heads, kv_heads))
     there = [dev.zeros((1, n * size)) for n in (heads, kv_heads, kv_heads)]

@@ -16,8 +16,8 @@ import pytest
 
 import penstock as ps
 from penstock import llm
-from penstock.llm.mechanisms import AHEAD, Mechanisms
 from penstock.llm.network import Network
+from penstock.llm.optimizations import AHEAD, Mechanisms
 from tests.interrupts import at_point, interrupt, points
 from tests.llm.model_builders import gguf, hugging_face, shared, smollm2
 from tests.llm.reference_model import Reference

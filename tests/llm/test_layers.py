@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.llm.device_state import DeviceState
 from penstock.llm.layers import Cache, Layers, rope_angles
-from penstock.llm.progress import Progress
 from penstock.llm.shaders import every_kernel
 from penstock.shader.glsl import compile_glsl
 from tests.llm import references as reference
@@ -145,7 +145,7 @@ def test_recorded_steps_move_along_the_cache(layers: Layers) -> None:
     dev = layers.device
     count, steps, context = 2, 4, 7
     cache = Cache.new(dev, context, 2, 8, cache_type="f32")
-    progress = Progress.new(dev)
+    progress = DeviceState.new(dev)
     angles = rope_angles(context, 8, 1e4)
     q, k, v = normal(count, 4, 8), normal(count, 2, 8), normal(count, 2, 8)
     q_out, last = dev.zeros((count, 32)), dev.zeros((count, 32))
@@ -171,7 +171,7 @@ def test_recorded_steps_move_along_the_cache(layers: Layers) -> None:
 
 def test_history_holds_what_was_read(dev: ps.Device) -> None:
     layers = Layers(dev)
-    progress = Progress.new(dev, batch=8, history=5, ring=1)
+    progress = DeviceState.new(dev, batch=8, history=5, ring=1)
     progress.tokens.write(np.arange(10, 18, dtype=np.uint32))
     progress.restart(3)
     layers.remember(progress.tokens, progress.history, progress.state, count=3)
@@ -208,7 +208,7 @@ def test_history_holds_what_was_read(dev: ps.Device) -> None:
             ps.ShapeMismatch,
             "a vector of 16",
         ),
-        (lambda x, la: Progress.new(la.device, ring=0), ps.InvalidValue, "ring=0"),
+        (lambda x, la: DeviceState.new(la.device, ring=0), ps.InvalidValue, "ring=0"),
     ],
 )
 def test_wrong_calls_say_what_is_wrong(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.llm.progress import Progress
+from penstock.llm.device_state import DeviceState
 from penstock.llm.sampling import Sampler, Sampling
 from tests.llm.references import Host
 
@@ -20,7 +20,7 @@ class Drawer:
 
     def __init__(self, dev: ps.Device, vocabulary: int, variant: str) -> None:
         self.sampler = Sampler(dev, vocabulary, variant=variant)  # type: ignore[arg-type]
-        self.progress = Progress.new(dev, history=16, ring=4096)
+        self.progress = DeviceState.new(dev, history=16, ring=4096)
         self.logits = dev.zeros(vocabulary)
         self._graphs: list[ps.Graph] = []
         for greedy in (False, True):
@@ -274,7 +274,7 @@ def test_what_a_step_leaves_behind(dev: ps.Device, variant: str) -> None:
     logits = random_logits(1000)
     best = int(logits.argmax())
     made = drawer(dev, 1000, variant)
-    progress = Progress.new(dev, batch=4, history=5, ring=2)
+    progress = DeviceState.new(dev, batch=4, history=5, ring=2)
     made.logits.write(logits)
     made.sampler.set(Sampling(temperature=0.0))
     for greedy in (True, False):

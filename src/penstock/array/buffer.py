@@ -114,8 +114,8 @@ class Buffer:
         history = self.backing.history
         if isinstance(history, AppendHistory):
             fresh.history = AppendHistory(fresh.history)
-        fresh.history.quiet = history.quiet
-        fresh.hands_on = self.role == "scratch"
+        fresh.history.device_only = history.device_only
+        fresh.reused_in_flight = self.role == "scratch"
         return fresh
 
     def read_region(self, region: Region) -> Region:
@@ -159,8 +159,8 @@ class Buffer:
         history = self.backing.history
         if role == "append":
             history = self.backing.history = AppendHistory(history)
-        history.quiet = role in ("append", "scratch")
-        self.backing.hands_on = role == "scratch"
+        history.device_only = role in ("append", "scratch")
+        self.backing.reused_in_flight = role == "scratch"
         self.guarded = self.guarded or role == "append"
 
     def make_read_only(self) -> None:

@@ -50,9 +50,9 @@ def at_once(array: Array, *, write: bool) -> Host | None:
     scheduler = buffer.scheduler
     if (
         not backing.memory.coherent or backing.memory.address is None or backing.views
-        or backing.history.quiet or backing.unpublished or buffer.closed
+        or backing.history.device_only or backing.unpublished or buffer.closed
         or (write and (buffer.role != "generic" or buffer.guarded))
-        or scheduler.closed or scheduler.lost is not None or scheduler.recordings
+        or scheduler.closed or scheduler.lost is not None or scheduler.captures
         or scheduler.transfers != "auto" or array.nbytes > scheduler.sizes.under_lock
         or events.active or pending_conflicts(buffer, array.region, write)
     ):  # fmt: skip
@@ -67,19 +67,19 @@ def stream_of(buffer: Buffer, stream: Stream | None) -> Stream:
     return buffer.scheduler.stream_or_default(stream)
 
 
-def recording(scheduler: Scheduler) -> Graph | None:
+def capturing(scheduler: Scheduler) -> Graph | None:
     """The graph that the calling thread records at the moment, if any."""
-    if not scheduler.recordings:
+    if not scheduler.captures:
         return None
-    graph, block = scheduler.recordings.get(get_ident(), (None, None))
+    graph, block = scheduler.captures.get(get_ident(), (None, None))
     if block is not None and not block.goes_on:
-        scheduler.recordings.pop(get_ident(), None)
+        scheduler.captures.pop(get_ident(), None)
         return None
     return graph
 
 
-def check_not_recording(scheduler: Scheduler, what: str) -> None:
-    if recording(scheduler) is not None:
+def check_not_capturing(scheduler: Scheduler, what: str) -> None:
+    if capturing(scheduler) is not None:
         raise NotWhileRecording(
             f"{what} while a graph is recorded: nothing has run yet; do it after g.replay()"
         )
@@ -208,7 +208,7 @@ def wait_for_conflicts(array: Array, *, write: bool, what: str) -> None:
             published = scheduler.publish_everything()
             points |= published
             backing.unpublished = published
-            history.quiet = False
+            history.device_only = False
     scheduler.wait_for(points, None, reason, works, buffer=buffer.name, lo=region.lo, hi=region.hi)
     if hidden:
         backing.unpublished = {}

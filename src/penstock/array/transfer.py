@@ -33,8 +33,9 @@ import numpy.typing as npt
 
 from penstock.array.host_access import (
     at_once,
+    capturing,
     check_host_memory,
-    check_not_recording,
+    check_not_capturing,
     check_source,
     check_view,
     check_views_of_others,
@@ -50,7 +51,6 @@ from penstock.array.host_access import (
     is_readable,
     note_host_memory,
     pending_conflicts,
-    recording,
     stream_of,
     touch,
     views_shown,
@@ -158,7 +158,7 @@ def _begin_write(
     if not array.size:
         return lambda: scheduler.done
     check_host_memory(scheduler, data, write=False, what="the source")
-    if (graph := recording(scheduler)) is not None:
+    if (graph := capturing(scheduler)) is not None:
         recorded = graph.write(array, data, stream, what)
         return lambda: recorded
     points = pending_conflicts(buffer, array.region, write=True)
@@ -468,7 +468,7 @@ def _begin_fill(
     buffer.check_write(array.region, "fill()", by_host=True)
     if not array.size:
         return lambda: scheduler.done
-    graph = recording(scheduler)
+    graph = capturing(scheduler)
     if graph is None:
         return _fill_now(array, element, on, what, patient=True)
     word = fill_word(array, element)
@@ -537,7 +537,7 @@ def copy(array: Array, source: Array, stream: Stream | None) -> Pending[None]:
         buffer.check_write(array.region, "copy_from()")
         if not array.size:
             return scheduler.done
-        if (graph := recording(scheduler)) is not None:
+        if (graph := capturing(scheduler)) is not None:
             return graph.copy(array, source, stream, what)
         alone = source.buffer is not buffer
         target = buffer.backing_for(
@@ -591,8 +591,8 @@ def _begin_read(
     """What of a read is done under the lock; what it answers does the rest, without it."""
     buffer = array.buffer
     scheduler = buffer.scheduler
-    if scheduler.recordings:
-        check_not_recording(scheduler, f"a {what}")
+    if scheduler.captures:
+        check_not_capturing(scheduler, f"a {what}")
     on = stream_of(buffer, stream)
     if not array.size:
         empty = np.empty(array.shape, array.dtype) if out is None else out
@@ -673,8 +673,8 @@ def read_now(array: Array) -> Host:
     """The content, after waiting for exactly the work that writes it."""
     buffer = array.buffer
     scheduler = buffer.scheduler
-    if scheduler.recordings:
-        check_not_recording(scheduler, f"a read of {buffer.name}")
+    if scheduler.captures:
+        check_not_capturing(scheduler, f"a read of {buffer.name}")
     quick = _copy_at_once(array)
     if quick is not None:
         return quick
@@ -717,7 +717,7 @@ def view(array: Array, mode: str, undo: list[Callable[[], None]]) -> Host:
     buffer = array.buffer
     scheduler = buffer.scheduler
     write = mode != "r"
-    check_not_recording(scheduler, f"a view of {buffer.name}")
+    check_not_capturing(scheduler, f"a view of {buffer.name}")
     while True:
         wait_for_conflicts(array, write=write, what=f"the host views ({mode})")
         with scheduler.lock:

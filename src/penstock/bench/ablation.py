@@ -24,9 +24,9 @@ from typing import Any, Literal
 import penstock as ps
 from penstock.bench import machine, models
 from penstock.bench.measure import expect, interleave, ratio
-from penstock.bench.models import Progress, Run, Test
-from penstock.llm.mechanisms import ALL, Mechanisms
+from penstock.bench.models import OnProgress, Run, Test
 from penstock.llm.model import Model, load
+from penstock.llm.optimizations import ALL, Mechanisms
 
 Row = dict[str, Any]
 
@@ -54,7 +54,7 @@ def ablate(
     batch: int,
     cache: Literal["f16", "f32"],
     repeat: int,
-    progress: Progress,
+    progress: OnProgress,
 ) -> Iterator[Row]:
     """A row per case, once all are measured."""
     started = machine.now()
@@ -86,7 +86,7 @@ def ablate(
 
 
 def _run_all(
-    loaded: dict[str, Model], test: Test, repeat: int, progress: Progress
+    loaded: dict[str, Model], test: Test, repeat: int, progress: OnProgress
 ) -> dict[str, list[Run]]:
     runs: dict[str, list[Run]] = {name: [] for name in CASES}
 

@@ -22,13 +22,13 @@ from typing import Any, Literal
 import penstock as ps
 from penstock.bench import machine
 from penstock.llm.generation import COUNTS, counted
-from penstock.llm.mechanisms import AHEAD, ALL, Mechanisms
 from penstock.llm.model import Model, load
 from penstock.llm.modelfile import ModelFile
+from penstock.llm.optimizations import AHEAD, ALL, Mechanisms
 
 Row = dict[str, Any]
 #: Called with what is measured, the runs that are done of it, and how many there are.
-Progress = Callable[[str, int, int], None]
+OnProgress = Callable[[str, int, int], None]
 
 #: What GGUF's number for the kind of a whole file stands for.
 _FILE_TYPES = {
@@ -85,7 +85,7 @@ class Plan:
     delay: float = 0.0
 
 
-def measure(plan: Plan, device: ps.Device, progress: Progress) -> Iterator[Row]:
+def measure(plan: Plan, device: ps.Device, progress: OnProgress) -> Iterator[Row]:
     """The rows, each as soon as it is there."""
     for path, batch, cache in itertools.product(plan.models, plan.batches, plan.caches):
         room = max(test.room for test in plan.tests)
@@ -96,7 +96,7 @@ def measure(plan: Plan, device: ps.Device, progress: Progress) -> Iterator[Row]:
                 yield _row(model, test, runs, batch, cache, started)
 
 
-def _runs(plan: Plan, model: Model, test: Test, progress: Progress) -> Iterator[Run]:
+def _runs(plan: Plan, model: Model, test: Test, progress: OnProgress) -> Iterator[Run]:
     if plan.warm_up:
         progress(f"{test.name}: warm-up", 0, plan.repeat)
         run(model, test.short)

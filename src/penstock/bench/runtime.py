@@ -26,7 +26,7 @@ import numpy.typing as npt
 import penstock as ps
 from penstock.bench import machine
 from penstock.bench.measure import SHADERS, expect, interleave, ratio, timed
-from penstock.bench.models import Progress
+from penstock.bench.models import OnProgress
 from penstock.bench.raw import Raw
 from penstock.llm.generation import counted
 from penstock.shader.glsl import compile_glsl
@@ -68,7 +68,7 @@ class Piece:
 
 
 def measure(
-    device: ps.Device, groups: Sequence[str], repeat: int, progress: Progress
+    device: ps.Device, groups: Sequence[str], repeat: int, progress: OnProgress
 ) -> Iterator[Row]:
     """The rows of each group, as soon as it is measured."""
     for group in groups:
@@ -78,7 +78,7 @@ def measure(
 
 
 def _measured(
-    device: ps.Device, group: str, pieces: Sequence[Piece], repeat: int, progress: Progress
+    device: ps.Device, group: str, pieces: Sequence[Piece], repeat: int, progress: OnProgress
 ) -> Iterator[Row]:
     started = machine.now()
     cases: dict[str, Callable[[], float]] = {}

@@ -123,7 +123,7 @@ class Oracle:
         self.events: dict[int, frozenset[int]] = {}  # the transfers that each covers
         self.views: dict[int, Shown] = {}
         self.batches: set[int] = set()
-        self.quiet = False  # all work is done
+        self.device_only = False  # all work is done
         self._before: list[frozenset[int]] = [frozenset()] * streams  # transfers on each stream
 
     def step(self, operation: Operation) -> Host | None:
@@ -131,7 +131,7 @@ class Oracle:
         self._check(operation)
         self._check_errors(operation)
         if not isinstance(operation, _OF_THE_HOST):
-            self.quiet = isinstance(operation, Synchronize)
+            self.device_only = isinstance(operation, Synchronize)
         self._make_way(operation)
         self._mark(operation)
         match operation:
@@ -392,7 +392,7 @@ class Oracle:
                 self._check_exists(part)
                 if self.declared[part.array].how not in IN_PLACE or self._shown_at(part):
                     _refuse("not the program's own memory")
-                if not self.quiet:
+                if not self.device_only:
                     _refuse("the device may still use the memory")
             case View(of=part):
                 place = self.at(part)

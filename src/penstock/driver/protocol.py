@@ -41,7 +41,7 @@ import numpy.typing as npt
 from penstock.shader.spirv import Interface
 
 #: Regions of a copy: rows of (source offset, destination offset, byte count).
-Regions = npt.NDArray[np.uint64]
+CopyRegions = npt.NDArray[np.uint64]
 
 #: Called by a driver with (what, bytes) whenever it creates something that costs. What it creates
 #: only to tell a receipt the device's times begins with "clock: ".
@@ -120,7 +120,7 @@ class Commands(Protocol):
         """The same, in as many groups as three words in memory say when the command runs."""
         ...
 
-    def copy(self, source: Any, target: Any, regions: Regions) -> None:
+    def copy(self, source: Any, target: Any, regions: CopyRegions) -> None:
         """Copy bytes. No region of the target may overlap one of the source."""
         ...
 

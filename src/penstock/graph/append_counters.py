@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from penstock.array import transfer
 from penstock.array.array import Array
-from penstock.array.host_access import recording
+from penstock.array.host_access import capturing
 from penstock.errors import ArgumentError, InvalidValue, RoleViolation
 from penstock.launch.kernel import Kernel
 from penstock.ledger.hazards import Region, Use
@@ -107,7 +107,7 @@ class Counting:
         _check(array, rows, axis)
         array.buffer.scheduler.stream_or_default(stream)
         counter = self.counter(array)
-        graph = recording(array.buffer.scheduler)
+        graph = capturing(array.buffer.scheduler)
         if graph is not None:
             graph.grow(Growth(array, rows, axis))
             kernel = self._kernel or self._make()

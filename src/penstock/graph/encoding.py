@@ -18,7 +18,7 @@ from penstock.array.array import Array
 from penstock.array.buffer import Buffer
 from penstock.errors import RoleViolation
 from penstock.launch.kernel import Kernel
-from penstock.launch.launch_memory import ResultSlot
+from penstock.launch.launch_memory import ResultMemory
 from penstock.launch.result import Result
 from penstock.ledger.hazards import History, Lane, Region, Use, needs_of_lane, note_all
 from penstock.memory.copy_rows import copy_rows, packed_rows
@@ -217,7 +217,7 @@ class Encoder:
         backing = self.kept(content).backing
         return b"", (backing.memory.handle, backing.offset)
 
-    def result(self, kernel: Kernel) -> ResultSlot:
+    def result(self, kernel: Kernel) -> ResultMemory:
         return self._variant.result_slot(kernel)
 
     def after(self, uses: list[BufferUse], what: str) -> Replayable:
@@ -246,8 +246,8 @@ class Variant:
         self._scheduler = scheduler
         self.commands = scheduler.driver.replayable()
         self._blocks: list[Buffer] = []
-        self._slots: list[tuple[Kernel, ResultSlot]] = []
-        self._free: deque[ResultSlot] = deque()
+        self._slots: list[tuple[Kernel, ResultMemory]] = []
+        self._free: deque[ResultMemory] = deque()
         self._buffers: set[Buffer] = set()
         self._points: dict[Lane, int] = {}
         self.last_used = 0
@@ -286,7 +286,7 @@ class Variant:
         self._buffers = {buffer for buffer, _, _ in self.touched}
         for buffer in self._buffers:
             buffer.graphs.add(weakref.ref(self, buffer.graphs.discard))
-            buffer.backing.hands_on = False  # a replay must not meet another array there
+            buffer.backing.reused_in_flight = False  # a replay must not meet another array there
         self.uses = [(b.backing.history, region, write) for b, region, write in self.touched]
         self.uses += [slot.use for _, slot in self._slots]
 
@@ -307,7 +307,7 @@ class Variant:
         self._blocks.append(made.buffer)
         return made
 
-    def result_slot(self, kernel: Kernel) -> ResultSlot:
+    def result_slot(self, kernel: Kernel) -> ResultMemory:
         assert kernel.results is not None
         slot = kernel.results.take()
         slot.home = self._free

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from penstock.array.array import Array
 from penstock.array.buffer import Buffer
-from penstock.array.host_access import check_not_recording, check_source, emit_copy, recording
+from penstock.array.host_access import capturing, check_not_capturing, check_source, emit_copy
 from penstock.array.host_values import as_array
 from penstock.array.transfer import settle_counter
 from penstock.errors import (
@@ -122,16 +122,16 @@ class Graph(Closing):
         self._thread = threading.get_ident()
         with scheduler.lock:
             scheduler.check()
-            if recording(scheduler) is not None:
+            if capturing(scheduler) is not None:
                 raise NotWhileRecording(
                     "this thread is recording another graph; record one at a time"
                 )
-            scheduler.recordings[self._thread] = (self, block)
+            scheduler.captures[self._thread] = (self, block)
         return self
 
     def _end(self, block: Block[Graph], failed: bool) -> None:
         # First, and in one step: whatever comes of the rest, nothing more is recorded.
-        self._scheduler.recordings.pop(self._thread, None)
+        self._scheduler.captures.pop(self._thread, None)
         if not failed:
             self._check_appends()
             self._recorded = True
@@ -328,9 +328,9 @@ class Graph(Closing):
         scheduler.check()
         if self._closed:
             raise Closed("the graph is closed")
-        if any(graph is self and block.goes_on for graph, block in scheduler.recordings.values()):
+        if any(graph is self and block.goes_on for graph, block in scheduler.captures.values()):
             raise NotWhileRecording("the graph is still being recorded")
-        check_not_recording(scheduler, "a replay of another graph")
+        check_not_capturing(scheduler, "a replay of another graph")
         if not self._recorded:
             raise Closed("the graph was not recorded to its end")
         for kernel in self._kernels:

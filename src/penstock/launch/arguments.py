@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.driver.protocol import DeviceInfo
 
 
-class Slot:
+class KernelParameter:
     """A binding, as a call wants to see it.
 
     `wants` stands for all that an array must be, the device it is on included; slots that want the
@@ -68,7 +68,7 @@ def how_to_pass(value: Any) -> str:
     return "; dev.array(x) makes one" if hasattr(value, "__len__") else ""
 
 
-def check_elements(slot: Slot, array: Array, label: str) -> None:
+def check_elements(slot: KernelParameter, array: Array, label: str) -> None:
     """Raise unless the elements of the array lie where the kernel reads them.
 
     Where the kernel leaves gaps between elements, rows of the array must be as far apart. Where it
@@ -97,7 +97,7 @@ def check_elements(slot: Slot, array: Array, label: str) -> None:
     )
 
 
-def _check_records(slot: Slot, array: Array, label: str) -> None:
+def _check_records(slot: KernelParameter, array: Array, label: str) -> None:
     """The same of an array of a structured dtype."""
     dtype, elements = array.dtype, slot.elements
     pitches = elements.pitches

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.array.array import Array
-from penstock.array.host_access import recording
+from penstock.array.host_access import capturing
 from penstock.driver.protocol import Program
 from penstock.launch.numpy_arguments import bring_back
 from penstock.tracing import events
@@ -41,7 +41,7 @@ def __call__(self, /, *positional, {parameters}stream=None, threads=None, groups
     {odd_names}
     if unknown or positional:
         self._explain_names(unknown, {given}, positional)
-    if scheduler.recordings and (graph := recording(scheduler)) is not None:
+    if scheduler.captures and (graph := capturing(scheduler)) is not None:
         return graph.launch(self, {given}, stream, threads, groups)
     {carried}
     counts = counts_of.get(threads) if groups is None and type(threads) is int else None
@@ -208,7 +208,7 @@ def make_launch(kernel: Kernel) -> Callable[..., Any]:
         "pack": kernel.pack,
         "plain_numbers": PLAIN_NUMBERS,
         "program": program,
-        "recording": recording,
+        "capturing": capturing,
         "results": kernel.results,
         "scheduler": kernel.scheduler,
         "events": events,
@@ -258,6 +258,6 @@ def _variable(number: int, name: str) -> str:
 _TAKEN = {
     "Array", "Exception", "MISSING", "as_usual", "at", "backing", "block", "bring_back", "buffer",
     "carried", "commands", "counts", "counts_of", "device", "flat", "float", "getattr", "graph",
-    "int", "pack", "plain_numbers", "positional", "program", "recording", "result", "results",
+    "int", "pack", "plain_numbers", "positional", "program", "capturing", "result", "results",
     "ring", "scheduler", "self", "events", "type", "unknown", "uses", "value", "what", "why",
 }  # fmt: skip

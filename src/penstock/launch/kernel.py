@@ -36,9 +36,16 @@ from penstock.errors import (
 )
 from penstock.handle import Closing
 from penstock.launch import numpy_arguments
-from penstock.launch.arguments import Slot, check_elements, exactly, how_to_pass, packer, same_bytes
+from penstock.launch.arguments import (
+    KernelParameter,
+    check_elements,
+    exactly,
+    how_to_pass,
+    packer,
+    same_bytes,
+)
 from penstock.launch.call import MISSING, make_launch
-from penstock.launch.launch_memory import ArgumentRing, ResultSlot, ResultSlots
+from penstock.launch.launch_memory import ArgumentRing, ResultMemory, ResultPool
 from penstock.launch.result import Result
 from penstock.ledger.hazards import Use
 from penstock.shader.glsl import compile_glsl
@@ -157,7 +164,7 @@ class Kernel(Closing):
             )
         self._closed = False
         self.slots = [
-            Slot(binding, device.info, device.number)
+            KernelParameter(binding, device.info, device.number)
             for binding in self.interface.bindings
             if binding.purpose == "array"
         ]
@@ -284,12 +291,12 @@ class Kernel(Closing):
                 raise InvalidValue(f"constant {name}={value!r} does not fit {dtype}") from error
         return values
 
-    def _result_slots(self) -> ResultSlots | None:
+    def _result_slots(self) -> ResultPool | None:
         found = [binding for binding in self.interface.bindings if binding.purpose == "result"]
         if not found:
             return None
         block = found[0]
-        return ResultSlots(self.scheduler, self.interface.result, block.min_size, self.what)
+        return ResultPool(self.scheduler, self.interface.result, block.min_size, self.what)
 
     def _local_size(self, chosen: Mapping[int, bytes]) -> tuple[int, int, int]:
         sizes = [
@@ -420,7 +427,7 @@ class Kernel(Closing):
                 array.buffer.check_write(array.region, self.what)
 
     def bindings(
-        self, arrays: Iterable[Array], block: tuple[int, int], result: ResultSlot | None
+        self, arrays: Iterable[Array], block: tuple[int, int], result: ResultMemory | None
     ) -> tuple[int, ...]:
         """What the driver binds: the arrays, the block of scalars, the result, in order."""
         flat: list[int] = []
@@ -498,7 +505,7 @@ class Kernel(Closing):
             )
 
     def _carry(
-        self, slot: Slot, given: Any, stream: Stream | None, carried: list[Carried],
+        self, slot: KernelParameter, given: Any, stream: Stream | None, carried: list[Carried],
         everything: Mapping[str, Any],
     ) -> Array:  # fmt: skip
         """An array of the device for an argument that is not one."""
@@ -532,7 +539,7 @@ class Kernel(Closing):
     def _explain_stream(self, stream: Any) -> None:
         self.scheduler.stream_or_default(stream)
 
-    def check_array(self, slot: Slot, array: Any, given: Mapping[str, Any]) -> None:
+    def check_array(self, slot: KernelParameter, array: Any, given: Mapping[str, Any]) -> None:
         """Everything about an array that does not change; remembered by the array if it fits."""
         if array is MISSING:
             self._explain_names({}, given)

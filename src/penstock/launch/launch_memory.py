@@ -5,7 +5,7 @@ reads it is done; a result slot additionally stays with its launch until the res
 dropped. Slots are taken from memory that stays, so that a launch allocates nothing once there are
 as many slots as launches in flight.
 
-All calls are made under the device's lock, but for `ResultSlot.give_back`.
+All calls are made under the device's lock, but for `ResultMemory.give_back`.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class ArgumentRing:
         self._at = 0
 
 
-class ResultSlot:
+class ResultMemory:
     """Where one launch puts its result."""
 
     __slots__ = (
@@ -114,7 +114,7 @@ class ResultSlot:
         "use",
     )
 
-    def __init__(self, slots: ResultSlots, buffer: Buffer, use: Use, lo: int) -> None:
+    def __init__(self, slots: ResultPool, buffer: Buffer, use: Use, lo: int) -> None:
         backing = buffer.backing
         raw: Any = backing.chunk.bytes
         self._slots = slots
@@ -167,7 +167,7 @@ class ResultSlot:
             self.home.append(self)
 
 
-class ResultSlots:
+class ResultPool:
     """The result slots of one kernel. Those of unread results outlive it."""
 
     def __init__(
@@ -179,7 +179,7 @@ class ResultSlots:
         self.zeros = bytes(nbytes)
         self.make = _maker(members)
         self.convert: Callable[[Any], Any] | None = None  # what the kernel wrote to what it means
-        self.free: deque[ResultSlot] = deque()
+        self.free: deque[ResultMemory] = deque()
         self._name = f"results of {what}"
         self._stride = _stride(scheduler, nbytes)
         self._count = _FIRST
@@ -190,7 +190,7 @@ class ResultSlots:
         self.closed = True
         self.free.clear()
 
-    def take(self) -> ResultSlot:
+    def take(self) -> ResultMemory:
         """A slot that no launch in flight and no unread result uses."""
         # The last one given back first: a launch that is bound like the last one costs less.
         free = self.free
@@ -216,7 +216,7 @@ class ResultSlots:
         buffer = Buffer(scheduler, backing, backing.nbytes, self._name, pinned=True)
         use = (backing.history, Region(0, buffer.nbytes), False)  # see `ArgumentRing.use`
         starts = range(0, count * self._stride, self._stride)
-        self.free.extendleft(ResultSlot(self, buffer, use, lo) for lo in starts)
+        self.free.extendleft(ResultMemory(self, buffer, use, lo) for lo in starts)
         self._count *= 2
 
 

@@ -34,7 +34,7 @@ from penstock.array.host_access import (
 )
 from penstock.dtypes import as_dtype
 from penstock.errors import ArgumentError, DtypeMismatch, Error, ReadOnly
-from penstock.launch.arguments import Slot, same_bytes
+from penstock.launch.arguments import KernelParameter, same_bytes
 from penstock.tracing import events
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Carried(NamedTuple):
 
     host: Host
     array: Array
-    slot: Slot
+    slot: KernelParameter
     in_place: bool  # they are the same memory
 
     @property
@@ -65,7 +65,7 @@ class Carried(NamedTuple):
 
 
 def bring_in(
-    device: Device, kernel: str, slot: Slot, host: Host, stream: Stream | None,
+    device: Device, kernel: str, slot: KernelParameter, host: Host, stream: Stream | None,
     carried: list[Carried],
 ) -> Array:  # fmt: skip
     """An array with the content of `host`, for a kernel to use; noted in `carried`."""
@@ -150,7 +150,7 @@ def _finish(carried: list[Carried], stream: Stream, value: int) -> None:
 
 
 def _temporary(
-    device: Device, slot: Slot, shape: tuple[int, ...], dtype: np.dtype[Any], name: str
+    device: Device, slot: KernelParameter, shape: tuple[int, ...], dtype: np.dtype[Any], name: str
 ) -> Array:
     """An array that no call and no launch in flight uses.
 

@@ -14,7 +14,7 @@ from penstock.ledger.hazards import Lane
 from penstock.schedule.pending import Pending
 
 if TYPE_CHECKING:
-    from penstock.launch.launch_memory import ResultSlot
+    from penstock.launch.launch_memory import ResultMemory
     from penstock.schedule.scheduler import Scheduler
 
 
@@ -28,12 +28,12 @@ class Result(Pending[Any], NDArrayOperatorsMixin):
     __slots__ = ("_slot",)
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, scheduler: Scheduler, what: str, slot: ResultSlot) -> None:
+    def __init__(self, scheduler: Scheduler, what: str, slot: ResultMemory) -> None:
         super().__init__(scheduler, {}, what)
-        self._slot: ResultSlot | None = slot
+        self._slot: ResultMemory | None = slot
 
     @property
-    def slot(self) -> ResultSlot | None:
+    def slot(self) -> ResultMemory | None:
         """Where the result will be; None once it is read."""
         return self._slot
 

@@ -187,10 +187,10 @@ class Sorted:
 class History:
     """The accesses to one piece of memory that may still matter."""
 
-    __slots__ = ("many", "quiet", "reads", "writes")
+    __slots__ = ("device_only", "many", "reads", "writes")
 
     def __init__(self) -> None:
-        self.quiet = False  # whether the host has no business in what the device writes here
+        self.device_only = False  # whether the host has no business in what the device writes here
         self.reads: list[Access] | Sorted = []
         self.writes: list[Access] | Sorted = []
         self.many = False  # whether one of the two is, or was, `Sorted`

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from penstock.llm.chat import ChatTemplate
     from penstock.llm.config import Config, RopeScaling
     from penstock.llm.generation import Cost, Generation, Receipt
-    from penstock.llm.mechanisms import Mechanisms
     from penstock.llm.model import Model, load
     from penstock.llm.modelfile import ModelFile, Tensor, open_model
+    from penstock.llm.optimizations import Mechanisms
     from penstock.llm.tokens import Decoder, Tokenizer
     from penstock.llm.weights import Piece, Weight, Weights, place
 
@@ -48,7 +48,7 @@ _HOMES = {
     "Cost": "generation",
     "Decoder": "tokens",
     "Generation": "generation",
-    "Mechanisms": "mechanisms",
+    "Mechanisms": "optimizations",
     "Model": "model",
     "ModelFile": "modelfile",
     "Piece": "weights",

@@ -1,8 +1,8 @@
 """The kernels of a decoder layer besides its matrix products: norms, rotation, attention, gating.
 
 Every call issues launches that can be recorded in a graph: what changes from step to step, the
-position, is read from device memory (see `penstock.llm.progress`). Activations are float32 arrays
-of shape (tokens, n), of which a call works on the first `count` rows.
+position, is read from device memory (see `llm.device_state`). Activations are float32 arrays of
+shape (tokens, n), of which a call works on the first `count` rows.
 
 There are two variants. On CPU drivers a workgroup is a single subgroup, without shared memory or
 barriers, and what is small enough is read through uniform blocks, which those drivers read faster
@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 import penstock as ps
+from penstock.llm.device_state import STATE
 from penstock.llm.kernels import MOST_TURNS, Compiled, Shader
-from penstock.llm.progress import STATE
 from penstock.llm.weights import Weight
 
 Choice: TypeAlias = Literal["cpu", "gpu"]
@@ -508,10 +508,10 @@ def _fewest_splits(traits: Traits, shape: _Shape, cache: Cache) -> int:
 
 # What each kernel is compiled with: name, file, defines, constants.
 
-Made: TypeAlias = tuple[str, str, Defines, dict[str, int]]
+Compilation: TypeAlias = tuple[str, str, Defines, dict[str, int]]
 
 
-def rmsnorm(traits: Traits, kind: str, small: int | None) -> Made:
+def rmsnorm(traits: Traits, kind: str, small: int | None) -> Compilation:
     defines, constants = traits.group(256)
     defines["KIND"] = _VECTOR_KINDS[kind]
     if small:
@@ -519,14 +519,14 @@ def rmsnorm(traits: Traits, kind: str, small: int | None) -> Made:
     return "rmsnorm", "rmsnorm", defines, constants
 
 
-def swiglu(traits: Traits, small: int | None) -> Made:
+def swiglu(traits: Traits, small: int | None) -> Compilation:
     _, constants = traits.group(256)
     return "swiglu", "swiglu", {"SMALL": small} if small else {}, constants
 
 
 def rope_store(
     traits: Traits, shape: _Shape, rope_dims: int, layout: str, kind: str | None, small: bool
-) -> Made:
+) -> Compilation:
     defines, constants = traits.group(64)
     defines |= shape.defines(traits)
     defines.pop("WIDE", None)  # it writes single words
@@ -541,7 +541,7 @@ def rope_store(
     return "rope_store", "rope_store", defines, constants
 
 
-def attention_lanes(traits: Traits, shape: _Shape, cut: Cut, small: int | None) -> Made:
+def attention_lanes(traits: Traits, shape: _Shape, cut: Cut, small: int | None) -> Compilation:
     defines = shape.defines(traits) | {
         "LANES": traits.lanes, "TOKENS": cut.tokens, "HEADS_EACH": cut.heads, "SPLITS": cut.splits,
         "SCALE": shape.head_size**-0.5,
@@ -551,7 +551,7 @@ def attention_lanes(traits: Traits, shape: _Shape, cut: Cut, small: int | None) 
     return "attention", "attention_lanes", defines, {}
 
 
-def attention_windows(traits: Traits, shape: _Shape, cut: Cut, rows: int) -> Made:
+def attention_windows(traits: Traits, shape: _Shape, cut: Cut, rows: int) -> Compilation:
     defines = shape.defines(traits) | {
         "LANES": traits.lanes, "HEADS_EACH": cut.heads, "SPLITS": cut.splits,
         "WINDOW_ROWS": rows, "SCALE": shape.head_size**-0.5,
@@ -560,7 +560,7 @@ def attention_windows(traits: Traits, shape: _Shape, cut: Cut, rows: int) -> Mad
     return "attention", "attention_windows", defines, {}
 
 
-def attention_shared(traits: Traits, shape: _Shape, splits: int) -> Made:
+def attention_shared(traits: Traits, shape: _Shape, splits: int) -> Compilation:
     defines = shape.defines(traits) | {
         "SIZE": _GPU_GROUP, "SPLITS": splits, "SCALE": shape.head_size**-0.5,
     }  # fmt: skip
@@ -569,7 +569,9 @@ def attention_shared(traits: Traits, shape: _Shape, splits: int) -> Made:
     return "attention", "attention_shared", defines, {}
 
 
-def attention_join(traits: Traits, head_size: int, splits: int, small: int | None = None) -> Made:
+def attention_join(
+    traits: Traits, head_size: int, splits: int, small: int | None = None
+) -> Compilation:
     _, constants = traits.group(64)
     defines: Defines = {"HEAD_SIZE": head_size, "SPLITS": splits}
     if small:
@@ -603,9 +605,9 @@ def _check_rows(what: str, count: int, width: int, *arrays: ps.Array) -> None:
             )
 
 
-def layer_kernels(subgroup_size: int = 64) -> list[Made]:
+def layer_kernels(subgroup_size: int = 64) -> list[Compilation]:
     """Every variant of every kernel here, in the shapes of Qwen3-0.6B; for GPUs of that kind."""
-    found: list[Made] = []
+    found: list[Compilation] = []
     for shared in (False, True):
         traits = Traits(
             shared, subgroup_size if shared else 8, False, not shared, True, not shared, 2

@@ -19,12 +19,12 @@ from penstock.llm.chat import ChatTemplate
 from penstock.llm.config import Config
 from penstock.llm.errors import ModelError
 from penstock.llm.generation import Generation
-from penstock.llm.mechanisms import ALL, Mechanisms
 from penstock.llm.modelfile import ModelFile, open_model
 from penstock.llm.network import Kernels, Network
+from penstock.llm.optimizations import ALL, Mechanisms
 from penstock.llm.sampling import Sampling
 from penstock.llm.tokens import Tokenizer
-from penstock.llm.weights import Progress, place
+from penstock.llm.weights import OnProgress, place
 
 _CONTEXT = 4096  # positions, unless more are asked for, or the model has fewer
 _BATCH = 64  # tokens of a prompt that are read at a time
@@ -41,7 +41,7 @@ def load(
     context: int | None = None,
     batch: int = _BATCH,
     cache: CacheType = "f16",
-    progress: Progress | Literal[False] | None = None,
+    progress: OnProgress | Literal[False] | None = None,
 ) -> Model:
     """Load a model from a GGUF file, or a directory of safetensors.
 
@@ -137,7 +137,7 @@ class Model:
         the same seed. `max_tokens` is at most what the context has room for, and that by default.
         Ends at a stop token of the model (`stop_ids` names others; empty: none) or a stop string.
         With `stream` it comes back at once: iterate over it for the pieces as they come.
-        `mechanisms` takes away what makes it cheap, for measuring: see `penstock.llm.mechanisms`.
+        `mechanisms` takes away what makes it cheap, for measuring: see `llm.optimizations`.
         """
         settings = Sampling(
             temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,

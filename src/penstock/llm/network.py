@@ -20,10 +20,10 @@ import numpy.typing as npt
 
 import penstock as ps
 from penstock.llm.config import Config
+from penstock.llm.device_state import STATE_WORDS, DeviceState
 from penstock.llm.layers import Cache, Layers
-from penstock.llm.mechanisms import ALL, Mechanisms
+from penstock.llm.optimizations import ALL, Mechanisms
 from penstock.llm.products import Products
-from penstock.llm.progress import STATE_WORDS, Progress
 from penstock.llm.sampling import Sampler, Sampling
 from penstock.llm.weights import Weight
 
@@ -76,7 +76,7 @@ class Network:
             cache_type=cache_type,
         )  # fmt: skip
         self._log = device.empty(self.context + 1, np.uint32, name="tokens", role="append")
-        self._progress = Progress(
+        self._progress = DeviceState(
             state=device.zeros(STATE_WORDS, np.uint32, name="state"),
             tokens=device.zeros(self.batch, np.uint32, name="batch"),
             history=device.zeros(_HISTORY, np.uint32, name="history"),

@@ -28,9 +28,9 @@ from typing import Any
 import numpy as np
 
 import penstock as ps
+from penstock.llm.device_state import STATE, DeviceState
 from penstock.llm.kernels import MOST_TURNS, Compiled, Shader
-from penstock.llm.layers import Choice, Defines, Made, Traits
-from penstock.llm.progress import STATE, Progress
+from penstock.llm.layers import Choice, Compilation, Defines, Traits
 
 #: The words of the settings, by their names in shaders.
 SETTINGS = {
@@ -143,7 +143,7 @@ class Sampler:
         self._settings.write(settings.words())
 
     def sample(
-        self, logits: ps.Array, progress: Progress, *, count: int = 1, greedy: bool = False
+        self, logits: ps.Array, progress: DeviceState, *, count: int = 1, greedy: bool = False
     ) -> None:
         """Choose a token from the logits of the last of `count` tokens, and end the step.
 
@@ -173,7 +173,7 @@ class Sampler:
             self._launch("sample_sums", **chosen)
             self._launch("sample_draw", ids=self._ids, **chosen, **finish)
 
-    def _penalise(self, logits: ps.Array, progress: Progress, count: int) -> None:
+    def _penalise(self, logits: ps.Array, progress: DeviceState, count: int) -> None:
         self._marks.fill(0)
         self._launch(
             "sample_penalise", logits=logits, history=progress.history, marks=self._marks,
@@ -248,7 +248,7 @@ class Shape:
             wide=wide,
         )
 
-    def make(self, file: str, narrow: bool = False) -> Made:
+    def make(self, file: str, narrow: bool = False) -> Compilation:
         """What a kernel is compiled with."""
         defines: Defines = {
             **STATE, **SETTINGS, **CONTROL, **CURSOR, "VOCABULARY": self.vocabulary,
@@ -278,9 +278,9 @@ class Shape:
 _LONE = ("sample_greedy", "sample_begin", "sample_seek", "sample_draw")
 
 
-def sampling_kernels(subgroup_size: int = 64) -> list[Made]:
+def sampling_kernels(subgroup_size: int = 64) -> list[Compilation]:
     """Every variant of every kernel here, for the vocabulary of Qwen3 and one of an odd size."""
-    found: list[Made] = []
+    found: list[Compilation] = []
     for shared in (False, True):
         traits = Traits(
             shared, subgroup_size if shared else 8, False, not shared, True, not shared, 2

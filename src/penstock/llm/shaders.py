@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from penstock.llm.device_state import STATE
 from penstock.llm.kernels import Shader, weight_kernels
 from penstock.llm.layers import layer_kernels
-from penstock.llm.progress import STATE
 from penstock.llm.sampling import CONTROL, CURSOR, SETTINGS, sampling_kernels
 
 

@@ -24,7 +24,7 @@ from penstock.llm.modelfile import ModelFile
 from penstock.llm.progress_bar import Bar
 from penstock.llm.tensors import Tensor
 
-Progress: TypeAlias = Callable[[int, int], None]  # bytes done, bytes in all
+OnProgress: TypeAlias = Callable[[int, int], None]  # bytes done, bytes in all
 _PAGE = mmap.ALLOCATIONGRANULARITY
 _PART = 1 << 25  # bytes that are copied from one look at the progress to the next
 
@@ -71,7 +71,7 @@ class Weights(dict[str, Weight]):
 def place(
     device: ps.Device,
     model: ModelFile,
-    progress: Progress | Literal[False] | None = None,
+    progress: OnProgress | Literal[False] | None = None,
     *,
     copy: bool | None = None,
 ) -> Weights:
@@ -227,7 +227,9 @@ def _part(path: str, size: int, first: int, last: int) -> npt.NDArray[np.uint8]:
 # Copied.
 
 
-def _copied(device: ps.Device, tensors: list[Tensor], progress: Progress) -> dict[str, list[Piece]]:
+def _copied(
+    device: ps.Device, tensors: list[Tensor], progress: OnProgress
+) -> dict[str, list[Piece]]:
     total, done = sum(tensor.nbytes for tensor in tensors), 0
     pieces: dict[str, list[Piece]] = {}
     for tensor in tensors:

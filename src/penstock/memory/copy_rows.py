@@ -12,7 +12,7 @@ from penstock.memory.pool import Backing
 
 if TYPE_CHECKING:
     from penstock.array.array import Array
-    from penstock.driver.protocol import Regions
+    from penstock.driver.protocol import CopyRegions
 
 Host = npt.NDArray[Any]
 
@@ -35,7 +35,7 @@ def pieces(array: Array, data: Host, most: int) -> list[tuple[Array, Host]]:
     return found
 
 
-def packed_rows(layout: Layout, array: Backing, packed: Backing, *, to_device: bool) -> Regions:
+def packed_rows(layout: Layout, array: Backing, packed: Backing, *, to_device: bool) -> CopyRegions:
     """Copy regions between an array's layout and the same elements packed in another backing."""
     return copy_rows(layout, array, packed_layout(layout), packed, reverse=to_device)
 
@@ -48,7 +48,7 @@ def packed_layout(layout: Layout) -> Layout:
 
 def copy_rows(
     source: Layout, origin: Backing, target: Layout, goal: Backing, *, reverse: bool = False
-) -> Regions:
+) -> CopyRegions:
     """Copy regions from one layout to another of the same shape, run by run."""
     width, starts = row_offsets(source)
     goal_width, goal_starts = row_offsets(target)

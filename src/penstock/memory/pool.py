@@ -122,8 +122,8 @@ class Backing:
     """
 
     __slots__ = (
-        "chunk", "counted", "hands_on", "history", "holds", "memory", "nbytes", "offset", "owners",
-        "pool", "released", "retired", "unpublished", "views",
+        "chunk", "counted", "history", "holds", "memory", "nbytes", "offset", "owners", "pool",
+        "released", "retired", "reused_in_flight", "unpublished", "views",
     )  # fmt: skip
 
     def __init__(self, chunk: Chunk, offset: int, nbytes: int) -> None:
@@ -136,7 +136,7 @@ class Backing:
         self.counted = False  # whether it is part of what the pool says is used
         self.retired = False  # whether its owner gave it back to the pool
         self.released = False  # whether another backing stands for its bytes in the free list
-        self.hands_on = False  # whether a scratch array may have it next, while it is in use
+        self.reused_in_flight = False  # whether a scratch array may take it while it is in use
         self.holds: set[Hold] = set()  # NumPy arrays, alive somewhere, that show these bytes
         self.views: list[Shown] = []  # what the device must respect of them
         self.history = History()
@@ -167,7 +167,7 @@ class Backing:
     @property
     def hidden(self) -> bool:
         """Whether the host may not touch these bytes until device writes are published."""
-        return self.history.quiet or not self.is_published()
+        return self.history.device_only or not self.is_published()
 
     @property
     def idle(self) -> bool:
@@ -257,7 +257,7 @@ class Pool:
         if backing.retired:
             return
         place = self._retired
-        if backing.hands_on:
+        if backing.reused_in_flight:
             place = self._handed_on.setdefault(backing.nbytes, deque())
         # No call from here on but the last: an exception must not leave a part of it.
         backing.retired = True
@@ -354,7 +354,7 @@ class Pool:
     def _release(self, backing: Backing) -> None:
         fresh = Backing(backing.chunk, backing.offset, backing.nbytes)
         fresh.unpublished = dict(backing.unpublished)
-        if backing.history.quiet and backing.history.writes:
+        if backing.history.device_only and backing.history.writes:
             fresh.unpublished |= {lane: lane.recorded for lane in self._lanes()}
         free = self._free.setdefault(backing.nbytes, [])
         # No call from here on but the last: the bytes are given out once, whatever comes.

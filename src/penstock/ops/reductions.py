@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.array.array import Array
-from penstock.array.host_access import recording
+from penstock.array.host_access import capturing
 from penstock.dtypes import Dtype
 from penstock.errors import (
     ArgumentError,
@@ -189,7 +189,7 @@ class Reductions:
         begin = x.region.lo - x.region.lo % slot.alignment
         # What lies around x is then read, too, though not used: not where a view may be writing
         # it, nor where another array may take its place at replay.
-        exact = x.buffer.backing.views or recording(x.buffer.scheduler) is not None
+        exact = x.buffer.backing.views or capturing(x.buffer.scheduler) is not None
         if not x.contiguous or exact or x.region.lo % x.itemsize:
             x = x.copy(stream)
             begin = 0

@@ -87,7 +87,7 @@ class Scheduler:
         self.lost: DeviceLost | None = None
         self.closed = False
         #: While graphs are recorded: by thread, the graph and the `with` block that records it.
-        self.recordings: dict[int, tuple[Graph, Block[Graph]]] = {}
+        self.captures: dict[int, tuple[Graph, Block[Graph]]] = {}
         limit = driver.info.limits["allocation"]
         assert isinstance(limit, int)
         clear = self._clear if clear_memory else None

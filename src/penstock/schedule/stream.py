@@ -32,7 +32,7 @@ from penstock.tracing import events
 from penstock.tracing.device_times import Mark
 
 if TYPE_CHECKING:
-    from penstock.driver.protocol import Recording, Regions
+    from penstock.driver.protocol import CopyRegions, Recording
     from penstock.schedule.scheduler import Scheduler
 
 _LONGEST = 128  # commands in one recording
@@ -75,7 +75,7 @@ class Stream(Closing):
         self._open_value = 0  # the lane's value once the open recording is complete
         self._sealed = False  # whether the open recording is being submitted
         self.deep = False  # whether the caller is to wait (`make_room`) before the next command
-        self._loud = False  # whether the host may look at what the recording writes
+        self._must_publish = False  # whether the host may look at what the recording writes
         self.published = 0  # the value up to which everything is visible to the host
         self._count = 0
         self._check_at = 1
@@ -210,10 +210,10 @@ class Stream(Closing):
         if lane.appended:
             self._forget_appended()
         note_all(uses, lane, self._open_value, what)
-        if not self._loud:
+        if not self._must_publish:
             for history, _, write in uses:
-                if write and not history.quiet:
-                    self._loud = True
+                if write and not history.device_only:
+                    self._must_publish = True
                     break
         return recording
 
@@ -281,7 +281,7 @@ class Stream(Closing):
 
     def copy(
         self, source: Backing, source_region: Region, target: Backing, target_region: Region,
-        regions: Regions, what: str, of: tuple[str, Region],
+        regions: CopyRegions, what: str, of: tuple[str, Region],
     ) -> int:  # fmt: skip
         """Record a copy on the device; the value its completion will have.
 
@@ -302,13 +302,13 @@ class Stream(Closing):
 
     def expect_result(self) -> None:
         """The next command writes something for the host that none of its uses tells."""
-        self._loud = True
+        self._must_publish = True
 
     def publish(self) -> None:
         """Make everything so far visible to the host, once `published` is reached."""
         if self._open is None or self._sealed:
             self._start()
-        self._loud = True
+        self._must_publish = True
         self._submit("the host looks at what was not meant for it")
 
     def wait_for_lanes(self, points: dict[Lane, int]) -> None:
@@ -442,14 +442,14 @@ class Stream(Closing):
         lane = self.lane
         value = self._open_value
         if not self._sealed:
-            if self._loud:
+            if self._must_publish:
                 recording.publish()
                 self.published = value
                 if events.active:
                     why = "the host may look at what was written"
                     events.emit("barrier", why, path="host", at=self.here())
             self._sealed = True
-            self._loud = False
+            self._must_publish = False
         waits: list[tuple[Any, int]] = []
         if self._waits:
             waits = [

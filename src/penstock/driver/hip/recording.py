@@ -25,7 +25,7 @@ import numpy as np
 
 from penstock.driver.hip.api import ffi
 from penstock.driver.holding import Submission, on_their_way
-from penstock.driver.protocol import Regions
+from penstock.driver.protocol import CopyRegions
 
 if TYPE_CHECKING:
     from penstock.driver.hip.driver import HipDriver
@@ -75,7 +75,7 @@ class _Commands:
         self.commands.append((self._driver.launch_counted, (program, bindings, block)))
         self.counted = True
 
-    def copy(self, source: HipMemory, target: HipMemory, regions: Regions) -> None:
+    def copy(self, source: HipMemory, target: HipMemory, regions: CopyRegions) -> None:
         rows = (regions + np.array([source.handle, target.handle, 0], np.uint64)).tolist()
         pitched = _pitched(rows)
         if pitched is not None:

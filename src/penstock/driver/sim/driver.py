@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.driver.protocol import DeviceInfo, Notify, Reference, Regions
+from penstock.driver.protocol import CopyRegions, DeviceInfo, Notify, Reference
 from penstock.driver.sim.machine import Command, Machine, Place, SimQueue, SimTimeline, Submission
 from penstock.driver.sim.memory import Bytes, SimMemory
 from penstock.errors import Unsupported
@@ -128,7 +128,7 @@ class _Commands:
             compute,
         )
 
-    def copy(self, source: SimMemory, target: SimMemory, regions: Regions) -> None:
+    def copy(self, source: SimMemory, target: SimMemory, regions: CopyRegions) -> None:
         self._driver.called("copy")
         reads = [(source, int(lo), int(lo + size)) for lo, _, size in regions.tolist()]
         writes = [(target, int(lo), int(lo + size)) for _, lo, size in regions.tolist()]

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.driver.holding import Submission, on_their_way
-from penstock.driver.protocol import Regions
+from penstock.driver.protocol import CopyRegions
 from penstock.driver.vulkan.api import C, check, load
 from penstock.driver.vulkan.clock import ROOM, Timestamps
 from penstock.driver.vulkan.handles import Handle, create
@@ -124,7 +124,7 @@ class _Commands:
             self._vk_push(command, program.layout, _COMPUTE_FLAG, 0, len(block), block)
             self._pushed = block
 
-    def copy(self, source: VulkanMemory, target: VulkanMemory, regions: Regions) -> None:
+    def copy(self, source: VulkanMemory, target: VulkanMemory, regions: CopyRegions) -> None:
         ffi, _ = load()
         self._driver.call.vkCmdCopyBuffer(
             self.command,
@@ -238,7 +238,7 @@ class VulkanRecording(_Commands):
         self._really_begin()
         super().dispatch_indirect(program, bindings, block, memory, offset)
 
-    def copy(self, source: VulkanMemory, target: VulkanMemory, regions: Regions) -> None:
+    def copy(self, source: VulkanMemory, target: VulkanMemory, regions: CopyRegions) -> None:
         self._really_begin()
         super().copy(source, target, regions)
 

@@ -28,7 +28,7 @@ STATE_WORDS = 4
 
 
 @dataclass(frozen=True)
-class Progress:
+class DeviceState:
     """The arrays that say where a generation stands."""
 
     state: ps.Array
@@ -39,7 +39,7 @@ class Progress:
     @classmethod
     def new(
         cls, device: ps.Device, *, batch: int = 1, history: int = 1024, ring: int = 1024
-    ) -> Progress:
+    ) -> DeviceState:
         """At position 0, with room for `batch` tokens at a time."""
         for name, size in (("batch", batch), ("history", history), ("ring", ring)):
             if size < 1:
