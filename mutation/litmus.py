@@ -153,7 +153,7 @@ GUARDS: dict[str, dict[str, Guards]] = {
     "scratch in memory that is busy": _modes("history kept"),
     "memory of an earlier array": _modes("writes of the gone", unmapped="barrier"),
     "a closed device": _modes("refusal"),
-    "a first look beside launches": _modes("look in between"),
+    "a first look beside launches": _modes("look in between", unmapped="submit wait"),
     # About what is refused or lost, not about order.
     "write beside a writable view": {},
     "host copies without the lock": {},

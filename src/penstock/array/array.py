@@ -277,7 +277,8 @@ class Array(Closing):
         """Put `source` into the array, in stream order. Never blocks.
 
         When the call returns, the caller may change `source`; with `borrow=True`, only after the
-        returned `Pending` is done, which saves a copy when the array is busy.
+        returned `Pending` is done, which saves a copy when the array is busy. A large write that
+        raises (`OutOfMemory`, Ctrl-C) may have been made in part; make it again.
         """
         self.check_written("write()")
         return transfer.write(self, source, stream, borrow)

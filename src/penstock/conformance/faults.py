@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 import penstock as ps
-from penstock.conformance.program import Program
+from penstock.conformance.program import Copy, Program
 from penstock.conformance.runner import Bench, Failure, Running, Wrong
 from penstock.driver.sim import SimDriver
 
@@ -30,6 +30,11 @@ class Trying(Running):
     """Does every operation once more if it ran out of memory."""
 
     def _do(self, operation: Any) -> Any:
+        if isinstance(operation, Copy):
+            # A copy from another device may fail when a part of it is made. Made again, it must not
+            # read its source again, which may be where it writes.
+            source = _again(lambda: self._source_of(operation))
+            return _again(lambda: self._copy(operation, source))
         return _again(lambda: super(Trying, self)._do(operation))
 
     def _make(self, number: int) -> ps.Array:

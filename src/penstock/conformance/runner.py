@@ -324,11 +324,8 @@ class Running:
             case Fill(to=part, value=value, stream=stream):
                 array = self._part(part)
                 array.fill(fitting(value, array), self.streams[stream])
-            case Copy(source=source, target=target, stream=stream, across=across):
-                array = self._part(source)
-                if across:
-                    array = there_and_on(self.bench.other, array)
-                self._part(target).copy_from(array, self.streams[stream])
+            case Copy():
+                self._copy(operation, self._source_of(operation))
             case Poke(to=part, value=value):
                 place = part.on_host(self.lent[part.array])
                 place[...] = fitting(value, place)
@@ -355,6 +352,13 @@ class Running:
             case _:
                 self._order(operation)
         return None
+
+    def _source_of(self, copy: Copy) -> ps.Array:
+        source = self._part(copy.source)
+        return there_and_on(self.bench.other, source) if copy.across else source
+
+    def _copy(self, copy: Copy, source: ps.Array) -> None:
+        self._part(copy.target).copy_from(source, self.streams[copy.stream])
 
     def _order(self, operation: Operation) -> None:
         """Operations that move no data."""
