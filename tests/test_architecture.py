@@ -22,7 +22,6 @@ LONG = {
     "bench.runtime": "the jobs of one benchmark, each beside its floor",
     "conformance.oracle": "the contract as a program: split, it could not be read as one",
     "shader.glsl": "the way of a text to SPIR-V: what a compiler may see, the compilers, the cache",
-    "launch.kernel": "how a kernel is made, and every way in which a call can be wrong",
     "llm.layers": "the kernels of a decoder layer in both variants, and their defines",
     "schedule.scheduler": "one owner of the state that everything shares",
     "schedule.stream": "what is recorded and not submitted, in steps that can be repeated",

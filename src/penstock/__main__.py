@@ -16,6 +16,7 @@ import penstock as ps
 from penstock.array.transfer import MODES
 from penstock.bench import command as bench
 from penstock.cli import script
+from penstock.driver import DRIVERS, LISTING
 from penstock.install_hints import advice
 from penstock.llm import command as generate
 
@@ -106,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
         if name == "devices":
             command.add_argument(
                 "--driver",
-                choices=("vulkan", "hip"),
+                choices=LISTING,
                 default="vulkan",
                 help="whose devices (%(default)s)",
             )
@@ -139,9 +140,9 @@ class _Completion(argparse.Action):
 
 
 def _devices(arguments: argparse.Namespace) -> int:
-    from penstock.device import found_devices
+    from penstock.driver import list_devices
 
-    found = found_devices(arguments.driver)
+    found = list_devices(arguments.driver)
     if arguments.json:
         print(json.dumps([_plain(info) for info in found], indent=2))
         return 0
@@ -181,7 +182,7 @@ def _demo(arguments: argparse.Namespace) -> int:
 def _add_check_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--driver",
-        choices=("sim", "vulkan", "hip"),
+        choices=DRIVERS,
         default="sim",
         help="what to check (%(default)s)",
     )

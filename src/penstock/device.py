@@ -17,9 +17,10 @@ from penstock.array.array import Array
 from penstock.array.buffer import Buffer
 from penstock.array.host_access import check_source
 from penstock.array.host_values import as_array
-from penstock.driver.protocol import DeviceInfo, Driver, Reference
+from penstock.driver import list_devices, open_device
+from penstock.driver.protocol import DeviceInfo, OpenOptions, Reference
 from penstock.dtypes import Dtype, Shape, as_dtype, as_name, as_shape
-from penstock.errors import ArgumentError, InvalidValue, NoDevice, Timeout
+from penstock.errors import InvalidValue, NoDevice, Timeout
 from penstock.graph.append_counters import Counting
 from penstock.graph.graph import Graph
 from penstock.handle import Block, Closing
@@ -33,12 +34,9 @@ from penstock.ops.elementwise import Elementwise
 from penstock.ops.reductions import Reductions
 from penstock.schedule.scheduler import Scheduler
 from penstock.schedule.stream import Stream
+from penstock.shader.source import KernelSource
 from penstock.tracing import events
 
-_BEST_FIRST = ("discrete", "integrated", "virtual", "other", "cpu")
-
-
-_DRIVERS = ("vulkan", "hip", "sim")
 _opened = itertools.count(1)
 
 
@@ -48,22 +46,9 @@ def devices(driver: str = "vulkan") -> list[DeviceInfo]:
     Empty if there is none, or no loader or driver for any: `Device()` says what to install.
     """
     try:
-        return found_devices(driver)
+        return list_devices(driver)
     except NoDevice:
         return []
-
-
-def found_devices(driver: str) -> list[DeviceInfo]:
-    """The same, but raises `NoDevice` with what is missing where nothing can be listed."""
-    if driver == "hip":
-        from penstock.driver import hip
-
-        return hip.enumerate_devices()
-    if driver != "vulkan":
-        raise InvalidValue(f"there is no list of devices of {driver!r}; of 'vulkan' and 'hip' is")
-    from penstock.driver import vulkan
-
-    return vulkan.enumerate_devices()
 
 
 class Device(Closing):
@@ -89,26 +74,11 @@ class Device(Closing):
         seed: int = 0,
         fault: Callable[[str, int], BaseException | None] | None = None,
     ) -> None:
-        if driver not in _DRIVERS:
-            known = ", ".join(map(repr, _DRIVERS))
-            raise InvalidValue(f"unknown driver {driver!r}; there are {known}")
         modes = (*transfer.MODES, transfer.FIXED)
         if transfers not in modes:
             raise InvalidValue(f"transfers={transfers!r}; choose one of {', '.join(modes)}")
-        opened: Driver
-        if driver == "sim":
-            from penstock.driver.sim import SimDriver
-
-            opened = SimDriver(seed, _notify, mapped=transfers != "unmapped", fault=fault)
-        elif driver == "hip":
-            from penstock.driver import hip
-
-            opened = hip.HipDriver(_choose(which, hip.enumerate_devices()), _notify)
-        else:
-            from penstock.driver.vulkan import VulkanDriver, enumerate_devices
-
-            index = _choose(which, enumerate_devices(validate))
-            opened = VulkanDriver(index, _notify, validate=validate)
+        mapped = transfers != "unmapped"
+        opened = open_device(driver, OpenOptions(which, _notify, validate, mapped, seed, fault))
         #: Counts the devices opened by this process; never used again, unlike `id(device)`.
         self.number = next(_opened)
         self.info: DeviceInfo = opened.info
@@ -309,16 +279,8 @@ class Device(Closing):
         `reference` is the kernel as a Python function, which the simulator runs instead: it gets
         the arrays as flat NumPy arrays to change in place, the scalars, and `threads`, by name.
         """
-        return Kernel(
-            self,
-            source,
-            name=name,
-            defines=defines or {},
-            constants=constants or {},
-            reference=reference,
-            signature=signature,
-            group_size=group_size,
-        )
+        made = KernelSource(source, name, defines or {}, constants or {}, signature, group_size)
+        return Kernel(self, made, reference)
 
     def elementwise(
         self,
@@ -417,28 +379,6 @@ class Device(Closing):
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""
         return f"<Device #{self.number} {self.name!r} ({self.info.kind}){state}>"
-
-
-def _choose(which: str | int | None, found: list[DeviceInfo]) -> int:
-    """The index of the device that was asked for."""
-    if not found:
-        raise NoDevice(
-            "no Vulkan device on this machine. For one that runs on the CPU, on Debian and "
-            "Ubuntu: apt install mesa-vulkan-drivers"
-        )
-    names = ", ".join(f"{info.index}: {info.name}" for info in found)
-    if which is None:
-        return min(found, key=lambda info: _BEST_FIRST.index(info.kind)).index
-    if isinstance(which, str):
-        fitting = [info.index for info in found if which.lower() in info.name.lower()]
-        if not fitting:
-            raise NoDevice(f"no device has {which!r} in its name; there are {names}")
-        return fitting[0]
-    if isinstance(which, bool) or not isinstance(which, int):
-        raise ArgumentError(f"a device is a name or a number, not {which!r}")
-    if not 0 <= which < len(found):
-        raise NoDevice(f"there is no device number {which}; there are {names}")
-    return which
 
 
 def _notify(what: str, nbytes: int) -> None:

@@ -1,9 +1,9 @@
-"""Which dtypes, shapes and names an array may have."""
+"""What users give for dtypes, shapes, counts, numbers and names, checked and made plain."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex, TypeAlias
 
 import numpy as np
@@ -65,3 +65,41 @@ def as_name(name: Any) -> str:
     if not isinstance(name, str):
         raise ArgumentError(f"name= is text, not {name!r}")
     return name
+
+
+def as_counts(
+    given: Any, what: str, index: Callable[[Any], int] = operator.index
+) -> tuple[int, int, int]:
+    """How many in each of three dimensions. May run code of the caller's, so without the lock."""
+    sizes = given if isinstance(given, (tuple, list)) else (given,)
+    try:
+        counts = [n if type(n) is int else index(n) for n in sizes]
+    except TypeError as error:
+        raise ArgumentError(
+            f"{what}= is an int or a tuple of up to three, not {given!r}"
+        ) from error
+    if not 1 <= len(counts) <= 3 or any(n < 0 for n in counts):
+        raise InvalidValue(f"{what}={given!r} must be one to three numbers, none negative")
+    counts += [1] * (3 - len(counts))
+    return counts[0], counts[1], counts[2]
+
+
+def exactly(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """The value as an array of this dtype and shape; refuses what NumPy would bend to fit."""
+    data = np.asarray(value)
+    if data.shape != shape:
+        raise ValueError(f"its shape is {data.shape}")
+    whole = data.dtype.kind in "iub"
+    if dtype.kind in "iu":
+        if not whole:
+            raise TypeError(f"its dtype is {data.dtype}")
+        info = np.iinfo(dtype)
+        if data.size and not (info.min <= int(data.min()) and int(data.max()) <= info.max):
+            raise OverflowError(f"{dtype} holds {info.min} to {info.max}")
+    elif not whole and data.dtype.kind != "f":
+        raise TypeError(f"its dtype is {data.dtype}")
+    with np.errstate(over="ignore"):
+        exact = data.astype(dtype)
+    if dtype.kind == "f" and not np.array_equal(np.isfinite(exact), np.isfinite(data)):
+        raise OverflowError(f"too large for {dtype}")
+    return exact

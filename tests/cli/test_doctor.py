@@ -310,7 +310,7 @@ class TestEnds:
         ("command", "work"),
         [
             (["doctor"], "penstock.cli.doctor.diagnose"),
-            (["devices"], "penstock.device.found_devices"),
+            (["devices"], "penstock.driver.list_devices"),
             (["demo"], "penstock.cli.demo.run"),
             (["check"], "penstock.conformance.check.check"),
             (["generate", "MODEL", "-p", "x"], "penstock.llm.command.load"),

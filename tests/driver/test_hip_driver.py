@@ -15,6 +15,7 @@ import pytest
 
 import penstock as ps
 from penstock.__main__ import main
+from penstock.shader.source import KernelSource
 from tests.hip.standin import LOST, NAME, OUT_OF_MEMORY, StandIn
 from tests.interrupts import at_point, interrupt
 from tests.kernels import SAXPY, SLOW_ADD, new_kernel, saxpy, slow_add, slow_copy
@@ -462,10 +463,10 @@ def test_a_file_includes_what_is_beside_it(hip_device: ps.Device, tmp_path: Path
 
 def test_code_for_another_device(hip: StandIn, hip_device: ps.Device) -> None:
     driver: Any = hip_device.scheduler.driver
-    source = 'extern "C" __global__ void k(float *x) {}'
-    options: dict[str, Any] = {"defines": {}, "include_dir": None}
-    code, entry = driver.compile(source, name="k", entry="k", **options)
-    ready = hip_device.kernel(code, name=entry, signature="inout float32 x")
+    source = 'extern "C" __global__ void k(float *x) { x[0] = 1; }'
+    loaded = driver.load(KernelSource(source, "k", signature="inout float32 x"))
+    code = loaded.code
+    ready = hip_device.kernel(code, name=loaded.interface.entry, signature="inout float32 x")
     ready(x=hip_device.zeros(4), threads=4)
     with pytest.raises(ps.CompileError, match="no kernel called 'other'"):
         hip_device.kernel(code, name="other", signature="inout float32 x")

@@ -19,8 +19,7 @@ import pytest
 import penstock as ps
 from penstock.__main__ import main
 from penstock.conformance.kernels import KERNELS, Kernels
-from penstock.driver.hip import api
-from penstock.driver.hip import driver as hip_driver
+from penstock.driver.hip import api, front_end
 from tests.hip import standin
 from tests.hip.standin import StandIn
 
@@ -90,7 +89,7 @@ def kernels(standin_library: StandIn, monkeypatch: pytest.MonkeyPatch) -> list[A
         raise _Noted(name)
 
     with standin_library.chosen() as library, library.device() as device:
-        monkeypatch.setattr(hip_driver, "compile_hip", note)
+        monkeypatch.setattr(front_end, "compile_hip", note)
         for dtype in DTYPES:
             x = device.zeros(4, dtype)
             for operation in OPERATIONS:

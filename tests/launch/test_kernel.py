@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import inspect
+import pydoc
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -437,7 +440,7 @@ def test_names_that_are_taken_once_normalised(name: str, dev: ps.Device) -> None
             dev.kernel(code)
         return
     k = dev.kernel(code)
-    k(**{k.slots[0].name: y}, fi=7, groups=1)
+    k(**{k.parameters[0].name: y}, fi=7, groups=1)
     assert y.item() == 7
 
 
@@ -611,7 +614,7 @@ def test_elements_lie_where_the_kernel_reads_them(name: str, dev: ps.Device) -> 
     expected = np.asarray(eval(f"host{part}"), np.float64)
     k = dev.kernel(read_elements(declaration, value))
     y = dev.zeros((FIVE, 3))
-    name = k.slots[0].name
+    name = k.parameters[0].name
     k(**{name: dev.array(host)}, y=y, groups=FIVE)
     k(**{name: host}, y=y, groups=FIVE)
     got = y.numpy()[:, : expected.shape[1]]
@@ -686,7 +689,7 @@ def test_elements_that_lie_elsewhere_are_refused(name: str, dev: ps.Device) -> N
     y = dev.zeros((FIVE, 3))
     for given in (dev.array(host), host):
         with pytest.raises(kind, match=words):
-            k(**{k.slots[0].name: given}, y=y, groups=FIVE)
+            k(**{k.parameters[0].name: given}, y=y, groups=FIVE)
     assert not y.numpy().any()
 
 
@@ -755,3 +758,32 @@ def test_a_kernel_may_end_while_it_runs(end: str, dev: ps.Device) -> None:
         gc.collect()
         assert dev.memory.used  # a look at the device lets it tidy up
     assert (y.numpy() == 111 * np.arange(N)).all()
+
+
+def test_help_shows_the_kernels_own_signature(dev: ps.Device) -> None:
+    k = saxpy(dev)
+    assert list(inspect.signature(k).parameters) == [
+        "x", "y", "a", "n", "threads", "groups", "stream",
+    ]  # fmt: skip
+    shown = pydoc.render_doc(k)
+    assert k.signature in shown
+    assert "waits for nothing" in shown
+    # What tools show as the source of a call is the launch in words, not the text written for it.
+    assert "def launch(" in inspect.getsource(inspect.unwrap(type(k).__call__))
+
+
+def test_a_call_does_what_launch_does(any_device: ps.Device) -> None:
+    """The call that is written out, and the launch that it leaves the unusual to."""
+    k = saxpy(any_device)
+    x, y = (any_device.array(np.full(64, value, np.float32)) for value in (2, 1))
+    given = {"x": x, "y": y, "a": 0.5, "n": 64}
+    seen = []
+    for launch in (partial(k.launch, given, None, 64, None), partial(k, **given, threads=64)) * 2:
+        any_device.synchronize()
+        with ps.trace() as t:
+            for _ in range(3):
+                launch()
+        ours = [e for e in t.events if e.kind == "launch" or e.path == "device"]
+        seen.append([(e.kind, e.reason) for e in ours])
+    assert seen[2] == seen[3]  # the first two had the first launches of all
+    assert (y.numpy() == 13).all()

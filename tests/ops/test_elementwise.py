@@ -204,7 +204,7 @@ def test_it_tells_its_signature(dev: ps.Device) -> None:
         ("in float32 vec3", "'vec3', which is a word of GLSL"),
         ("in float32 lambda", "'lambda', which is a word of Python"),
         ("in float32 gl_x", "'gl_x', which"),
-        ("in float32 x-y", "'x-y' in 'in float32 x-y' is not a name"),
+        ("in float32 x-y", "'in float32 x-y' is not a parameter"),
     ],
 )
 def test_bad_parameters(parameters: str, words: str, dev: ps.Device) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import __version__
-from penstock.device import found_devices
+from penstock.driver import list_devices
 from penstock.driver.protocol import DeviceInfo
 from penstock.errors import Error
 from penstock.install_hints import commands
@@ -172,7 +172,7 @@ def driver_manifests() -> Iterator[Path]:
 
 def _try_devices() -> tuple[list[Checked], str]:
     try:
-        found = found_devices("vulkan")
+        found = list_devices("vulkan")
     except (Error, ImportError) as error:
         return [], str(error)
     return [_try(info) for info in found], ""
@@ -190,7 +190,7 @@ def _try(info: DeviceInfo) -> Checked:
 
 def _hip() -> str:
     try:
-        return ", ".join(info.name for info in found_devices("hip"))
+        return ", ".join(info.name for info in list_devices("hip"))
     except Error as error:
         return f"none: {error}"
 

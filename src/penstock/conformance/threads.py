@@ -28,6 +28,7 @@ from penstock.conformance.program import (
     accesses_of,
     parts_of,
 )
+from penstock.driver.protocol import as_inline
 
 #: A call: its thread, itself, and the numbers of the calls that must be made before.
 Step = tuple[int, Callable[[], object], set[int]]
@@ -194,7 +195,8 @@ class _InTurns(_AtOnce):
 
     def run(self) -> None:
         self.turn = min(self.alive, default=0)
-        driver = self.device.scheduler.driver
+        driver = as_inline(self.device.scheduler.driver)
+        assert driver is not None
         actors = [self._actor(me) for me in sorted(self.alive)]
         for actor in actors:
             driver.attend(actor)

@@ -32,12 +32,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.shader.source import KernelSource, LoadedKernel
 from penstock.shader.spirv import Interface
 
 #: Regions of a copy: rows of (source offset, destination offset, byte count).
@@ -194,11 +194,9 @@ class Driver(Protocol):
 
     info: DeviceInfo
     queue_count: int
-    #: True for a driver that runs in the caller's thread. Then the layer above starts no threads:
-    #: it has its actors attend, which the driver calls when it likes, and waits with `run_until`.
-    #: The timelines of an inline driver have `reached`: their value, without anything happening.
-    inline: bool
-    #: What programs are made of: "spirv", or "hip" for code objects, which `compile` makes.
+    inline: bool  #: whether it is an `InlineDriver`
+    #: The language of kernels that `load` takes: "spirv" (and GLSL), or "hip". Of Penstock's own
+    #: kernels it chooses the form.
     language: str
 
     @property
@@ -220,16 +218,8 @@ class Driver(Protocol):
 
     def invalidate(self, memory: Any, lo: int, hi: int) -> None: ...
 
-    def compile(
-        self,
-        source: str,
-        *,
-        name: str,
-        entry: str,
-        defines: Mapping[str, str | int | float],
-        include_dir: Path | None,
-    ) -> tuple[bytes, str]:
-        """Only if the language is not SPIR-V: the code of a kernel, and what it is called there."""
+    def load(self, source: KernelSource) -> LoadedKernel:
+        """Compile a kernel as the user gave it, or take its code; and tell its interface."""
         ...
 
     def program(
@@ -272,20 +262,45 @@ class Driver(Protocol):
         """Raise a timeline from the host. An interrupted call may be made again."""
         ...
 
-    def attend(self, actor: Callable[[], bool]) -> None:
-        """Only if inline: call `actor` now and then; it answers whether it did anything."""
-        ...
-
-    def leave(self, actor: Callable[[], bool]) -> None:
-        """Only if inline: do not call `actor` any more."""
-        ...
-
-    def run_until(self, condition: Callable[[], bool]) -> None:
-        """Only if inline: let things happen until the condition holds."""
-        ...
-
     def settle(self) -> None:
         """Block until nothing runs any more, or never will. Never raises."""
         ...
 
     def close(self) -> None: ...
+
+
+class InlineDriver(Driver, Protocol):
+    """A driver that runs in the caller's thread.
+
+    The layer above starts no threads for it: its actors attend, which the driver calls when it
+    likes, and it waits with `run_until`. Its timelines have `reached`: their value, without
+    anything happening.
+    """
+
+    def attend(self, actor: Callable[[], bool]) -> None:
+        """Call `actor` now and then; it answers whether it did anything."""
+        ...
+
+    def leave(self, actor: Callable[[], bool]) -> None:
+        """Do not call `actor` any more."""
+        ...
+
+    def run_until(self, condition: Callable[[], bool]) -> None:
+        """Let things happen until the condition holds."""
+        ...
+
+
+def as_inline(driver: Driver) -> InlineDriver | None:
+    """The driver, if it runs in the caller's thread."""
+    return cast(InlineDriver, driver) if driver.inline else None
+
+
+class OpenOptions(NamedTuple):
+    """What `Device` passes on to the driver that it opens; each takes what it knows."""
+
+    which: str | int | None
+    notify: Notify
+    validate: bool = False
+    mapped: bool = True  #: for the simulator: whether the host sees device memory
+    seed: int = 0
+    fault: Callable[[str, int], BaseException | None] | None = None

@@ -24,6 +24,7 @@ from penstock.errors import ArgumentError, InvalidValue, RoleViolation
 from penstock.launch.kernel import Kernel
 from penstock.ledger.hazards import Region, Use
 from penstock.ledger.roles import AppendHistory
+from penstock.shader.source import KernelSource
 
 if TYPE_CHECKING:
     from penstock.device import Device
@@ -123,13 +124,16 @@ class Counting:
             transfer.move_counter(history, stop, stream, partial(history.tell, stop))
 
     def _make(self) -> Kernel:
-        device = self._device
-        if device.scheduler.driver.language == "hip":
-            signature = "inout uint32 counter, uint32 rows"
-            path = _SHADERS / "advance.hip"
-            self._kernel = device.kernel(path, signature=signature, group_size=1)
-        else:
-            self._kernel = device.kernel(_SHADERS / "advance.comp", reference=_reference)
+        self._kernel = Kernel.of_forms(
+            self._device,
+            _reference,
+            spirv=KernelSource(_SHADERS / "advance.comp"),
+            hip=KernelSource(
+                _SHADERS / "advance.hip",
+                signature="inout uint32 counter, uint32 rows",
+                group_size=1,
+            ),
+        )
         return self._kernel
 
 

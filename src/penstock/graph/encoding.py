@@ -18,6 +18,7 @@ from penstock.array.array import Array
 from penstock.array.buffer import Buffer
 from penstock.errors import RoleViolation
 from penstock.launch.kernel import Kernel
+from penstock.launch.launch import Launch, Place
 from penstock.launch.launch_memory import ResultMemory
 from penstock.launch.result import Result
 from penstock.ledger.hazards import History, Lane, Region, Use, needs_of_lane, note_all
@@ -58,28 +59,13 @@ class LaunchNode(NamedTuple):
     def encode(self, encoder: Encoder) -> None:
         kernel = self.kernel
         given = {name: encoder.value(value) for name, value in self.given.items()}
-        block = kernel.pack_scalars(given)
-        threads, groups = encoder.value(self.threads), encoder.value(self.groups)
-        launch = kernel.prepare(given, block, threads, groups)
+        counts = kernel.group_counts(encoder.value(self.threads), encoder.value(self.groups))
+        launch = kernel.prepare(given, kernel.pack_scalars(given), counts)
         kernel.check_writes(launch.arrays, encoder.growing)
-        uses: list[BufferUse] = [
-            (buffer, array.region if slot.writes else buffer.read_region(array.region), slot.writes)
-            for slot, array in zip(kernel.slots, launch.arrays, strict=True)
-            for buffer in (array.buffer,)
-        ]
         result = encoder.result(kernel) if kernel.results is not None else None
-        block, place = encoder.block(kernel, launch.block)
-        flat = kernel.bindings(launch.arrays, place, result)
-        if isinstance(launch.groups, Array):
-            groups = launch.groups
-            backing = groups.buffer.backing
-            uses.append((groups.buffer, groups.region, False))
-            commands = encoder.after(uses, kernel.what)
-            lo = backing.offset + groups.region.lo
-            commands.dispatch_indirect(kernel.program, flat, block, backing.memory, lo)
-        elif launch.groups[0]:
-            commands = encoder.after(uses, kernel.what)
-            commands.dispatch(kernel.program, flat, block, launch.groups)
+        arguments = encoder.arguments(launch)
+        if not launch.is_empty:
+            launch.dispatch(encoder.after(launch.touched(), kernel.what), arguments, result)
 
     def __str__(self) -> str:
         fixed = [
@@ -210,12 +196,12 @@ class Encoder:
         uses = [(content, packed, False), (target.buffer, target.region, True)]
         self.after(uses, what).copy(origin.memory, goal.memory, rows)
 
-    def block(self, kernel: Kernel, content: bytes) -> tuple[bytes, tuple[int, int]]:
-        """The push constants of a launch; or none, and where its scalars are instead."""
-        if len(content) <= kernel.interface.push_size:
-            return content, (0, 0)
-        backing = self.kept(content).backing
-        return b"", (backing.memory.handle, backing.offset)
+    def arguments(self, launch: Launch) -> Place | None:
+        """Where the scalars of a launch are, unless they are push constants."""
+        if not launch.kernel.interface.scalars_in_buffer:
+            return None
+        backing = self.kept(launch.block).backing
+        return backing.memory.handle, backing.offset, len(launch.block)
 
     def result(self, kernel: Kernel) -> ResultMemory:
         return self._variant.result_slot(kernel)

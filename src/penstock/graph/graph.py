@@ -27,6 +27,7 @@ from penstock.array.buffer import Buffer
 from penstock.array.host_access import capturing, check_not_capturing, check_source, emit_copy
 from penstock.array.host_values import as_array
 from penstock.array.transfer import settle_counter
+from penstock.dtypes import as_counts
 from penstock.errors import (
     ArgumentError,
     Closed,
@@ -37,7 +38,7 @@ from penstock.errors import (
 from penstock.graph.append_counters import Growth, Rows
 from penstock.graph.encoding import CopyNode, FillNode, LaunchNode, Node, Scalar, Variant, WriteNode
 from penstock.handle import Block, Closing
-from penstock.launch.kernel import Kernel, as_counts
+from penstock.launch.kernel import Kernel
 from penstock.memory.copy_rows import packed_array
 from penstock.schedule.pending import Pending
 from penstock.tracing import events
@@ -148,11 +149,11 @@ class Graph(Closing):
         self, kernel: Kernel, given: dict[str, Any], stream: Any, threads: Any, groups: Any
     ) -> Recorded | None:
         self._check_stream(stream)
-        for slot in kernel.slots:
-            if isinstance(given[slot.name], np.ndarray):
+        for parameter in kernel.parameters:
+            if isinstance(given[parameter.name], np.ndarray):
                 raise NotWhileRecording(
-                    f"{kernel.name}: argument {slot.name!r} is a NumPy array, and a graph does not "
-                    "carry it; make it an array of the device first (dev.array, dev.adopt)"
+                    f"{kernel.name}: argument {parameter.name!r} is a NumPy array, and a graph "
+                    "does not carry it; make it an array of the device first (dev.array, dev.adopt)"
                 )
         for name, value in {**given, "threads": threads, "groups": groups}.items():
             if isinstance(value, Scalar):
@@ -163,8 +164,9 @@ class Graph(Closing):
         groups = groups if isinstance(groups, Array) else _counts(groups, "groups")
         now = {name: self._now(value) for name, value in given.items()}
         block = kernel.pack_scalars(now)
+        counts = kernel.group_counts(self._now(threads), self._now(groups))
         with self._scheduler.lock:
-            launch = kernel.prepare(now, block, self._now(threads), self._now(groups))
+            launch = kernel.prepare(now, block, counts)
             # Whether the graph lets them grow, it may say later.
             appended = {array.buffer for array in launch.arrays if array.role == "append"}
             kernel.check_writes(launch.arrays, appended)
@@ -208,7 +210,7 @@ class Graph(Closing):
     def _check_appends(self) -> None:
         for node in self._nodes:
             if isinstance(node, LaunchNode):
-                arrays = [node.given[slot.name] for slot in node.kernel.slots]
+                arrays = [node.given[each.name] for each in node.kernel.parameters]
                 node.kernel.check_writes(arrays, self._growths)
 
     def _check_own(self, label: str, scalar: Scalar) -> None:

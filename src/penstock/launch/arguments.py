@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from penstock.dtypes import exactly
 from penstock.errors import DtypeMismatch, ShapeMismatch
 from penstock.shader.spirv import Binding, Member
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class KernelParameter:
     """A binding, as a call wants to see it.
 
-    `wants` stands for all that an array must be, the device it is on included; slots that want the
-    same have the same. It is a string, whose hash Python keeps: a launch looks it up per array.
+    `wants` stands for all that an array must be, the device it is on included. Parameters with the
+    same needs share it. It is a string, whose hash Python keeps: a launch looks it up per array.
     """
 
     __slots__ = (
@@ -68,26 +68,26 @@ def how_to_pass(value: Any) -> str:
     return "; dev.array(x) makes one" if hasattr(value, "__len__") else ""
 
 
-def check_elements(slot: KernelParameter, array: Array, label: str) -> None:
+def check_elements(parameter: KernelParameter, array: Array, label: str) -> None:
     """Raise unless the elements of the array lie where the kernel reads them.
 
     Where the kernel leaves gaps between elements, rows of the array must be as far apart. Where it
     leaves none, the array may have any shape.
     """
-    dtype, elements = array.dtype, slot.elements
+    dtype, elements = array.dtype, parameter.elements
     if dtype.names is not None:
-        _check_records(slot, array, label)
+        _check_records(parameter, array, label)
         return
     pitches, used = elements.pitches, elements.used
     if not pitches or pitches[-1] == used:
         return
     if elements.offset and array.ndim < 2:
         return  # what comes before the elements and the elements are laid out by the caller
-    if slot.dtype is None and (dtype == np.uint8 or dtype.kind == "V"):
+    if parameter.dtype is None and (dtype == np.uint8 or dtype.kind == "V"):
         return  # raw bytes
     if any(step in pitches for step in _steps(array)):
         return
-    pitch, scalar = pitches[-1], slot.dtype or dtype
+    pitch, scalar = pitches[-1], parameter.dtype or dtype
     fitting = f"(..., {pitch // dtype.itemsize})" if pitch % dtype.itemsize == 0 else "of bytes"
     raise ShapeMismatch(
         f"{label} is read {pitch} bytes at a time, of which {used} are used, and the rows of shape "
@@ -97,9 +97,9 @@ def check_elements(slot: KernelParameter, array: Array, label: str) -> None:
     )
 
 
-def _check_records(slot: KernelParameter, array: Array, label: str) -> None:
+def _check_records(parameter: KernelParameter, array: Array, label: str) -> None:
     """The same of an array of a structured dtype."""
-    dtype, elements = array.dtype, slot.elements
+    dtype, elements = array.dtype, parameter.elements
     pitches = elements.pitches
     if pitches:
         record = pitches[-1]
@@ -141,27 +141,6 @@ def packer(members: tuple[Member, ...], nbytes: int) -> Callable[..., bytes]:
         return bytes(block)
 
     return pack_arrays
-
-
-def exactly(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """The value as an array of this dtype and shape; refuses what NumPy would bend to fit."""
-    data = np.asarray(value)
-    if data.shape != shape:
-        raise ValueError(f"its shape is {data.shape}")
-    whole = data.dtype.kind in "iub"
-    if dtype.kind in "iu":
-        if not whole:
-            raise TypeError(f"its dtype is {data.dtype}")
-        info = np.iinfo(dtype)
-        if data.size and not (info.min <= int(data.min()) and int(data.max()) <= info.max):
-            raise OverflowError(f"{dtype} holds {info.min} to {info.max}")
-    elif not whole and data.dtype.kind != "f":
-        raise TypeError(f"its dtype is {data.dtype}")
-    with np.errstate(over="ignore"):
-        exact = data.astype(dtype)
-    if dtype.kind == "f" and not np.array_equal(np.isfinite(exact), np.isfinite(data)):
-        raise OverflowError(f"too large for {dtype}")
-    return exact
 
 
 def _in_order(members: tuple[Member, ...]) -> bool:

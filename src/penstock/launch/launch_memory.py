@@ -105,7 +105,7 @@ class ResultMemory:
         "_bytes",
         "_content",
         "_lane",
-        "_slots",
+        "_pool",
         "_value",
         "handle",
         "home",
@@ -114,22 +114,22 @@ class ResultMemory:
         "use",
     )
 
-    def __init__(self, slots: ResultPool, buffer: Buffer, use: Use, lo: int) -> None:
+    def __init__(self, pool: ResultPool, buffer: Buffer, use: Use, lo: int) -> None:
         backing = buffer.backing
         raw: Any = backing.chunk.bytes
-        self._slots = slots
+        self._pool = pool
         self._buffer = buffer  # lives as long as any slot in it
-        self.home = slots.free  # where it goes when nobody wants the result any more
+        self.home = pool.free  # where it goes when nobody wants the result any more
         self._lane: Lane | None = None
         self._value = 0  # of the last launch
         self.memory = backing.memory
         self.handle: int = backing.memory.handle
         self.offset = backing.offset + lo
         self.use = use
-        self._bytes = memoryview(raw)[self.offset : self.offset + slots.nbytes]
+        self._bytes = memoryview(raw)[self.offset : self.offset + pool.nbytes]
         self._content = [
             np.ndarray(m.shape, m.dtype, raw, self.offset + m.offset, m.strides)
-            for m in slots.members
+            for m in pool.members
         ]
 
     @property
@@ -148,22 +148,22 @@ class ResultMemory:
 
     def result(self, what: str) -> Result:
         """The result of the next launch. What that does not write is 0, not what was there."""
-        slots = self._slots
-        self._bytes[:] = slots.zeros
-        slots.scheduler.flush(self.memory, self.offset, self.offset + slots.nbytes)
-        return Result(slots.scheduler, what, self)
+        pool = self._pool
+        self._bytes[:] = pool.zeros
+        pool.scheduler.flush(self.memory, self.offset, self.offset + pool.nbytes)
+        return Result(pool.scheduler, what, self)
 
     def read(self) -> Any:
         """The result of a launch that is done."""
-        slots = self._slots
-        slots.scheduler.invalidate(self.memory, self.offset, self.offset + slots.nbytes)
+        pool = self._pool
+        pool.scheduler.invalidate(self.memory, self.offset, self.offset + pool.nbytes)
         values = [each[()] if each.shape == () else each.copy() for each in self._content]
-        value = values[0] if len(values) == 1 else slots.make(values)
-        return value if slots.convert is None else slots.convert(value)
+        value = values[0] if len(values) == 1 else pool.make(values)
+        return value if pool.convert is None else pool.convert(value)
 
     def give_back(self) -> None:
         """Nobody wants the result any more. May be called in any thread, at any time."""
-        if not self._slots.closed:
+        if not self._pool.closed:
             self.home.append(self)
 
 

@@ -1,10 +1,10 @@
 """NumPy arrays as arguments of a kernel: carried to the device, and back if it writes them.
 
-Each gets a temporary array, which its slot keeps for the next call, so that from the second call on
-nothing is allocated. Memory that the device can use in place (adopted, or from `host_empty`) is
-used in place; parts of it that cannot be bound are copied, once no work in flight conflicts with
-that. Whatever the kernel writes is back in the caller's array when the call returns; that
-takes one wait, after everything is queued.
+Each gets a temporary array, which its parameter keeps for the next call, so that from the second
+call on nothing is allocated. Memory that the device can use in place (adopted, or from
+`host_empty`) is used in place; parts of it that cannot be bound are copied, once no work in flight
+conflicts with that. What the kernel writes is back in the caller's array when the call returns;
+that takes one wait, after everything is queued.
 
 A temporary is known to one call at a time. So the host fills it without asking the ledger, once no
 launch in flight uses it, and empties it when the launch is done.
@@ -32,7 +32,7 @@ from penstock.array.host_access import (
     is_readable,
     touch,
 )
-from penstock.dtypes import as_dtype
+from penstock.dtypes import Dtype, as_dtype
 from penstock.errors import ArgumentError, DtypeMismatch, Error, ReadOnly
 from penstock.launch.arguments import KernelParameter, same_bytes
 from penstock.tracing import events
@@ -46,7 +46,7 @@ _WORK = 10_000  # steps to find out whether two arrays share memory
 Host = npt.NDArray[Any]
 
 _LOOK_AT = 8  # of the temporaries that fit, those used longest ago
-_FEW, _MANY = 8, 256  # temporaries that a slot keeps, if they are large, and if they are small
+_FEW, _MANY = 8, 256  # temporaries that a parameter keeps, if they are large, and if they are small
 _ROOM = 1 << 24  # bytes from which on they are large, all together
 
 
@@ -55,26 +55,26 @@ class Carried(NamedTuple):
 
     host: Host
     array: Array
-    slot: KernelParameter
+    parameter: KernelParameter
     in_place: bool  # they are the same memory
 
     @property
     def back(self) -> bool:
         """Whether the kernel writes it."""
-        return self.slot.writes
+        return self.parameter.writes
 
 
 def bring_in(
-    device: Device, kernel: str, slot: KernelParameter, host: Host, stream: Stream | None,
+    device: Device, kernel: str, parameter: KernelParameter, host: Host, stream: Stream | None,
     carried: list[Carried],
 ) -> Array:  # fmt: skip
     """An array with the content of `host`, for a kernel to use; noted in `carried`."""
-    label = f"{kernel}: argument {slot.name!r}"
+    label = f"{kernel}: argument {parameter.name!r}"
     host = np.asarray(host)  # of no class of the caller's, whose code could run in a copy
     dtype = as_dtype(host.dtype)
-    if slot.dtype is not None and not same_bytes(dtype, slot.dtype):
-        raise DtypeMismatch(f"{label} must be {slot.dtype}, not {dtype}")
-    if slot.writes:
+    if parameter.dtype is not None and not same_bytes(dtype, parameter.dtype):
+        raise DtypeMismatch(f"{label} must be {parameter.dtype}, not {dtype}")
+    if parameter.writes:
         device.scheduler.check_can_wait(stream)
         if not host.flags.writeable:
             raise ReadOnly(f"{label} is written by the kernel, and the NumPy array is read-only")
@@ -82,17 +82,17 @@ def bring_in(
             raise ArgumentError(f"{label}: two arguments that the kernel writes share memory")
         with device.scheduler.lock:
             check_not_sealed(device.scheduler, host, label)
-    array = adoption.in_place(device, host, slot.alignment)
+    array = adoption.in_place(device, host, parameter.alignment)
     if array is not None:
-        carried.append(Carried(host, array, slot, in_place=True))
+        carried.append(Carried(host, array, parameter, in_place=True))
         return array
     scheduler = device.scheduler
-    if slot.writes:
+    if parameter.writes:
         # Before the launch, so that a call which may not write the array back launches nothing.
         with host_memory_at_rest(scheduler, host, write=True, what=label):
             pass
-    array = _temporary(device, slot, host.shape, dtype, f"{slot.name} of {kernel}")
-    carried.append(Carried(host, array, slot, in_place=False))
+    array = _temporary(device, parameter, host.shape, dtype, f"{parameter.name} of {kernel}")
+    carried.append(Carried(host, array, parameter, in_place=False))
     with host_memory_at_rest(scheduler, host, write=False, what=label) as adopted:
         if is_mapped(array.buffer):
             touch(scheduler, partial(_fill, array, host))
@@ -117,7 +117,7 @@ def bring_back(carried: list[Carried], stream: Stream, value: int) -> None:
     with scheduler.lock:
         for each in carried:
             if not each.in_place:
-                spare = each.slot.spare
+                spare = each.parameter.spare
                 spare.append(each.array)
                 if len(spare) > _kept(each.array.nbytes):
                     spare.pop(0)
@@ -138,7 +138,7 @@ def _finish(carried: list[Carried], stream: Stream, value: int) -> None:
             points.update(pending._points)
         scheduler.wait_for(points, None, "a kernel writes a NumPy array")
         for number, each in enumerate(copied):
-            what = f"argument {each.slot.name!r}"
+            what = f"argument {each.parameter.name!r}"
             with host_memory_at_rest(scheduler, each.host, write=True, what=what):
                 if number in arriving:
                     start = time.perf_counter()
@@ -150,7 +150,7 @@ def _finish(carried: list[Carried], stream: Stream, value: int) -> None:
 
 
 def _temporary(
-    device: Device, slot: KernelParameter, shape: tuple[int, ...], dtype: np.dtype[Any], name: str
+    device: Device, parameter: KernelParameter, shape: tuple[int, ...], dtype: Dtype, name: str
 ) -> Array:
     """An array that no call and no launch in flight uses.
 
@@ -161,18 +161,18 @@ def _temporary(
     with scheduler.lock:
         fitting = [
             number
-            for number, array in enumerate(slot.spare)
+            for number, array in enumerate(parameter.spare)
             if array.shape == shape and array.dtype == dtype
         ]
         for number in fitting[:_LOOK_AT]:
-            history = slot.spare[number].buffer.backing.history
+            history = parameter.spare[number].buffer.backing.history
             for lane in history.pending():
                 lane.owner.poll()
             if not history.pending():
-                return slot.spare.pop(number)
+                return parameter.spare.pop(number)
         oldest = None
-        if fitting and len(fitting) >= _kept(slot.spare[fitting[0]].nbytes):
-            oldest = slot.spare.pop(fitting[0])
+        if fitting and len(fitting) >= _kept(parameter.spare[fitting[0]].nbytes):
+            oldest = parameter.spare.pop(fitting[0])
     if oldest is None:
         return device.empty(shape, dtype, name=name)
     points = oldest.buffer.backing.history.pending()
@@ -181,7 +181,7 @@ def _temporary(
 
 
 def _kept(nbytes: int) -> int:
-    """How many temporaries of this size a slot keeps, and may have in flight."""
+    """How many temporaries of this size a parameter keeps, and may have in flight."""
     return max(_FEW, min(_ROOM // max(1, nbytes), _MANY))
 
 

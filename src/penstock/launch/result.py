@@ -25,43 +25,43 @@ class Result(Pending[Any], NDArrayOperatorsMixin):
     `while x.max() > limit:` works as it reads. Dropping it unread waits for nothing.
     """
 
-    __slots__ = ("_slot",)
+    __slots__ = ("_memory",)
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, scheduler: Scheduler, what: str, slot: ResultMemory) -> None:
+    def __init__(self, scheduler: Scheduler, what: str, memory: ResultMemory) -> None:
         super().__init__(scheduler, {}, what)
-        self._slot: ResultMemory | None = slot
+        self._memory: ResultMemory | None = memory
 
     @property
-    def slot(self) -> ResultMemory | None:
+    def memory(self) -> ResultMemory | None:
         """Where the result will be; None once it is read."""
-        return self._slot
+        return self._memory
 
     def launched(self, lane: Lane, value: int) -> None:
         """The launch about to be recorded makes the result."""
         self._points = {lane: value}
-        if self._slot is not None:
-            self._slot.taken(lane, value)
+        if self._memory is not None:
+            self._memory.taken(lane, value)
 
     def result(self, timeout: float | None = None) -> Any:
         """The value; waits for it at most `timeout` seconds."""
-        if self._slot is None:
+        if self._memory is None:
             return self._value
         self.wait(timeout)
         with self._scheduler.lock:
-            slot = self._slot
-            if slot is not None:  # no other thread was faster
+            memory = self._memory
+            if memory is not None:  # no other thread was faster
                 if self._scheduler.closed:
                     raise Closed(f"{self._scheduler.name} was closed before {self._what} was read")
-                self._value = slot.read()
-                self._slot = None
-                slot.give_back()
+                self._value = memory.read()
+                self._memory = None
+                memory.give_back()
         return self._value
 
     def __del__(self) -> None:
-        slot = getattr(self, "_slot", None)
-        if slot is not None:
-            slot.give_back()
+        memory = getattr(self, "_memory", None)
+        if memory is not None:
+            memory.give_back()
 
     def __array__(
         self, dtype: npt.DTypeLike | None = None, copy: bool | None = None

@@ -22,8 +22,10 @@ from penstock.dtypes import Dtype
 from penstock.errors import ArgumentError, CompileError, DtypeMismatch, InvalidValue, ShapeMismatch
 from penstock.handle import Closing
 from penstock.launch.arguments import how_to_pass, same_bytes
-from penstock.launch.call import MISSING
+from penstock.launch.checks import MISSING
 from penstock.launch.kernel import Kernel
+from penstock.shader.signature import parse
+from penstock.shader.source import KernelSource
 
 if TYPE_CHECKING:
     from penstock.device import Device
@@ -152,19 +154,10 @@ class Elementwise(Closing):
         self.parameters = _parse(self.name, parameters)
         self._arrays = [each for each in self.parameters if each.mode]
         local = min(_GROUP_SIZE, *_most(device, "group_size"), *_most(device, "group_invocations"))
-        hip = device.scheduler.driver.language == "hip"
-        source = (_HipSource if hip else _Source)(self.parameters, preamble, operation)
+        source = _SOURCES[device.scheduler.driver.language](self.parameters, preamble, operation)
+        flat = None if reference is None else _flat(self.parameters, reference)
         try:
-            self.kernel = Kernel(
-                device,
-                source.text,
-                name=self.name,
-                defines={},
-                constants={} if hip else {"local_size_x": local},
-                reference=None if reference is None else _flat(self.parameters, reference),
-                signature=source.signature,
-                group_size=local if hip else None,
-            )
+            self.kernel = Kernel(device, source.form(self.name, local), flat)
         except CompileError as error:
             if not hasattr(error, "errors"):
                 raise
@@ -302,8 +295,6 @@ def _make_call(made: Elementwise, most: int) -> Callable[..., Any]:
 class _Source:
     """The GLSL of an operation, and which of its lines the user wrote."""
 
-    signature: str | None = None  # GLSL says it itself
-
     def __init__(self, parameters: list[Parameter], preamble: str, operation: str) -> None:
         self._parameters = parameters
         self._parts: dict[str, list[str]] = {}  # by name: the user's lines
@@ -332,6 +323,10 @@ class _Source:
         self._lines.append("void penstock_operation(uint i) {")
         self._add("operation", operation)
         self.text = "\n".join(self._lines) + _MAIN
+
+    def form(self, name: str, group_size: int) -> KernelSource:
+        """The whole kernel, for groups of this size."""
+        return KernelSource(self.text, name, constants={"local_size_x": group_size})
 
     def _add(self, part: str, text: str) -> None:
         self._parts[part] = text.splitlines()
@@ -384,6 +379,13 @@ class _HipSource(_Source):
         self._add("operation", operation)
         self.text = "\n".join(self._lines) + _HIP_END
 
+    def form(self, name: str, group_size: int) -> KernelSource:
+        return KernelSource(self.text, name, signature=self.signature, group_size=group_size)
+
+
+#: By the language that a driver loads.
+_SOURCES: dict[str, type[_Source]] = {"spirv": _Source, "hip": _HipSource}
+
 
 def _hip_type(name: str) -> str:
     """What HIP C++ calls an element, without any header."""
@@ -401,19 +403,15 @@ def _hip_type(name: str) -> str:
 
 def _parse(name: str, text: str) -> list[Parameter]:
     """Parameters from text like `in float32 x, out float32 y, float32 a`."""
-    parameters: list[Parameter] = []
-    for part in text.split(","):
-        words = part.split()
-        mode = words.pop(0) if words and words[0] in _QUALIFIERS else ""
-        if len(words) != 2:
+    parameters = []
+    for mode, dtype, called, shape in parse(text, name):
+        if dtype is None or shape:
             raise InvalidValue(
-                f"{name}: {part.strip()!r} is not a parameter; write 'in float32 x' (or out, "
-                "inout) for an array and 'float32 a' for a number, with commas between them"
+                f"{name}: {called!r} is not an array of numbers or a number; write 'in float32 x' "
+                "(or out, inout) for an array and 'float32 a' for a number"
             )
-        parameter = Parameter(mode, *words)
-        _check_parameter(name, parameter)
-        if parameter.name in {each.name for each in parameters}:
-            raise InvalidValue(f"{name}: two parameters are called {parameter.name!r}")
+        parameter = Parameter(mode, dtype.name, called)
+        _check_name(name, parameter)
         parameters.append(parameter)
     if not any(each.mode for each in parameters):
         raise InvalidValue(
@@ -422,12 +420,7 @@ def _parse(name: str, text: str) -> list[Parameter]:
     return parameters
 
 
-def _check_parameter(name: str, parameter: Parameter) -> None:
-    if parameter.type not in _TYPES:
-        raise InvalidValue(
-            f"{name}: {str(parameter)!r} has the unknown dtype {parameter.type!r}; there are "
-            f"{', '.join(_TYPES)}"
-        )
+def _check_name(name: str, parameter: Parameter) -> None:
     called = parameter.name
     if not re.fullmatch(r"[A-Za-z_]\w*", called, re.ASCII):
         raise InvalidValue(f"{name}: {called!r} in {str(parameter)!r} is not a name")

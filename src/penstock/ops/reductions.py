@@ -33,6 +33,7 @@ from penstock.errors import (
 from penstock.launch.kernel import Kernel
 from penstock.launch.result import Result
 from penstock.memory.layout import Layout
+from penstock.shader.source import KernelSource
 
 if TYPE_CHECKING:
     from penstock.device import Device
@@ -183,7 +184,7 @@ class Reductions:
             if self._nothing is None:
                 self._nothing = self._device.empty(2, np.uint32)
             return self._nothing, 0
-        slot = kernel.slots[0]
+        slot = kernel.parameters[0]
         if x.contiguous and not x.region.lo % slot.alignment and not x.nbytes % 4:
             return x, 0
         begin = x.region.lo - x.region.lo % slot.alignment
@@ -205,25 +206,18 @@ class Reductions:
             raise DtypeMismatch(f"there is no {name} on a device; {advice}")
         defines = _defines(operation, dtype.kind, 8 * dtype.itemsize, shape)
         try:
-            if self._device.scheduler.driver.language == "hip":
-                kernel = Kernel(
-                    self._device,
-                    _SHADERS / "reduction.hip",
-                    name=name,
-                    defines={**defines, "GROUP": shape.group_size},
-                    constants={},
+            kernel = Kernel.of_forms(
+                self._device,
+                partial(_reference, operation, dtype),
+                spirv=KernelSource(
+                    _SHADERS / "reduction.comp", name, defines, {"local_size_x": shape.group_size}
+                ),
+                hip=KernelSource(
+                    _SHADERS / "reduction.hip", name, {**defines, "GROUP": shape.group_size},
                     signature=_signature(operation, dtype, shape.parts),
                     group_size=shape.group_size,
-                )
-            else:
-                kernel = Kernel(
-                    self._device,
-                    _SHADERS / "reduction.comp",
-                    name=name,
-                    defines=defines,
-                    constants={"local_size_x": shape.group_size},
-                    reference=partial(_reference, operation, dtype),
-                )
+                ),
+            )  # fmt: skip
         except Unsupported as error:
             raise Unsupported(f"{error}; {advice}") from None
         assert kernel.results is not None

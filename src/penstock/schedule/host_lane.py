@@ -6,6 +6,7 @@ import _thread
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from penstock.driver.protocol import as_inline
 from penstock.errors import Error
 from penstock.ledger.hazards import Lane
 
@@ -18,6 +19,7 @@ class HostLane:
 
     def __init__(self, driver: Driver, name: str) -> None:
         self._driver = driver
+        self._inline = as_inline(driver)
         self.timeline = driver.timeline()
         self.lane = Lane(name, self, is_host=True, device=driver.info.name)
         self._waiting: list[Any] = []  # a lock for each thread that waits, which `finish` lets go
@@ -50,8 +52,8 @@ class HostLane:
         def over() -> bool:
             return self.aborted or self.lane.complete >= value
 
-        if self._driver.inline:
-            self._driver.run_until(over)
+        if self._inline is not None:
+            self._inline.run_until(over)
         elif not over():
             # No lock is held while Python code runs: it may be interrupted by code that takes one.
             waker = _thread.allocate_lock()

@@ -47,12 +47,12 @@ class Copier(HostLane):
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._next: Task | None = None  # of an inline driver
-        if self._driver.inline:
-            self._driver.attend(self._step)
+        if self._inline is not None:
+            self._inline.attend(self._step)
 
     def add(self, task: Task) -> int:
         """Queue a copy; the value of its end."""
-        if self._thread is None and not self._driver.inline:
+        if self._thread is None and self._inline is None:
             self._thread = threading.Thread(
                 target=self._run, name=f"penstock {self.lane.name}", daemon=True
             )
@@ -75,8 +75,8 @@ class Copier(HostLane):
 
     def close(self) -> None:
         self.stop()
-        if self._driver.inline:
-            self._driver.leave(self._step)
+        if self._inline is not None:
+            self._inline.leave(self._step)
         super().close()
 
     def _run(self) -> None:
@@ -102,7 +102,7 @@ class Copier(HostLane):
         if scheduler is None:
             return
         try:
-            if self._driver.inline:  # it calls `_step` once they are reached; this is to see so
+            if self._inline is not None:  # it called `_step`, so they are reached: take note
                 after = task.after.items()
                 points = [(at.owner.timeline, v) for at, v in after if not at.is_host]
                 self._driver.wait(points, 0)

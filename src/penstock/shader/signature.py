@@ -26,7 +26,10 @@ from penstock.shader.spirv import Access, Binding, Interface, Member, Purpose
 _ACCESS: dict[str, Access] = {"in": "r", "out": "w", "inout": "rw"}
 _TYPES = ("bool", *(f"{u}int{bits}" for u in ("", "u") for bits in (8, 16, 32, 64)))
 _TYPES += ("float16", "float32", "float64")
-_PARAMETER = re.compile(r"(?:(in|out|inout)\s+)?(\w+)\s+([A-Za-z_]\w*)\s*((?:\[\s*\d+\s*\]\s*)*)")
+_PARAMETER = re.compile(
+    r"(?:(in|out|inout)\s+)?(?!(?:in|out|inout)\b)(\w+)\s+([A-Za-z_]\w*)\s*"
+    r"((?:\[\s*\d+\s*\]\s*)*)"
+)
 
 
 class Declared(NamedTuple):
@@ -40,9 +43,9 @@ class Declared(NamedTuple):
 
 def declared(text: str, name: str, entry: str, group: tuple[int, int, int], room: int) -> Interface:
     """The interface of a kernel, from the text that declares it; `room` is for its parameters."""
-    before, arrow, after = text.partition("->")
-    parameters = _parse(before, name)
-    returned = _parse(after, name) if arrow else []
+    before, _, after = text.partition("->")
+    parameters = parse(before, name) if before.strip() else []
+    returned = parse(after, name) if after.strip() else []
     if any(each.mode for each in returned):
         raise InvalidValue(f"{name}: what a kernel returns is numbers; leave out in, out and inout")
     numbers, size = _members([each for each in parameters if not each.mode])
@@ -77,12 +80,6 @@ def declared(text: str, name: str, entry: str, group: tuple[int, int, int], room
     )
 
 
-def block_size(interface: Interface) -> int:
-    """Bytes of all numbers, wherever they are passed."""
-    passed = [b.min_size for b in interface.bindings if b.purpose == "arguments"]
-    return passed[0] if passed else interface.push_size
-
-
 def _binding(
     number: int,
     name: str,
@@ -111,9 +108,10 @@ def _members(numbers: list[Declared]) -> tuple[tuple[Member, ...], int]:
     return tuple(members), -(-at // widest) * widest
 
 
-def _parse(text: str, name: str) -> list[Declared]:
+def parse(text: str, name: str) -> list[Declared]:
+    """The parameters that text declares, of the kernel called `name`."""
     found: list[Declared] = []
-    for part in text.split(",") if text.strip() else ():
+    for part in text.split(","):
         match = _PARAMETER.fullmatch(part.strip())
         if match is None:
             raise InvalidValue(

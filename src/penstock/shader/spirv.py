@@ -118,6 +118,17 @@ class Interface:
     parameters: tuple[str, ...] = ()  # in order, if that is how they are passed
     sized_by: frozenset[int] = frozenset()  # ids of constants that are lengths of arrays
 
+    @property
+    def scalars_in_buffer(self) -> bool:
+        """Whether the scalars are in a buffer, because they are too many for push constants."""
+        return any(binding.purpose == "arguments" for binding in self.bindings)
+
+    @property
+    def scalar_bytes(self) -> int:
+        """The size of the block of all scalars, wherever they are passed."""
+        passed = [b.min_size for b in self.bindings if b.purpose == "arguments"]
+        return passed[0] if passed else self.push_size
+
 
 def reflect(
     code: bytes, entry: str | None = None, constants: Mapping[int, bytes] | None = None

@@ -10,13 +10,13 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import starmap
-from pathlib import Path
 from types import SimpleNamespace
 from typing import NoReturn
 
+from penstock.driver.hip import front_end
 from penstock.driver.hip.api import NOT_READY, Hip, ffi, load
 from penstock.driver.hip.memory import HipMemory
-from penstock.driver.hip.program import HipProgram, compile_hip
+from penstock.driver.hip.program import HipProgram
 from penstock.driver.hip.recording import (
     _COPY_DEFAULT,
     _NON_BLOCKING,
@@ -31,6 +31,7 @@ from penstock.driver.holding import Backlog
 from penstock.driver.importing import import_noted
 from penstock.driver.protocol import DeviceInfo, Notify, Reference
 from penstock.errors import DeviceLost, Error, NoDevice
+from penstock.shader.source import KernelSource, LoadedKernel
 from penstock.shader.spirv import Interface
 
 _QUEUES = 4  # that the hardware has at least; streams share them
@@ -177,24 +178,8 @@ class HipDriver:
 
     # Programs.
 
-    def compile(
-        self,
-        source: str,
-        *,
-        name: str,
-        entry: str,
-        defines: Mapping[str, str | int | float],
-        include_dir: Path | None,
-    ) -> tuple[bytes, str]:
-        return compile_hip(
-            self.hip,
-            source,
-            name=name,
-            entry=entry,
-            architecture=self.architecture,
-            defines=defines,
-            include_dir=include_dir,
-        )
+    def load(self, source: KernelSource) -> LoadedKernel:
+        return front_end.load(self, source)
 
     def program(
         self,
@@ -377,15 +362,6 @@ class HipDriver:
         for counts in self._made_counts:
             counts.close()
         self.events.close()
-
-    def attend(self, actor: Callable[[], bool]) -> None:
-        raise NotImplementedError("not an inline driver")
-
-    def leave(self, actor: Callable[[], bool]) -> None:
-        raise NotImplementedError("not an inline driver")
-
-    def run_until(self, condition: Callable[[], bool]) -> None:
-        raise NotImplementedError("not an inline driver")
 
 
 class Counts:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from penstock.driver.protocol import CopyRegions, DeviceInfo, Notify, Reference
 from penstock.driver.sim.machine import Command, Machine, Place, SimQueue, SimTimeline, Submission
 from penstock.driver.sim.memory import Bytes, SimMemory
 from penstock.errors import Unsupported
+from penstock.shader.source import KernelSource, LoadedKernel, load_spirv
 from penstock.shader.spirv import Interface, Member
 from penstock.tracing import events
 
@@ -312,16 +312,8 @@ class SimDriver:
         self.machine.let_things_happen()
         self.machine.host_did(memory, lo, hi, write=False, where=events.user_line())
 
-    def compile(
-        self,
-        source: str,
-        *,
-        name: str,
-        entry: str,
-        defines: Mapping[str, str | int | float],
-        include_dir: Path | None,
-    ) -> tuple[bytes, str]:
-        raise NotImplementedError("kernels come as SPIR-V")
+    def load(self, source: KernelSource) -> LoadedKernel:
+        return load_spirv(source, self.info.limits)
 
     def program(
         self,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +18,7 @@ from penstock.driver.vulkan.program import VulkanProgram
 from penstock.driver.vulkan.recording import VulkanQueue, VulkanReplayable, new_command_pool
 from penstock.driver.vulkan.timeline import VulkanTimeline, WaitInfo
 from penstock.errors import CannotAdopt, NoDevice
+from penstock.shader.source import KernelSource, LoadedKernel, load_spirv
 from penstock.shader.spirv import Interface
 
 _KINDS = {0: "other", 1: "integrated", 2: "discrete", 3: "virtual", 4: "cpu"}
@@ -350,16 +350,8 @@ class VulkanDriver:
         result = self.call.vkInvalidateMappedMemoryRanges(self.handle, 1, memory.range(lo, hi))
         check(result, "vkInvalidateMappedMemoryRanges")
 
-    def compile(
-        self,
-        source: str,
-        *,
-        name: str,
-        entry: str,
-        defines: Mapping[str, str | int | float],
-        include_dir: Path | None,
-    ) -> tuple[bytes, str]:
-        raise NotImplementedError("kernels come as SPIR-V")
+    def load(self, source: KernelSource) -> LoadedKernel:
+        return load_spirv(source, self.info.limits)
 
     def program(
         self,
@@ -445,15 +437,6 @@ class VulkanDriver:
         for handle in reversed(list(self.handles)):
             handle.close()
         self.call.vkDestroyDevice(self.handle, ffi.NULL)
-
-    def attend(self, actor: Callable[[], bool]) -> None:
-        raise NotImplementedError("not an inline driver")
-
-    def leave(self, actor: Callable[[], bool]) -> None:
-        raise NotImplementedError("not an inline driver")
-
-    def run_until(self, condition: Callable[[], bool]) -> None:
-        raise NotImplementedError("not an inline driver")
 
     @property
     def messages(self) -> list[str]:

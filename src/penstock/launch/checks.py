@@ -1,0 +1,142 @@
+"""Every way in which a call of a kernel can be wrong, and what the error says.
+
+A call checks everything before anything is recorded: names, dtypes, sizes, limits.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from penstock.array.array import Array
+from penstock.errors import (
+    ArgumentError,
+    DtypeMismatch,
+    Error,
+    InvalidValue,
+    ShapeMismatch,
+    Unsupported,
+)
+from penstock.launch.arguments import (
+    KernelParameter,
+    check_elements,
+    how_to_pass,
+    packer,
+    same_bytes,
+)
+
+if TYPE_CHECKING:
+    from penstock.launch.kernel import Kernel
+
+#: The default of every argument: not given.
+MISSING: Any = type("Missing", (), {"__repr__": lambda self: "(not given)"})()
+
+
+def explain_names(
+    kernel: Kernel, unknown: Mapping[str, Any], given: Mapping[str, Any],
+    positional: tuple[Any, ...] = (),
+) -> NoReturn:  # fmt: skip
+    """Say which names are unknown or missing."""
+    if positional:
+        names = ", ".join(f"{name}=..." for name in given)
+        raise ArgumentError(
+            f"{kernel.name}: {len(positional)} of the arguments have no name; a kernel is called "
+            f"by name: {kernel.name}({names}, threads=...). Its signature is {kernel.signature}"
+        )
+    missing = [name for name, value in given.items() if value is MISSING]
+    parts = []
+    if unknown:
+        parts.append(f"no argument {', '.join(map(repr, sorted(unknown)))}")
+    if missing:
+        parts.append(f"argument {', '.join(map(repr, missing))} is missing")
+    raise ArgumentError(f"{kernel.name}: {'; '.join(parts)}. Its signature is {kernel.signature}")
+
+
+def check_array(
+    kernel: Kernel, parameter: KernelParameter, array: Any, given: Mapping[str, Any]
+) -> None:
+    """Check what does not change about an array; the array remembers that it fits."""
+    if array is MISSING:
+        explain_names(kernel, {}, given)
+    label = f"{kernel.name}: argument {parameter.name!r}"
+    if not isinstance(array, Array):
+        raise ArgumentError(
+            f"{label} must be a penstock or NumPy array, not {type(array).__name__}"
+            f"{how_to_pass(array)}"
+        )
+    if array.buffer.scheduler is not kernel.scheduler:
+        raise ArgumentError(
+            f"{label} is on {array.device}, the kernel on {kernel.device}; copy it over"
+        )
+    array.buffer.check()
+    if parameter.dtype is not None and not same_bytes(array.dtype, parameter.dtype):
+        raise DtypeMismatch(f"{label} must be {parameter.dtype}, not {array.dtype}")
+    if parameter.writes:
+        array.check_written(label)
+    if not array.contiguous:
+        raise ShapeMismatch(f"{label} is not contiguous; pass {parameter.name}=x.copy()")
+    check_elements(parameter, array, label)
+    if array.nbytes < parameter.min_size:
+        raise ShapeMismatch(
+            f"{label} has {array.nbytes} bytes; the kernel needs at least {parameter.min_size}"
+        )
+    if array.nbytes > parameter.max_size:
+        raise Unsupported(
+            f"{label} has {array.nbytes:,} bytes; {kernel.device.name} binds at most "
+            f"{parameter.max_size:,}. Pass it in slices"
+        )
+    # The backings of a pool are aligned for any kernel; adopted memory is where it is.
+    if (array.buffer.backing.offset + array.region.lo) % parameter.alignment:
+        raise InvalidValue(
+            f"{label} starts at byte {array.region.lo} of its buffer; {kernel.device.name} needs "
+            f"multiples of {parameter.alignment}. Slice at such multiples, or pass "
+            f"{parameter.name}=x.copy()"
+        )
+    array.accepted = {*array.accepted, parameter.wants}
+
+
+def check_group_counts(kernel: Kernel, groups: Array, threads: Any) -> None:
+    """Raise unless the array can hold the group counts of an indirect launch."""
+    label = f"{kernel.name}: groups="
+    if threads is not None:
+        raise ArgumentError(f"{kernel.name}: say how much to run with threads= or groups=")
+    if groups.buffer.scheduler is not kernel.scheduler:
+        raise ArgumentError(f"{label} is on {groups.device}, the kernel on {kernel.device}")
+    groups.buffer.check()
+    if groups.dtype != np.uint32:
+        raise DtypeMismatch(f"{label} must be an array of three uint32, not {groups.dtype}")
+    if groups.size != 3 or not groups.contiguous or groups.region.lo % 4:
+        raise ShapeMismatch(
+            f"{label} must be three uint32 side by side; its shape is {groups.shape}"
+        )
+
+
+def explain_scalars(kernel: Kernel, given: Mapping[str, Any]) -> None:
+    """Say which scalar does not fit."""
+    if any(value is MISSING for value in given.values()):
+        explain_names(kernel, {}, given)
+    for name, value in given.items():
+        if isinstance(value, Array) and name not in {each.name for each in kernel.parameters}:
+            raise ArgumentError(
+                f"{kernel.name}: argument {name!r} is a number, not an Array: a launch does not "
+                f"wait for a value. Pass {name}=float(x) to wait, or read x in the kernel"
+            )
+    for member in kernel.interface.push:
+        value = given[member.name]
+        try:
+            packer((member,), kernel.interface.scalar_bytes)(value)
+        except (struct.error, TypeError, ValueError, OverflowError) as error:
+            wanted = f"{member.dtype}{list(member.shape) if member.shape else ''}"
+            message = f"{kernel.name}: argument {member.name!r} must be {wanted}, not {value!r}"
+            kind: type[Error]
+            if isinstance(error, OverflowError):
+                kind = InvalidValue
+            elif isinstance(value, int | float | np.number) and member.shape == ():
+                fits = isinstance(value, int | np.integer) or member.dtype.kind == "f"
+                kind = InvalidValue if fits else DtypeMismatch
+            else:
+                kind = ShapeMismatch if isinstance(error, ValueError) else ArgumentError
+            raise kind(f"{message} ({error})") from None

@@ -1,0 +1,134 @@
+"""One launch: its checked arguments, what it touches, what it binds, and how it is dispatched.
+
+Whatever records a launch starts from a `Launch`: a stream (`record`), and a graph, which keeps the
+commands (`graph.encoding`). `Bindings` is the one place that knows in which order a driver wants a
+kernel's buffers; the written-out call (`launch.call`) is made from it, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.array.array import Array
+from penstock.tracing import events
+
+if TYPE_CHECKING:
+    from penstock.array.buffer import Buffer
+    from penstock.launch.kernel import Kernel
+    from penstock.launch.launch_memory import ResultMemory
+    from penstock.launch.result import Result
+    from penstock.ledger.hazards import Region, Use
+    from penstock.schedule.stream import Stream
+    from penstock.shader.spirv import Interface
+
+#: A buffer as a driver binds it: handle, offset, byte count.
+Place = tuple[int, int, int]
+
+
+class Bindings:
+    """The order in which a driver wants the buffers of a kernel."""
+
+    def __init__(self, interface: Interface) -> None:
+        arrays = iter(range(len(interface.bindings)))
+        #: By binding: the number of the array, or "arguments", or "result".
+        self.order: list[int | str] = [
+            next(arrays) if binding.purpose == "array" else binding.purpose
+            for binding in interface.bindings
+        ]
+        self.result_bytes = sum(b.min_size for b in interface.bindings if b.purpose == "result")
+
+    def flat(
+        self, arrays: Sequence[Place], arguments: Place | None, result: ResultMemory | None
+    ) -> tuple[int, ...]:
+        """All places in a row, as `dispatch` takes them."""
+        others: dict[Any, Any] = {"arguments": arguments}
+        if result is not None:
+            others["result"] = (result.handle, result.offset, self.result_bytes)
+        return tuple(
+            number
+            for each in self.order
+            for number in (arrays[each] if isinstance(each, int) else others[each])
+        )
+
+
+class Launch(NamedTuple):
+    """A call of a kernel whose arguments are checked."""
+
+    kernel: Kernel
+    arrays: tuple[Array, ...]  # in the order of the kernel's parameters
+    block: bytes  # the scalars
+    groups: tuple[int, int, int] | Array  # an array: the device reads the counts when it gets there
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is known to run no group."""
+        return not isinstance(self.groups, Array) and not self.groups[0]
+
+    def touched(self) -> list[tuple[Buffer, Region, bool]]:
+        """The bytes of arrays that it reads or writes, and whether it writes them."""
+        found = [
+            (a.buffer, a.region if p.writes else a.buffer.read_region(a.region), p.writes)
+            for p, a in zip(self.kernel.parameters, self.arrays, strict=True)
+        ]
+        if isinstance(self.groups, Array):
+            found.append((self.groups.buffer, self.groups.region, False))
+        return found
+
+    def dispatch(self, commands: Any, arguments: Place | None, result: ResultMemory | None) -> None:
+        """Put it into commands of the driver's, with the memory that it has now.
+
+        `arguments` is where the scalars are, unless they are push constants.
+        """
+        kernel = self.kernel
+        places = [array.bind().place for array in self.arrays]
+        flat = kernel.bindings.flat(places, arguments, result)
+        block = b"" if arguments is not None else self.block
+        if isinstance(self.groups, Array):
+            counts = self.groups.buffer.backing
+            lo = counts.offset + self.groups.region.lo
+            commands.dispatch_indirect(kernel.program, flat, block, counts.memory, lo)
+        else:
+            commands.dispatch(kernel.program, flat, block, self.groups)
+
+    def record(self, stream: Stream) -> tuple[Result | None, int]:
+        """Record it on a stream; its result, and the value of its end. Under the device's lock."""
+        kernel, groups = self.kernel, self.groups
+        indirect = groups if isinstance(groups, Array) else None
+        bound = kernel.bind(self.arrays, stream, indirect)
+        uses: list[Use] = [
+            each.writing if parameter.writes else each.reading
+            for parameter, each in zip(kernel.parameters, bound, strict=True)
+        ]
+        if indirect is not None:
+            counts = indirect.buffer.backing_for(stream, indirect.region, kernel.what, write=False)
+            uses.append((counts.history, indirect.region, False))
+        ring = kernel.ring(stream) if kernel.interface.scalars_in_buffer else None
+        arguments = None
+        if ring is not None:
+            arguments = (ring.handle, ring.put(self.block, stream.lane), ring.nbytes)
+        result = None if kernel.results is None else kernel.results.new(kernel.what)
+        memory = None if result is None else result.memory
+        if self.is_empty:
+            return result, 0
+        if ring is not None:
+            uses.append(ring.use)
+        if memory is not None:
+            uses.append(memory.use)
+        commands = stream.begin(uses, kernel.what)
+        # Before the driver knows of the launch: if an exception comes between, they count as used.
+        if ring is not None:
+            ring.taken(stream.recorded)
+        if result is not None:
+            result.launched(stream.lane, stream.recorded)
+        self.dispatch(commands, arguments, memory)
+        if events.active:
+            events.emit("launch", self._in_words(), at=stream.here())
+        if result is not None:
+            stream.expect_result()
+        return result, stream.end()
+
+    def _in_words(self) -> tuple[Any, ...]:
+        if isinstance(self.groups, Array):
+            return ("%s in groups of %r", self.kernel.name, self.groups.name)
+        return ("%s in %s groups", self.kernel.name, self.groups)

@@ -1,0 +1,105 @@
+"""What a device must have and allow for a kernel to run on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.driver.protocol import DeviceInfo
+from penstock.errors import InvalidSpirv, Unsupported
+from penstock.shader.spirv import Interface
+
+#: Names that a call uses for itself.
+_RESERVED = frozenset({"stream", "threads", "groups"})
+
+#: SPIR-V capabilities that need a device feature, by the feature's Vulkan name.
+_FEATURES = {
+    "Float16": "shaderFloat16",
+    "Float64": "shaderFloat64",
+    "Int8": "shaderInt8",
+    "Int16": "shaderInt16",
+    "Int64": "shaderInt64",
+    "Int64Atomics": "shaderBufferInt64Atomics",
+    "StorageBuffer16BitAccess": "storageBuffer16BitAccess",
+    "UniformAndStorageBuffer16BitAccess": "uniformAndStorageBuffer16BitAccess",
+    "StoragePushConstant16": "storagePushConstant16",
+    "StorageBuffer8BitAccess": "storageBuffer8BitAccess",
+    "UniformAndStorageBuffer8BitAccess": "uniformAndStorageBuffer8BitAccess",
+    "StoragePushConstant8": "storagePushConstant8",
+    "VariablePointersStorageBuffer": "variablePointersStorageBuffer",
+    "VariablePointers": "variablePointers",
+    "VulkanMemoryModel": "vulkanMemoryModel",
+    "VulkanMemoryModelDeviceScope": "vulkanMemoryModelDeviceScope",
+    "GroupNonUniform": "subgroupBasic",
+    "GroupNonUniformVote": "subgroupVote",
+    "GroupNonUniformArithmetic": "subgroupArithmetic",
+    "GroupNonUniformBallot": "subgroupBallot",
+    "GroupNonUniformShuffle": "subgroupShuffle",
+    "GroupNonUniformShuffleRelative": "subgroupShuffleRelative",
+    "GroupNonUniformClustered": "subgroupClustered",
+    "GroupNonUniformQuad": "subgroupQuad",
+}
+
+
+def check_limits(name: str, interface: Interface, info: DeviceInfo) -> None:
+    """Raise unless the device has what the kernel needs, and a call can name its arguments."""
+    missing = [
+        f"{capability} ({_FEATURES[capability]})" if capability in _FEATURES else capability
+        for capability in sorted(interface.capabilities)
+        if _FEATURES.get(capability) not in info.features
+    ]
+    if missing:
+        raise Unsupported(f"{name} needs what {info.name} lacks: {', '.join(missing)}")
+    uniform = [binding for binding in interface.bindings if binding.kind == "uniform"]
+    for count, limit, what in (
+        (len(interface.bindings), "bindings", "buffers"),
+        (len(uniform), "uniform_bindings", "uniform blocks"),
+        (interface.shared_size, "shared_memory", "bytes of shared memory"),
+    ):
+        if count > info.limits[limit]:  # type: ignore[operator]
+            raise Unsupported(f"{name} uses {count} {what}; {info.name} has {info.limits[limit]}")
+    for binding in interface.bindings:
+        limit = "uniform_range" if binding.kind == "uniform" else "binding_range"
+        if binding.min_size > info.limits[limit]:  # type: ignore[operator]
+            raise Unsupported(
+                f"{name}: {binding.name!r} takes {binding.min_size:,} bytes or more; "
+                f"{info.name} binds at most {info.limits[limit]:,} of that kind"
+            )
+    arrays = [b.name for b in interface.bindings if b.purpose == "array"]
+    names = arrays + [m.name for m in interface.push]
+    twice = sorted({each for each in names if names.count(each) > 1})
+    if twice:
+        raise InvalidSpirv(
+            f"{name} calls two arguments {twice[0]!r}; give one of them another name"
+        )
+    clash = _RESERVED & set(names)
+    if clash:
+        raise InvalidSpirv(
+            f"{name} calls an argument {', '.join(sorted(clash))!r}, which a call uses "
+            "for itself; give it another name"
+        )
+    other = [b.name for b in interface.bindings if b.set]
+    if other:
+        raise Unsupported(f"{name}: {other[0]!r} is in another descriptor set than 0")
+
+
+def local_size(
+    name: str, interface: Interface, info: DeviceInfo, chosen: Mapping[int, bytes]
+) -> tuple[int, int, int]:
+    """Invocations in a group, after the specialization constants that set them."""
+    sizes = [
+        int.from_bytes(chosen[number], "little")
+        if number is not None and number in chosen
+        else size
+        for size, number in zip(interface.local_size, interface.local_size_ids, strict=True)
+    ]
+    limits = info.limits
+    most: Any = limits["group_size"]
+    if any(n > m or n < 1 for n, m in zip(sizes, most, strict=True)) or (
+        sizes[0] * sizes[1] * sizes[2] > limits["group_invocations"]  # type: ignore[operator]
+    ):
+        raise Unsupported(
+            f"{name} has groups of {tuple(sizes)}; {info.name} allows up to "
+            f"{most} and {limits['group_invocations']} in all"
+        )
+    return sizes[0], sizes[1], sizes[2]

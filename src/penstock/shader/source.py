@@ -1,0 +1,115 @@
+"""What a user gives for a kernel, and what a driver makes of it.
+
+A driver's `load` turns a `KernelSource` into a `LoadedKernel`: code that its `program` takes, and
+the interface that a call is checked against. `load_spirv` does so for drivers that run SPIR-V.
+"""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from penstock.dtypes import exactly
+from penstock.errors import ArgumentError, CompileError, InvalidValue
+from penstock.shader.glsl import compile_glsl
+from penstock.shader.rewrite import arguments_in_buffer
+from penstock.shader.spirv import Interface, reflect
+
+#: How SPIR-V, a HIP code object, and a bundle of those begin.
+_CODE = (b"\x03\x02\x23\x07", b"\x7fELF", b"__CLANG_OFFLOAD_BUNDLE__", b"CCOB")
+
+
+class KernelSource(NamedTuple):
+    """A kernel as the user gave it."""
+
+    content: Any  #: text, compiled code, or the path of a file of either
+    name: str = ""
+    defines: Mapping[str, str | int | float] = {}
+    constants: Mapping[str, Any] = {}
+    signature: str | None = None  #: for languages that do not tell: see `shader.signature`
+    group_size: int | tuple[int, ...] | None = None
+
+
+class LoadedKernel(NamedTuple):
+    """Code for a driver's `program`, and what the kernel wants to be called with."""
+
+    code: bytes
+    interface: Interface
+    constants: dict[int, bytes]  #: values of specialization constants by id
+    name: str
+
+
+def load_spirv(source: KernelSource, limits: Mapping[str, Any]) -> LoadedKernel:
+    """Load GLSL or SPIR-V for a device with these limits."""
+    if source.signature is not None or source.group_size is not None:
+        raise ArgumentError(
+            "signature= and group_size= are for HIP; SPIR-V and GLSL say both themselves"
+        )
+    content, name, include_dir = read(source, "GLSL", "SPIR-V bytes")
+    if isinstance(content, str):
+        content = compile_glsl(content, name=name, defines=source.defines, include_dir=include_dir)
+    elif source.defines:
+        raise ArgumentError("defines= is for GLSL; use constants= with SPIR-V")
+    interface = reflect(content)
+    constants = specialised(interface, source.constants, name)
+    if interface.sized_by & constants.keys():
+        interface = reflect(content, constants=constants)
+    if interface.push_size > limits["push_constants"]:
+        content, interface = arguments_in_buffer(content, interface)
+    return LoadedKernel(content, interface, constants, name)
+
+
+def read(source: KernelSource, language: str, code: str) -> tuple[str | bytes, str, Path | None]:
+    """Text or compiled code, the kernel's name, and where to look for includes.
+
+    `language` and `code` say in messages what a kernel can be.
+    """
+    content, name, include_dir = source.content, source.name, None
+    if isinstance(content, os.PathLike) or (isinstance(content, str) and _is_path(content)):
+        path = Path(content)
+        try:
+            found = path.read_bytes()
+        except (OSError, ValueError) as error:
+            raise CompileError(
+                f"{content!r} is neither {language} text nor a file that can be read ({error})"
+            ) from error
+        name = name or path.stem
+        include_dir = path.parent
+        content = found if found.startswith(_CODE) else found.decode("utf-8", "replace")
+    if isinstance(content, (bytearray, memoryview)):
+        content = bytes(content)
+    if not isinstance(content, (str, bytes)):
+        raise ArgumentError(
+            f"a kernel is {language} text, {code} or a path, not {type(content).__name__}"
+        )
+    return content, name or "kernel", include_dir
+
+
+def specialised(interface: Interface, given: Mapping[str, Any], name: str) -> dict[int, bytes]:
+    """The values of specialization constants that were given by name, by their ids."""
+    # Normalised as Python normalises the names of keyword arguments.
+    chosen = {unicodedata.normalize("NFKC", key): value for key, value in given.items()}
+    known = {constant.name: constant for constant in interface.constants}
+    if unknown := chosen.keys() - known.keys():
+        raise ArgumentError(
+            f"{name} has no constant {sorted(unknown)[0]!r}; it has {', '.join(known) or 'none'}"
+        )
+    values = {}
+    for key, value in chosen.items():
+        constant = known[key]
+        dtype = np.dtype(np.uint32) if constant.dtype.kind == "b" else constant.dtype
+        try:
+            values[constant.id] = exactly(value, dtype, ()).tobytes()
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InvalidValue(f"constant {key}={value!r} does not fit {dtype}") from error
+    return values
+
+
+def _is_path(content: str) -> bool:
+    """Whether text is the name of a file rather than a kernel: a kernel has braces in it."""
+    return "\n" not in content and not ("{" in content and "}" in content and ";" in content)
