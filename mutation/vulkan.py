@@ -297,14 +297,14 @@ VULKAN = [
     ),
     Mutant(
         "programs and streams go while they are in use",
-        "schedule.scheduler",
-        "if lane not in awaited and all(_reached(at(), value) for at, value in points):\n",
+        "schedule.retirement",
+        "if what not in awaited and all(_reached(at(), value) for at, value in points):\n",
         "if True:\n",
         driver="vulkan",
     ),
     Mutant(
         "adopted memory goes while it is in use",
-        "schedule.scheduler",
+        "schedule.retirement",
         "            elif backing.idle:\n",
         "            else:\n",
         driver="vulkan",

@@ -45,7 +45,7 @@ def hold(stream: ps.Stream) -> Callable[[], None]:
     """Let a stream wait on the device, as for a copy that the host makes; what ends that."""
     scheduler = stream.scheduler
     with scheduler.lock:
-        host = scheduler.take_host_lane()
+        host = scheduler.host_copies.take_lane()
         value = host.start()
         stream.wait_for_lanes({host.lane: value})
 
@@ -53,6 +53,6 @@ def hold(stream: ps.Stream) -> Callable[[], None]:
 
     def let_go() -> None:
         if once.acquire(blocking=False):
-            scheduler.host_copy_made(host, value)
+            scheduler.host_copies.made(host, value)
 
     return let_go

@@ -74,7 +74,7 @@ def test_nothing_grows(threaded_device: ps.Device) -> None:
             memory = dev.memory
         assert memory.pending == 0
         handles = len(os.listdir("/proc/self/fd"))
-        return memory.used, memory.reserved, len(dev.scheduler._all_streams()), handles
+        return memory.used, memory.reserved, len(dev.scheduler.all_streams()), handles
 
     round_of(0, SECONDS / 2)
     before = resident()

@@ -368,13 +368,13 @@ class Device(Closing):
         NumPy arrays that show the device's memory stay valid: what they show is released when
         the last of them is gone. A device whose work does not end within 30 s is abandoned.
         """
-        self.scheduler.close()
+        self.scheduler.shutdown.close()
 
     def __del__(self) -> None:
         # Only once nothing refers to it: no array, event or pending value is left to use it.
         scheduler = getattr(self, "scheduler", None)
         if scheduler is not None:
-            scheduler.close()
+            scheduler.shutdown.close()
 
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""

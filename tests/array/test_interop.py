@@ -363,5 +363,5 @@ def test_views_that_end_in_any_order_leave_nothing(threaded_device: ps.Device) -
         for x in arrays:
             slow_add(x, 1, spin=0)
         assert all((x.numpy() == round_ + 1).all() for x in arrays)
-    assert len(dev.scheduler._view_lanes) <= 8
-    assert not dev.scheduler._held
+    assert len(dev.scheduler.views.lanes.made) <= 8
+    assert not dev.scheduler.views.held

@@ -107,7 +107,7 @@ def test_without_the_guard_the_simulator_sees_the_race(monkeypatch: pytest.Monke
 
 def test_a_stream_with_a_ring_can_be_forgotten(any_device: ps.Device) -> None:
     y = any_device.zeros(1, np.uint32)
-    streams = len(any_device.scheduler._all_streams())
+    streams = len(any_device.scheduler.all_streams())
     for _ in range(20):
         stream = any_device.stream()
         block_sum(y, 0, blocks(1)[0], stream)
@@ -119,7 +119,7 @@ def test_a_stream_with_a_ring_can_be_forgotten(any_device: ps.Device) -> None:
         assert any_device.memory.pending == 0  # nor has the ledger of what was given back
         gc.collect()
         any_device.synchronize()
-    assert len(any_device.scheduler._all_streams()) <= streams + 2
+    assert len(any_device.scheduler.all_streams()) <= streams + 2
 
 
 def test_a_closed_kernel_gives_its_memory_back(any_device: ps.Device) -> None:

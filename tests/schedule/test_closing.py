@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.schedule import scheduler as scheduler_module
+from penstock.schedule import host_views
 from penstock.schedule.thresholds import Sizes
 from tests.conftest import OpenDevice, _installed
 from tests.gate import held, hold
@@ -129,7 +129,7 @@ def test_a_wait_returns_when_the_device_is_closed(driver: str, wait: Any) -> Non
     let_go = hold(dev.default_stream)
     slow_add(x, 1, spin=0)
     waiting, outcome = in_thread(lambda: wait(dev, x))
-    while not dev.scheduler.guests:
+    while not dev.scheduler.shutdown.guests:
         assert waiting.is_alive()
     closing, _ = in_thread(dev.close)
     while not dev.closed:
@@ -228,7 +228,8 @@ def test_a_thread_that_has_run_ahead_keeps_no_other_waiting(
     holder = Holder(dev, x)
     slow_add(x, 1, spin=0)  # waits for the view, and the rest of the stream behind it
     me = threading.get_ident()
-    watch = holder.let_go_once(lambda: any(g.thread == me for g in tuple(dev.scheduler.guests)))
+    guests = dev.scheduler.shutdown.guests
+    watch = holder.let_go_once(lambda: any(guest.thread == me for guest in tuple(guests)))
     work(dev, other)
     dev.synchronize()
     holder.end()
@@ -341,7 +342,7 @@ def test_a_stream_whose_close_is_cut_short_ends_by_itself(
     assert (x.numpy() == 1).all()
     any_device.synchronize()
     scheduler.catch_up()
-    assert stream not in scheduler._all_streams()
+    assert stream not in scheduler.all_streams()
 
 
 def test_a_copy_behind_the_callers_own_view_is_an_error(open_device: OpenDevice) -> None:
@@ -382,7 +383,7 @@ def test_a_long_wait_for_a_view_of_another_thread_gives_a_warning(
     open_device: OpenDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A view can be handed on by a thread that lives: then only the user knows who has it."""
-    monkeypatch.setattr(scheduler_module, "_LONG", 0.2)
+    monkeypatch.setattr(host_views, "LONG", 0.2)
     dev = open_device()
     x = dev.zeros(N, np.uint32)
     made, drop = threading.Event(), threading.Event()

@@ -619,7 +619,7 @@ class MakingAndClosingStreams(Case):
         self.dev.synchronize()
         value = self.x[0].item()
         assert value in (0, 1)
-        assert not self.dev.scheduler._hidden_streams()
+        assert not self.dev.scheduler.has_hidden_streams()
         slow_add(self.x, 1, spin=0)
         assert self.x[0].item() == value + 1
 
@@ -628,7 +628,7 @@ class MakingAndClosingStreams(Case):
         for _ in range(3):
             self.dev.synchronize()
             assert self.dev.memory  # a safe moment to act on what was forgotten
-        assert self.dev.scheduler._all_streams() == {self.dev.default_stream}
+        assert self.dev.scheduler.all_streams() == {self.dev.default_stream}
 
 
 class TakingMemory(Case):
@@ -706,7 +706,7 @@ class UsingGraphs(Case):
         self.dev.synchronize()
         assert self.dev.memory  # a safe moment to act on what was forgotten
         assert not self.x.buffer.graphs
-        assert not self.dev.scheduler._graphs
+        assert not self.dev.scheduler.retirement.graphs
 
 
 @functools.lru_cache(1)

@@ -159,14 +159,14 @@ def test_a_forgotten_stream_does_its_work_and_is_released(open_device: OpenDevic
     dev.zeros(1)  # a safe moment to act on what was forgotten
     dev.synchronize()
     dev.zeros(1)
-    assert len(dev.scheduler._all_streams()) <= 3
+    assert len(dev.scheduler.all_streams()) <= 3
 
 
 def test_a_forgotten_device_is_released(driver: str) -> None:
     dev = ps.Device(driver)
     slow_add(dev.zeros(N, np.uint32), 1)
     gone = weakref.ref(dev)
-    import kernels
+    from tests import kernels
 
     kernels._kernels.pop(dev)
     del dev

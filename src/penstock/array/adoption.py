@@ -283,7 +283,7 @@ def _backing(
             scheduler.driver.free(memory)
         raise
     # With no call before: if an exception keeps a buffer from it, it goes again.
-    scheduler.leaving.add(backing)
+    scheduler.retirement.adopted.add(backing)
     scheduler.host_memory.add(backing, hi - lo, source)
     return backing, 0
 

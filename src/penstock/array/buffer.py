@@ -59,7 +59,7 @@ class Buffer:
         #: Encoded graphs that know its backing's address; one that is dropped goes by itself.
         self.graphs: set[weakref.ref[Any]] = set()
         self._old: list[Backing] = []
-        self.owner = owner = Owner(self, scheduler.buffers_ended.append)
+        self.owner = owner = Owner(self, scheduler.ended.leave)
         owner.backing = backing
         # From here on the end of the buffer gives the backing back, however far this has come.
         backing.owners.add(owner)

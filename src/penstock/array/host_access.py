@@ -25,7 +25,6 @@ from penstock.errors import InvalidValue, NotWhileRecording, Unsupported, ViewHe
 from penstock.ledger.hazards import Access, Lane, Region, needs_of_host
 from penstock.memory.layout import Layout, region_of, row_offsets
 from penstock.memory.pool import Backing
-from penstock.schedule.scheduler import Guest
 from penstock.tracing import events
 
 if TYPE_CHECKING:
@@ -127,9 +126,9 @@ class HostCopy:
         self._told = True
         self._copy = copy
         self._scheduler = scheduler = array.buffer.scheduler
-        self._host = self._scheduler.take_host_lane()
+        self._host = scheduler.host_copies.take_lane()
         self._value = self._host.lane.submitted + 1
-        scheduler.begun.append(self)
+        scheduler.host_copies.begun.append(self)
         self._told = False
         self._host.start()
         what = f"a host {'write' if write else 'read'}"
@@ -140,28 +139,16 @@ class HostCopy:
         try:
             self._copy()
         finally:
-            self._scheduler.copies_made.append((self._host, self._value))
+            self._scheduler.ended.leave((self._host, self._value))
             self._told = True
-            self._scheduler.tell_of_copies()
+            self._scheduler.drain_ended()
 
     def abandon(self) -> None:
         if not self._told:
-            self._scheduler.copies_made.append((self._host, self._value))
+            self._scheduler.ended.leave((self._host, self._value))
             self._told = True
 
     __del__ = abandon
-
-
-def touch(scheduler: Scheduler, access: Callable[[], None]) -> None:
-    """Have the host read or write device memory without the lock; it is not freed meanwhile."""
-    guest = Guest()
-    try:
-        scheduler.guests.add(guest)
-        scheduler.check_over()
-        access()
-    finally:
-        scheduler.guests.discard(guest)
-        scheduler.guest_left()
 
 
 def _nothing() -> None:
@@ -324,7 +311,7 @@ def host_memory_at_rest(
                 busy = next((use for use in uses if needs_of_host(use.found)), None)
                 if busy is None:
                     if uses:
-                        lane = scheduler.take_host_lane()
+                        lane = scheduler.host_copies.take_lane()
                         value = lane.lane.submitted + 1
                         host = lane
                         host.start()
@@ -335,8 +322,8 @@ def host_memory_at_rest(
         yield host is not None
     finally:
         if host is not None:
-            scheduler.copies_made.append((host, value))
-            scheduler.tell_of_copies()
+            scheduler.ended.leave((host, value))
+            scheduler.drain_ended()
 
 
 def note_host_memory(

@@ -52,7 +52,6 @@ from penstock.array.host_access import (
     note_host_memory,
     pending_conflicts,
     stream_of,
-    touch,
     views_shown,
     wait_for_conflicts,
 )
@@ -143,7 +142,7 @@ def write(
             check_host_memory(scheduler, data, write=False, what="the source")
             np.copyto(target, data)
             return scheduler.done
-    return scheduler.carry_out(partial(_begin_write, array, data, stream, borrow))
+    return scheduler.host_copies.carry_out(partial(_begin_write, array, data, stream, borrow))
 
 
 def _begin_write(
@@ -211,7 +210,7 @@ def _write_renamed(
     buffer = array.buffer
     scheduler = buffer.scheduler
     with host_memory_at_rest(scheduler, data, write=False, what="the source"):
-        touch(scheduler, fill_it)
+        scheduler.shutdown.use(fill_it)
     with scheduler.lock:
         scheduler.check()
         buffer.check()
@@ -318,12 +317,12 @@ class Turns:
         self._blocks = blocks
         self._what = what
         self._failure: BaseException | None = None  # of the recording
-        self.host = stream.scheduler.take_host_lane()
-        stream.scheduler.begun.append(self)
+        self.host = stream.scheduler.host_copies.take_lane()
+        stream.scheduler.host_copies.begun.append(self)
 
     def abandon(self) -> None:
         if self._filled < len(self._recorded):
-            self._scheduler.left_over.append(self._leave_to_copier)
+            self._scheduler.ended.leave(self._leave_to_copier)
 
     __del__ = abandon
 
@@ -351,14 +350,14 @@ class Turns:
                 points = self._leaves_block(self._filled)
                 scheduler.wait_for(points, None, "a large write fills the staging ring")
                 part, done = self._staged[self._filled], self._recorded[self._filled][0]
-                touch(scheduler, partial(_fill_and_tell, part, self.host, done))
+                scheduler.shutdown.use(partial(_fill_and_tell, part, self.host, done))
                 self._filled += 1
         except (Closed, DeviceLost) as error:
             scheduler.note_failure(error)
             self._filled = len(self._recorded)
             self.host.abort()
             raise
-        scheduler.host_copy_made(self.host, self.host.lane.submitted)
+        scheduler.host_copies.made(self.host, self.host.lane.submitted)
         if self._failure is not None:
             raise self._failure
         points = {self._stream.lane: self._recorded[-1][1]}
@@ -371,6 +370,8 @@ class Turns:
         return {self._stream.lane: self._recorded[number - self._blocks][1]}
 
     def _leave_to_copier(self) -> None:
+        if self._scheduler.lost is not None or self._scheduler.shutdown.over:
+            return  # no work waits for the rest any more
         while self._filled < len(self._recorded):
             number = self._filled
             each = self._staged[number]
@@ -428,7 +429,9 @@ def fill(array: Array, value: Any, stream: Stream | None) -> Pending[None]:
     if stream is not None:
         scheduler.stream_or_default(stream)
     what = f"fill of {buffer.name}"
-    return scheduler.carry_out(partial(_begin_fill, array, value, element, stream, what))
+    return scheduler.host_copies.carry_out(
+        partial(_begin_fill, array, value, element, stream, what)
+    )
 
 
 def fill_locked(array: Array, value: Any, stream: Stream | None) -> None:
@@ -582,7 +585,7 @@ def read(array: Array, stream: Stream | None, out: Host | None) -> Pending[Host]
         check_out(array, out)
     if stream is not None:
         scheduler.stream_or_default(stream)
-    return scheduler.carry_out(partial(_begin_read, array, stream, out, what))
+    return scheduler.host_copies.carry_out(partial(_begin_read, array, stream, out, what))
 
 
 def _begin_read(
@@ -682,7 +685,7 @@ def read_now(array: Array) -> Host:
     quick = _copy_at_once(array)
     if quick is not None:
         return quick
-    return scheduler.carry_out(partial(_begin_read_now, array)).result()
+    return scheduler.host_copies.carry_out(partial(_begin_read_now, array)).result()
 
 
 def _begin_read_now(array: Array) -> Callable[[], Pending[Host]]:

@@ -51,19 +51,19 @@ class HostView:
             "typestr": "|u1",
             "data": (backing.memory.address + backing.offset + region.lo, not write),
         }
-        hold = Hold(self, scheduler.views_ended.append)
+        hold = Hold(self, scheduler.ended.leave)
         hold.backing = backing
         hold.written = written  # to be called when what was written through it is to count
         hold.shown = None
         # From here on the end of the view undoes all of it, however far it has come.
         self._hold = hold
-        scheduler.exports.add(hold)
+        scheduler.views.exports.add(hold)
         backing.holds.add(hold)
         if respected:
-            release = scheduler.next_view_lane() if write else None
+            release = scheduler.views.next_point() if write else None
             hold.shown = shown = Shown(region, threading.get_ident(), release)
             if release is not None:
-                scheduler.hold_for_host(*release)
+                scheduler.views.hold(*release)
             backing.views.append(shown)
 
     def array(
@@ -80,4 +80,4 @@ class HostView:
         # The slot is unset if __init__ failed.
         hold = getattr(self, "_hold", None)
         if hold is not None:
-            self._scheduler.view_ended(hold)
+            self._scheduler.views.ended(hold)

@@ -161,7 +161,11 @@ def _left_behind(device: ps.Device) -> str:
     driver = device.scheduler.driver
     assert isinstance(driver, SimDriver)
     left = driver.machine.memories
-    return f"{len(left)} memories were never freed" if left and not device.scheduler.exports else ""
+    return (
+        f"{len(left)} memories were never freed"
+        if left and not device.scheduler.views.exports
+        else ""
+    )
 
 
 def _again(call: Callable[[], Any]) -> Any:

@@ -201,7 +201,9 @@ class _InTurns(_AtOnce):
         for actor in actors:
             driver.attend(actor)
         try:
-            with mock.patch.object(self.device.scheduler, "_dismiss_guests", self._let_leave):
+            with mock.patch.object(
+                self.device.scheduler.shutdown, "dismiss_guests", self._let_leave
+            ):
                 super().run()
         finally:
             for actor in actors:
@@ -222,7 +224,7 @@ class _InTurns(_AtOnce):
     def _let_leave(self) -> None:
         """A thread that closes the device gives the others turns until none of them is in it."""
         me, ident = self.turn, threading.get_ident()
-        while any(guest.thread != ident for guest in tuple(self.device.scheduler.guests)):
+        while any(guest.thread != ident for guest in tuple(self.device.scheduler.shutdown.guests)):
             self._pass_on(me, self.alive - {me})
 
     def _begin(self, me: int) -> None:

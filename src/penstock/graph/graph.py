@@ -109,7 +109,8 @@ class Graph(Closing):
         self._thread = 0  # that records
         self._variants: dict[tuple[Any, ...], deque[Variant]] = {}
         self._recorded = self._closed = False
-        self._end_of_life = self._scheduler.expect_end(self, self._variants)
+        retirement, leave = self._scheduler.retirement, self._scheduler.ended.leave
+        self._end_of_life = retirement.expect_end(self, self._variants, leave)
 
     # While recording.
 
@@ -304,7 +305,7 @@ class Graph(Closing):
         with self._scheduler.lock:
             if not self._closed:
                 self._closed = True
-                self._scheduler.retire_graph(self._end_of_life)
+                self._scheduler.retirement.retire_graph(self._end_of_life)
 
     @property
     def closed(self) -> bool:
@@ -396,7 +397,7 @@ class Graph(Closing):
         except BaseException as error:
             self._scheduler.note_failure(error)
             if variant is not None:
-                self._scheduler.retire_variants([variant])
+                self._scheduler.retirement.retire_variants([variant])
             raise
         kept.append(variant)  # with no call before, in which it could be lost
         return variant

@@ -138,7 +138,7 @@ class Kernel(Closing):
                 self._closed = True
                 for parameter in self.parameters:
                     parameter.spare.clear()
-                self.scheduler.retire_program(self.program)
+                self.scheduler.retirement.retire_program(self.program)
                 self.scheduler.forget_rings(self)
                 if self.results is not None:
                     self.results.close()

@@ -30,7 +30,6 @@ from penstock.array.host_access import (
     invalidate,
     is_mapped,
     is_readable,
-    touch,
 )
 from penstock.dtypes import Dtype, as_dtype
 from penstock.errors import ArgumentError, DtypeMismatch, Error, ReadOnly
@@ -95,7 +94,7 @@ def bring_in(
     carried.append(Carried(host, array, parameter, in_place=False))
     with host_memory_at_rest(scheduler, host, write=False, what=label) as adopted:
         if is_mapped(array.buffer):
-            touch(scheduler, partial(_fill, array, host))
+            scheduler.shutdown.use(partial(_fill, array, host))
             return array
         # A large write waits for room on the stream, where work may wait for this block to end.
         source = host.copy() if adopted else host
@@ -146,7 +145,7 @@ def _finish(carried: list[Carried], stream: Stream, value: int) -> None:
                     if events.active:
                         emit_copy(each.array, "staged", "to the caller's array", start)
                 else:
-                    touch(scheduler, partial(_empty, each))
+                    scheduler.shutdown.use(partial(_empty, each))
 
 
 def _temporary(

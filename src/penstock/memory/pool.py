@@ -29,7 +29,7 @@ from penstock.errors import OutOfMemory
 from penstock.ledger.hazards import History, Lane, Region
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
 _ALIGN = 256  # every driver's binding alignment divides this
 _FIRST_CHUNK = 1 << 20
@@ -145,7 +145,7 @@ class Backing:
 
     def __del__(self) -> None:
         if self.pool is not None and not self.retired:
-            self.pool.orphans.append(self)
+            self.pool.leave(self)
 
     @property
     def mapped(self) -> bool:
@@ -187,10 +187,12 @@ class Pool:
         catch_up: Callable[[], None],
         lanes: Callable[[], Iterable[Lane]],
         publish: Callable[[], dict[Lane, int]],
+        leave: Callable[[Backing], None],
         clear: Callable[[Backing], None] | None = None,
     ) -> None:
         """`lanes` are those of the device's streams; `publish` makes all that was recorded on them
-        host-visible, and returns when that is so.
+        host-visible, and returns when that is so. `leave` takes a message from a finaliser: a
+        backing that was dropped without having been retired.
 
         `clear` has the device fill a backing with zeros; with it none is handed out as it is.
         """
@@ -199,12 +201,12 @@ class Pool:
         self._catch_up = catch_up
         self._lanes = lanes
         self._publish = publish
+        self.leave = leave
         self._host = host
         self._limit = limit
         self._chunks: list[Chunk] = []
         self._free: dict[int, list[Backing]] = {}
         self._retired: deque[Backing] = deque()
-        self.orphans: deque[Backing] = deque()  # dropped without having been retired
         self._handed_on: dict[int, deque[Backing]] = {}  # retired too, by size, the oldest first
         self._next_chunk = _FIRST_CHUNK
         self.reserved = self.used = self.pending = self.peak = self.allocations = 0
@@ -271,9 +273,6 @@ class Pool:
     def reap(self) -> None:
         """Move what is no longer in use to the free lists."""
         self._catch_up()
-        while self.orphans:
-            self.retire(self.orphans[0])
-            self.orphans.popleft()
         self._retired = self._still_in_use(self._retired)
         for size, handed_on in self._handed_on.items():
             self._handed_on[size] = self._still_in_use(handed_on)
@@ -298,7 +297,7 @@ class Pool:
         for chunk in self._chunks:
             self._driver.free(chunk.memory)
         self._chunks.clear()
-        self.orphans = deque(maxlen=0)  # nothing is left that they could go back to
+        self.leave = deque[Backing](maxlen=0).append  # there is no pool left to go back to
         self._free.clear()
 
     def _wipe(self, backing: Backing) -> None:
@@ -414,6 +413,24 @@ class Pool:
         self.reserved += nbytes
         self.peak = max(self.peak, self.reserved)
         return memory
+
+
+def stats_of(pools: Collection[Pool], adopted: int) -> MemoryStats:
+    """What pools have, and how much of the caller's own memory is used beside them."""
+    for pool in pools:
+        pool.reap()
+    reserved = sum(pool.reserved for pool in pools)
+    used = sum(pool.used for pool in pools)
+    pending = sum(pool.pending for pool in pools)
+    return MemoryStats(
+        reserved=reserved,
+        used=used,
+        pending=pending,
+        free=reserved - used - pending,
+        adopted=adopted,
+        peak=sum(pool.peak for pool in pools),
+        allocations=sum(pool.allocations for pool in pools),
+    )
 
 
 def size_class(nbytes: int) -> int:

@@ -1,4 +1,4 @@
-"""A lane whose work the host does: copies that the device may have to wait for."""
+"""Lanes whose work the host does: copies and writable views that device work may wait for."""
 
 from __future__ import annotations
 
@@ -92,3 +92,27 @@ class HostLane:
         if value > self._signalled:
             self._driver.signal(self.timeline, value)
             self._signalled = value
+
+
+class HostLanes:
+    """Host lanes of one purpose. The lane that was given back last is used first."""
+
+    def __init__(self, driver: Driver, purpose: str) -> None:
+        self._driver = driver
+        self._purpose = purpose
+        self.made: list[HostLane] = []
+        self._idle: dict[HostLane, None] = {}
+
+    def next_idle(self) -> HostLane:
+        """The lane to use next, which is idle until it is taken; made if there is none."""
+        if not self._idle:
+            made = HostLane(self._driver, f"{self._purpose} {len(self.made)}")
+            self.made.append(made)
+            self._idle[made] = None
+        return next(reversed(self._idle))
+
+    def take(self, host: HostLane) -> None:
+        self._idle.pop(host, None)
+
+    def give_back(self, host: HostLane) -> None:
+        self._idle[host] = None

@@ -12,7 +12,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING
 
-from penstock.errors import Error
+from penstock.errors import Error, OutOfMemory
 
 if TYPE_CHECKING:
     from penstock.schedule.scheduler import Scheduler
@@ -45,6 +45,20 @@ class Pump:
         if self._thread is not None:
             self._wanted.set()
 
+    def submit_dry_streams(self, scheduler: Scheduler) -> bool:
+        """Submit where the device idles; whether anything is still recorded. Takes the lock."""
+        with scheduler.lock:
+            if scheduler.closed or scheduler.lost is not None:
+                return False
+            streams = scheduler.living_streams()
+            for stream in streams:
+                try:
+                    stream.submit_if_dry()
+                except OutOfMemory:
+                    continue  # stays recorded; whoever needs it tries again and hears of it
+            scheduler.drain()
+            return any(stream.has_recorded for stream in streams)
+
     def close(self) -> None:
         self._stopped = True
         self._wanted.set()
@@ -63,7 +77,7 @@ class Pump:
             if scheduler is None or self._stopped:
                 return
             try:
-                recorded = scheduler.submit_dry_streams()
+                recorded = self.submit_dry_streams(scheduler)
             except Error:
                 return  # whoever uses the device next meets the same error
             quiet = 0 if recorded or quiet == _QUIET_TICKS else quiet + 1

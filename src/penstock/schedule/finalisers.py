@@ -1,0 +1,45 @@
+"""What finalisers and interrupted calls leave for the device: messages about what has ended.
+
+A finaliser may run in any thread, in the middle of anything, so it changes nothing of the device's.
+It leaves a message, and the next call that holds the device's lock acts on it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from penstock.errors import Error
+
+
+class FinaliserQueue:
+    """Messages in the order of their arrival, and what to do about each.
+
+    `acts` has a function for each kind of message, by its exact type; a message of any other type
+    is itself a function to call. Acting on a message twice must be the same as acting once: it
+    stays in the queue until its act has returned, and an interrupt may come in between.
+    """
+
+    def __init__(self, acts: Mapping[type, Callable[[Any], None]]) -> None:
+        self._acts = acts
+        self.left: deque[Any] = deque()
+        #: Safe in any thread, in the middle of anything, and as the callback of a weak reference:
+        #: a function in C, which an interrupt finds either called or not.
+        self.leave: Callable[[Any], None] = self.left.append
+
+    def drain(self) -> None:
+        """Act on every message. Called under the device's lock."""
+        left = self.left
+        while left:
+            message = left[0]
+            act = self._acts.get(type(message))
+            try:
+                if act is None:
+                    message()
+                else:
+                    act(message)
+            except Error:
+                left.rotate(-1)  # it is tried again, and the others do not wait for it
+                raise
+            left.popleft()
