@@ -72,7 +72,8 @@ def test_the_site_is_built_without_a_broken_link(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     reference = (tmp_path / "api.html").read_text()
-    assert all(f"penstock.{name}" in reference for name in ("array.Array.view", "device.Device"))
+    for name in ("array.array.Array.view", "device.Device"):
+        assert f"penstock.{name}" in reference
 
 
 def test_the_site_leads_to_every_page() -> None:
