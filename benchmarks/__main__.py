@@ -1,6 +1,6 @@
 """`python -m benchmarks transfer`, `launch`, `access`, `products`, `layers` and `peers`.
 
-Models, mechanisms and the runtime beside its floors are measured by `penstock bench`.
+`penstock bench` has the harness; `transfer` and `launch` are groups of its `runtime`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ _REPEAT = {
     "transfer": (30, 3), "launch": (200, 20), "access": (20, 2), "products": (30, 2),
     "layers": (30, 2), "peers": (200, 8),
 }  # fmt: skip
+#: What `penstock bench runtime` measures, by its groups.
+_RUNTIME = {"transfer": ("transfer", "adopt"), "launch": ("launch", "tracing")}
 
 
 def main() -> int:
@@ -30,23 +32,25 @@ def main() -> int:
     repeat = arguments.repeat or _REPEAT[arguments.what][arguments.quick]
 
     import penstock as ps
-    from benchmarks import access, kept, launch, layers, products, transfer
+    from benchmarks import access, kept, layers, products, tables
     from benchmarks.peers import comparison, decoding, environments
-    from penstock.bench import measure
-    from penstock.bench import tables as report
+    from penstock.bench import forms, measure, runtime
 
     unknown = sorted(set(arguments.only or ()) - set(environments.KINDS))
     if unknown:
         parser.error(f"--only knows {', '.join(environments.KINDS)}; not {', '.join(unknown)}")
 
-    modules = {
-        "transfer": transfer, "launch": launch, "access": access, "products": products,
-        "layers": layers,
-    }  # fmt: skip
+    modules = {"access": access, "products": products, "layers": layers}
     directory = arguments.peers_dir or environments.default_directory()
     try:
         with ps.Device(arguments.device) as device:
-            about = report.machine(device)
+            if arguments.what in _RUNTIME and not peers:
+                rows = runtime.measure(device, _RUNTIME[arguments.what], repeat)
+                form = "json" if arguments.json else "md"
+                for line in forms.write(form, rows, forms.runtime_columns()):
+                    print(line, flush=True)
+                return 0
+            about = tables.machine(device)
             if peers:
                 sections = comparison.compare(
                     device,
@@ -71,8 +75,8 @@ def main() -> int:
     except (measure.WrongResult, ps.NoDevice) as error:
         print(f"benchmarks: {error}", file=sys.stderr)
         return 1
-    form = report.as_json if arguments.json else report.as_text
-    print(form(arguments.what, about, sections))
+    shown = tables.as_json if arguments.json else tables.as_text
+    print(shown(arguments.what, about, sections))
     return 0
 
 
@@ -82,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
         "what",
         choices=list(_REPEAT),
         help="transfer: host to device and back, against numpy.copyto on the same memory; "
-        "launch: the host's cost of a launch, against the bare Vulkan calls; "
+        "launch: the host's cost of a launch, against the bare Vulkan calls, and traced; "
         "access: waits for CPU access in a loop shaped like decoding, under five rules; "
         "products: weights a second of matrices in every file layout, against NumPy; "
         "layers: the other kernels of a decoder; "

@@ -17,14 +17,13 @@ roles              Penstock with roles; logits are an output, so that the next s
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 
 import penstock as ps
-from penstock.bench.measure import expect, interleave
-from penstock.bench.tables import Row, Section
+from benchmarks.tables import Row, Section, times
+from penstock.bench.measure import Case, expect, interleave
 
 TOKENS = 64
 EVERY = 8  # tokens from one look at the logits to the next
@@ -114,7 +113,7 @@ RULES = ("everything", "last use", "read/write split", "split + rename", "roles"
 
 def run(device: ps.Device, repeat: int) -> list[Section]:
     loops = {rule: _Loop(device, rule) for rule in RULES}
-    cases: dict[str, Callable[[], float]] = {n: partial(_timed, lo) for n, lo in loops.items()}
+    cases: dict[str, Case] = {n: partial(_timed, lo) for n, lo in loops.items()}
     samples = interleave(cases, repeat)
     rows: list[Row] = []
     for rule, loop in loops.items():
@@ -130,8 +129,7 @@ def run(device: ps.Device, repeat: int) -> list[Section]:
                 "renames": receipt.renames,
                 "copies": receipt.copies,
                 "submissions": receipt.submissions,
-                "median_ms": samples[rule].median * 1e3,
-                "min_ms": samples[rule].minimum * 1e3,
+                **times(samples[rule]),
             }
         )
     title = f"{TOKENS} tokens of a decode-shaped loop, one row per rule for CPU access"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from penstock.bench import machine, tables
+from benchmarks import tables
+from penstock.bench import machine
 
 DIRECTORY = Path(__file__).with_name("results")
 
@@ -16,7 +17,7 @@ def keep(benchmark: str, about: tables.Row, sections: list[tables.Section]) -> P
     whole = {
         "date": when,
         "commit": machine.commit(),
-        "command": " ".join(["python -m benchmarks", *machine.command().split()[1:]]),
+        "command": about["command"],
         **json.loads(tables.as_json(benchmark, about, sections)),
     }
     DIRECTORY.mkdir(exist_ok=True)

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 import penstock as ps
+from benchmarks.tables import Row, Section, times
 from penstock.bench.measure import Case, expect, interleave
-from penstock.bench.tables import Row, Section
 from penstock.llm.device_state import DeviceState
 from penstock.llm.layers import Cache, Layers, rope_angles
 from penstock.llm.sampling import Sampler, Sampling
@@ -48,8 +48,7 @@ def run(device: ps.Device, repeat: int) -> list[Section]:
         rows: list[Row] = [
             {
                 "kernel": name,
-                "median_us": taken.median * 1e6,
-                "min_us": taken.minimum * 1e6,
+                **times(taken),
             }
             for name, taken in samples.items()
         ]

@@ -9,7 +9,7 @@ floor is NumPy's product of the same matrix, decoded to float32: `matrix @ x` fo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 import penstock as ps
-from penstock.bench.measure import Samples, expect, interleave
-from penstock.bench.tables import Row, Section
+from benchmarks.tables import Row, Section, times
+from penstock.bench.measure import Case, Samples, expect, interleave
 from penstock.llm import kernels
 from penstock.llm.products import Products
 from penstock.llm.weights import Piece, Weight
@@ -47,7 +47,7 @@ def _section(
 ) -> Section:  # fmt: skip
     x = np.random.default_rng(1).standard_normal((count, COLUMNS), dtype=np.float32)
     floor = made["F32"][1]
-    cases: dict[str, Callable[[], float]] = {_FLOOR: partial(_numpy, floor, x)}
+    cases: dict[str, Case] = {_FLOOR: partial(_numpy, floor, x)}
     labels = [_FLOOR]
     for way in ways:
         products = Products(device, way=way)
@@ -71,9 +71,7 @@ def _row(label: str, samples: Samples, floor: Samples, work: float, unit: str) -
         "case": label,
         f"best_G{unit}": work / samples.minimum,
         f"median_G{unit}": work / samples.median,
-        "best_us": samples.minimum * 1e6,
-        "median_us": samples.median * 1e6,
-        "times_numpy": samples.minimum / floor.minimum,
+        **times(samples, floor),
     }
 
 

@@ -19,7 +19,6 @@ SOURCE = ROOT / "src"
 #: Modules that may be long, and why.
 LONG = {
     "array.array": "NumPy's names, each a few lines",
-    "bench.runtime": "the jobs of one benchmark, each beside its floor",
     "conformance.oracle": "the contract as a program: split, it could not be read as one",
     "shader.glsl": "the way of a text to SPIR-V: what a compiler may see, the compilers, the cache",
     "llm.layers": "the kernels of a decoder layer in both variants, and their defines",

@@ -15,6 +15,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+import benchmarks.__main__
 import penstock as ps
 from penstock.__main__ import main
 from tests.hip.standin import StandIn
@@ -49,8 +50,7 @@ def test_links_and_commands_exist(request: pytest.FixtureRequest) -> None:
         for script in re.findall(r"^scripts/\w+", text, re.M):
             assert (ROOT / script).exists(), script
         for benchmark in re.findall(r"python -m\s+benchmarks (\w+)", text):
-            places = (ROOT / "benchmarks" / f"{benchmark}.py", ROOT / "benchmarks" / benchmark)
-            assert any(place.exists() for place in places), benchmark
+            assert benchmark in benchmarks.__main__._REPEAT, benchmark
         for line in re.findall(r"^penstock (check .*?)(?:  #.*)?$", text, re.M):
             quick = ["--programs", "2", "--transfers", "auto"]
             if "--driver hip" in line:
@@ -72,7 +72,8 @@ def test_the_site_is_built_without_a_broken_link(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     reference = (tmp_path / "api.html").read_text()
-    assert all(f"penstock.{name}" in reference for name in ("array.Array.view", "device.Device"))
+    for name in ("array.array.Array.view", "device.Device"):
+        assert f"penstock.{name}" in reference
 
 
 def test_the_site_leads_to_every_page() -> None:

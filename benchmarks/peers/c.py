@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.compiled import NoCompiler
 from benchmarks.native import Native
 from benchmarks.peers import cffi
-from benchmarks.peers.peer import CHAIN, Host, Unavailable
+from penstock.bench.jobs import CHAIN, Host, Unavailable
 
 
 class Worker(cffi.Worker):

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
-import random
 import sys
 import tempfile
 from collections.abc import Iterable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import penstock as ps
 from benchmarks.compiled import NoCompiler, compile_c
 from benchmarks.peers.conversation import Conversation, Lost
 from benchmarks.peers.environments import KINDS, NotInstalled, interpreter
-from benchmarks.peers.rows import ROWS
-from penstock.bench.measure import SHADERS, Samples
-from penstock.bench.tables import Row as Line
-from penstock.bench.tables import Section
-from penstock.shader.glsl import compile_glsl
+from benchmarks.tables import Row, Section, times
+from penstock.bench.floors import programs as kernels
+from penstock.bench.jobs import JOBS
+from penstock.bench.measure import Case, Samples, interleave
 
 _HERE = Path(__file__).parent
 _AT_A_TIME = 4  # rounds that a peer runs before the next one's turn; the first warms its caches
@@ -46,7 +45,8 @@ def compare(
     absent: dict[str, str] = {}
     with ExitStack() as ending:
         programs = Path(ending.enter_context(tempfile.TemporaryDirectory()))
-        _compile(programs)
+        for name, code in kernels().items():
+            (programs / f"{name}.spv").write_bytes(code)
         present: dict[str, Conversation] = {}
         for name in only:
             try:
@@ -57,17 +57,10 @@ def compare(
             except (NotInstalled, NoCompiler, Lost) as reason:
                 absent[name] = str(reason)
                 _tell(f"{name} does not take part: {reason}")
-        measured = {row: _measure(row, present, repeat) for row in ROWS}
-        tables = [_table(row, present, *measured[row]) for row in ROWS]
+        measured = {row: _measure(row, present, repeat) for row in JOBS}
+        tables = [_table(row, present, *measured[row]) for row in JOBS]
     samples = {row: taken for row, (taken, _) in measured.items()}
     return [_participants(present, absent), *tables, _standing(samples), _aims(samples)]
-
-
-def _compile(programs: Path) -> None:
-    """The kernels in the form that most peers take, for peers that have no compiler."""
-    for name in ("saxpy", "pick", "touch"):
-        source = SHADERS / f"{name}.comp"
-        (programs / f"{name}.spv").write_bytes(compile_glsl(source.read_text(), name=name))
 
 
 def _layer(name: str, programs: Path) -> dict[str, str]:
@@ -94,25 +87,24 @@ def _measure(
     row: str, present: dict[str, Conversation], repeat: int
 ) -> tuple[dict[str, Samples], dict[str, str]]:
     """The seconds of every peer that can do the row, and why others could not."""
-    order = random.Random(0)
     failed: dict[str, str] = {}
-    samples = {name: Samples() for name, peer in present.items() if row in peer.how}
-    for number in range(-1, max(1, round(repeat / _AT_A_TIME))):
-        _progress(row, number + 1, round(repeat / _AT_A_TIME))
-        for name in order.sample(list(samples), len(samples)):
+
+    def ask(name: str) -> list[float]:
+        if name not in failed:
             try:
-                seconds = present[name].ask(row, _AT_A_TIME)
+                return present[name].ask(row, _AT_A_TIME)
             except Lost as reason:
                 failed[name] = str(reason)
-                del samples[name]
-                continue
-            if number >= 0:
-                samples[name].seconds += seconds
-    return samples, failed
+        return []
+
+    cases: dict[str, Case] = {n: partial(ask, n) for n, peer in present.items() if row in peer.how}
+    rounds = max(1, round(repeat / _AT_A_TIME))
+    samples = interleave(cases, rounds, warm_up=1, progress=partial(_progress, row))
+    return {name: taken for name, taken in samples.items() if name not in failed}, failed
 
 
 def _participants(present: dict[str, Conversation], absent: dict[str, str]) -> Section:
-    rows: list[Line] = [
+    rows: list[Row] = [
         {"peer": name, "version": peer.about["version"], "device": peer.about["device"]}
         for name, peer in present.items()
     ]
@@ -134,9 +126,9 @@ def _table(
     samples: dict[str, Samples],
     failed: dict[str, str],
 ) -> Section:
-    floor = ROWS[row].floor
+    floor = JOBS[row].floor
     nothing = Samples()
-    rows: list[Line] = []
+    rows: list[Row] = []
     for name, peer in present.items():
         taken, base = samples.get(name, nothing), samples.get(floor, nothing)
         if row in peer.how:
@@ -148,26 +140,23 @@ def _table(
         rows.append(
             {
                 "peer": name,
-                "median_us": taken.median * 1e6,
-                "min_us": taken.minimum * 1e6,
-                "ratio_of_medians": taken.median / base.median,
-                "ratio_of_minima": taken.minimum / base.minimum,
+                **times(taken, base),
                 "what_is_timed": words,
             }
         )
     rounds = max((len(taken.seconds) for taken in samples.values()), default=0)
     note = f"{rounds} rounds of each, {_AT_A_TIME} at a time and then the next peer's turn; values"
-    return Section(f"{ROWS[row].title}; ratios to {floor}", rows, (f"{note} checked in each",))
+    return Section(f"{JOBS[row].title}; ratios to {floor}", rows, (f"{note} checked in each",))
 
 
 def _standing(samples: dict[str, dict[str, Samples]]) -> Section:
     """Row by row: the fastest peer, the better way of Penstock's, and who is ahead."""
-    rows: list[Line] = []
+    rows: list[Row] = []
     for row, taken in samples.items():
         peer, own = _fastest(taken, _others(taken)), _fastest(taken, _OWN)
         if peer is None:
             continue
-        line: Line = {"row": row, "fastest_peer": peer, "peer_min_us": taken[peer].minimum * 1e6}
+        line: Row = {"row": row, "fastest_peer": peer, "peer_min_us": taken[peer].minimum * 1e6}
         if own is None:
             line |= {"penstock_min_us": None, "ratio_of_medians": None, "ratio_of_minima": None}
             line["ahead"] = "penstock has nothing here"
@@ -188,7 +177,7 @@ def _standing(samples: dict[str, dict[str, Samples]]) -> Section:
 
 
 def _aims(samples: dict[str, dict[str, Samples]]) -> Section:
-    rows: list[Line] = []
+    rows: list[Row] = []
     for row, most, whom in _AIMS:
         taken = samples[row]
         other = whom if whom in taken else None if whom else _fastest(taken, _others(taken))
@@ -225,5 +214,5 @@ def _tell(message: str) -> None:
 
 def _progress(row: str, number: int, of: int) -> None:
     if sys.stderr.isatty():
-        end = "\n" if number >= of else ""
-        print(f"\rbenchmarks: {row}, round {number} of {of}  ", end=end, file=sys.stderr)
+        end = "\n" if number + 1 >= of else ""
+        print(f"\rbenchmarks: {row}, round {number + 1} of {of}  ", end=end, file=sys.stderr)

@@ -6,15 +6,15 @@ CPU: the ratio says what a GPU's program costs where there is none, not how the 
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable
 from pathlib import Path
 
 import penstock as ps
 from benchmarks.peers.conversation import Conversation, Lost
 from benchmarks.peers.environments import LLAMA, NotInstalled, interpreter
+from benchmarks.tables import Row, Section
+from penstock.bench.measure import Samples, interleave
 from penstock.bench.models import Test, model_type, run
-from penstock.bench.tables import Row, Section
 from penstock.llm.model import load
 
 TOKENS = 8
@@ -30,7 +30,7 @@ def compare(
         try:
             rows += _of_model(device, repeat, path, directory, reinstall)
         except (NotInstalled, Lost) as reason:
-            rows.append(_row(path.name, "llama.cpp", f"does not take part: {reason}", []))
+            rows.append(_row(path.name, "llama.cpp", f"does not take part: {reason}", Samples()))
     title = f"Decoding {TOKENS} tokens, tokens per second, with one thread of the CPU each"
     notes = (
         f"{repeat} rounds of each, in turn. llama.cpp times itself. It has one thread, because "
@@ -53,25 +53,26 @@ def _of_model(
         try:
             peer.ask({"prompt": 1, "tokens": 2})
             run(model, test.short)
-            theirs, ours = [], []
-            for _ in range(repeat):
-                theirs.append(peer.ask({"prompt": 1, "tokens": TOKENS})[0])
-                ours.append(run(model, test).seconds)
+            samples = interleave(
+                {
+                    "llama.cpp": lambda: peer.ask({"prompt": 1, "tokens": TOKENS})[:1],
+                    "penstock": lambda: run(model, test).seconds,
+                },
+                repeat,
+                warm_up=0,
+            )
         finally:
             peer.close()
         name = model_type(model.file)
-        return [
-            _row(name, "llama.cpp", peer.about["version"], theirs),
-            _row(name, "penstock", device.name, ours),
-        ]
+        versions = {"llama.cpp": peer.about["version"], "penstock": device.name}
+        return [_row(name, one, versions[one], taken) for one, taken in samples.items()]
 
 
-def _row(model: str, program: str, what: str, seconds: list[float]) -> Row:
-    nothing = float("nan")
+def _row(model: str, program: str, what: str, taken: Samples) -> Row:
     return {
         "model": model,
         "program": program,
         "version or device": what,
-        "median t/s": TOKENS / statistics.median(seconds) if seconds else nothing,
-        "best t/s": TOKENS / min(seconds) if seconds else nothing,
+        "median t/s": TOKENS / taken.median,
+        "best t/s": TOKENS / taken.minimum,
     }

@@ -11,7 +11,7 @@ from pathlib import Path
 import hephaistos as hp
 import numpy as np
 
-from benchmarks.peers.peer import CHAIN, LARGE, LOCAL_SIZE, SIZE, STRIDE, A, Host, Peer
+from penstock.bench.jobs import CHAIN, LARGE, LOCAL_SIZE, SIZE, STRIDE, A, Host, Peer
 
 _GROUPS = SIZE // LOCAL_SIZE
 _SAXPY = struct.pack("<fI", A, SIZE)

@@ -12,7 +12,7 @@ from typing import Any
 import kp
 import numpy as np
 
-from benchmarks.peers.peer import CHAIN, LARGE, LOCAL_SIZE, SIZE, STRIDE, A, Host, Peer
+from penstock.bench.jobs import CHAIN, LARGE, LOCAL_SIZE, SIZE, STRIDE, A, Host, Peer
 
 _SAXPY = np.frombuffer(struct.pack("<fI", A, SIZE), np.uint32)
 

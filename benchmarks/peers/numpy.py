@@ -1,25 +1,12 @@
-"""No device at all: the two copies that a NumPy array must make to a device's memory and back."""
+"""No device at all: NumPy's copies alone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
-
-from benchmarks.peers.peer import LARGE, STRIDE, A, Host, Peer
+from penstock.bench.floors import Copies
 
 
-class Worker(Peer):
-    how: Mapping[str, str] = {"array": "two copytos of the array and nothing else"}
-
+class Worker(Copies):
     def __init__(self, programs: Path) -> None:
-        self.memory = np.ones(LARGE, np.float32)
-
-    def about(self) -> dict[str, str]:
-        return {"version": np.__version__, "device": "none"}
-
-    def call(self, array: Host) -> None:
-        np.copyto(self.memory, array)
-        self.memory[::STRIDE] += np.float32(A)
-        np.copyto(array, self.memory)
+        super().__init__()

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyopencl as cl
 
-from benchmarks.peers.peer import CHAIN, LARGE, LOCAL_SIZE, SIZE, STRIDE, A, Host, Peer
+from penstock.bench.jobs import CHAIN, LARGE, LOCAL_SIZE, SIZE, STRIDE, A, Host, Peer
 
 _TOUCHED = LARGE // STRIDE
 _SOURCE = """

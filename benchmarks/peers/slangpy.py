@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import slangpy as spy
 
-from benchmarks.peers.peer import CHAIN, LARGE, LOCAL_SIZE, SIZE, STRIDE, A, Host, Peer
+from penstock.bench.jobs import CHAIN, LARGE, LOCAL_SIZE, SIZE, STRIDE, A, Host, Peer
 
 _TOUCHED = LARGE // STRIDE
 _SOURCE = f"""

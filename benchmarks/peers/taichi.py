@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
 
-from benchmarks.peers.peer import CHAIN, LARGE, SIZE, STRIDE, A, Host, Peer
+from penstock.bench.jobs import CHAIN, LARGE, SIZE, STRIDE, A, Host, Peer
 
 _TOUCHED = LARGE // STRIDE
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import wgpu
 
-from benchmarks.peers.peer import CHAIN, LARGE, LOCAL_SIZE, SIZE, STRIDE, A, Host, Peer, Unavailable
+from penstock.bench.jobs import CHAIN, LARGE, LOCAL_SIZE, SIZE, STRIDE, A, Host, Peer, Unavailable
 
 _GROUPS = SIZE // LOCAL_SIZE
 _TOUCHED = LARGE // STRIDE

@@ -14,12 +14,12 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.peer import Peer, Unavailable
-from benchmarks.peers.rows import ROWS
+from penstock.bench.jobs import JOBS, Peer, Unavailable
 from penstock.bench.measure import WrongResult
 
 
@@ -42,9 +42,9 @@ def main(name: str, programs: Path) -> None:
     answer({"about": peer.about(), "how": peer.how, "lacks": peer.lacks})
     for line in sys.stdin:
         asked = json.loads(line)
-        row = ROWS[asked["row"]]
+        job = JOBS[asked["row"]]
         try:
-            answer({"seconds": [row.run(peer) for _ in range(asked["rounds"])]})
+            answer({"seconds": [job.run(peer) for _ in range(asked["rounds"])]})
         except WrongResult as error:
             answer({"wrong": str(error)})
     peer.close()
@@ -53,7 +53,7 @@ def main(name: str, programs: Path) -> None:
 def open_peer(name: str, programs: Path) -> Peer:
     """The peer of that name: class `Worker` in the module of that name."""
     module, _, variant = name.partition("-")
-    kind: type[Peer] = getattr(
+    kind: Callable[[Path], Peer] = getattr(
         import_module(f"benchmarks.peers.{module}"), f"{variant.capitalize()}Worker"
     )
     return kind(programs)

@@ -27,7 +27,7 @@ def main() -> None:
 def take() -> tuple[str, ps.Trace]:
     """Run the program of the README, for the second time; the device's name, and what it cost."""
     with ps.Device() as dev:
-        saxpy = dev.kernel(HERE.parent.parent / "src/penstock/shaders/saxpy.comp")
+        saxpy = dev.kernel(HERE.parent.parent / "src/penstock/cli/shaders/saxpy.comp")
         mine = dev.host_empty(1 << 20)
         mine[:] = 1
         x = dev.array(np.arange(1 << 20, dtype=np.float32), name="x")

@@ -18,7 +18,8 @@ import penstock as ps
 from benchmarks import access
 from benchmarks.peers import comparison, environments
 from benchmarks.peers.conversation import Conversation, Lost
-from benchmarks.peers.rows import ROWS
+from penstock.bench.floors import programs as kernels
+from penstock.bench.jobs import JOBS
 from penstock.bench.measure import SHADERS
 from penstock.shader.glsl import compile_glsl
 
@@ -29,9 +30,8 @@ OWN = [name for name, kind in environments.KINDS.items() if not kind.requirement
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("programs")
-    for name in ("saxpy", "pick", "touch"):
-        source = (SHADERS / f"{name}.comp").read_text()
-        (directory / f"{name}.spv").write_bytes(compile_glsl(source, name=name))
+    for name, code in kernels().items():
+        (directory / f"{name}.spv").write_bytes(code)
     return directory
 
 
@@ -126,7 +126,7 @@ def test_command_compares_and_reports_the_absent(tmp_path: Path) -> None:
     sections = json.loads(ran.stdout)["sections"]
     titles = [section["title"] for section in sections]
     assert titles[0] == "Who takes part"
-    assert len(sections) == 1 + len(ROWS) + 2
+    assert len(sections) == 1 + len(JOBS) + 2
     by_peer = {row["peer"]: row for row in sections[0]["rows"]}
     assert "there is no network" in by_peer["kp"]["device"]
     waits = {row["peer"]: row for row in sections[1]["rows"]}

@@ -84,14 +84,24 @@ def _field(name: str) -> Column:
     return name, shown
 
 
-def _markdown(rows: Iterable[Row], columns: Sequence[Column]) -> Iterable[str]:
+def table(rows: Sequence[Row]) -> Iterable[str]:
+    """Rows that are all there, in Markdown: a column for each field, as wide as it must be."""
+    columns = [(n.replace("_us", " µs").replace("_", " "), _field(n)[1]) for n in rows[0]]
+    return _markdown(rows, columns, rows)
+
+
+def _markdown(
+    rows: Iterable[Row], columns: Sequence[Column], known: Sequence[Row] = ()
+) -> Iterable[str]:
+    """The table's lines; columns are as wide as the `known` rows need, or else the first row."""
     widths: list[int] = []
     for row in rows:
         cells = [shown(row) for _, shown in columns]
         if not widths:
             titles = [title for title, _ in columns]
             widths = [
-                max(len(t), len(c), _WIDTHS.get(t, 3)) for t, c in zip(titles, cells, strict=True)
+                max(len(title), _WIDTHS.get(title, 3), *(len(shown(one)) for one in known or [row]))
+                for title, shown in columns
             ]
             yield _line(titles, widths)
             dashes = [

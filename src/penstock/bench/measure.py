@@ -23,9 +23,9 @@ from penstock.errors import Error
 #: The kernels that are measured.
 SHADERS = Path(__file__).with_name("shaders")
 
-#: Runs once, checks its own outcome, and returns the seconds of the part that is measured; None if
-#: something else than the thing to be measured happened meanwhile.
-Case = Callable[[], float]
+#: Runs once, checks its own outcome, and returns the seconds of the part that is measured; or runs
+#: several times in a row, and returns the seconds of each.
+Case = Callable[[], float | Sequence[float]]
 
 _WARM_UP = 3  # rounds that do not count
 _DRAWS = 1000  # of the bootstrap
@@ -101,7 +101,7 @@ def interleave(
         for name in order.sample(names, len(names)):
             seconds = cases[name]()
             if number >= 0:
-                samples[name].seconds.append(seconds)
+                samples[name].seconds += [seconds] if isinstance(seconds, float) else seconds
     return samples
 
 

@@ -1,6 +1,6 @@
 """The runtime's own work without a model, each piece beside its floor.
 
-The floor is the same work by the bare Vulkan calls, every structure built beforehand (`Raw`), or
+The floor is the same work by the bare Vulkan calls, every structure built beforehand (`Bare`), or
 `numpy.copyto` on the very same memory. Work and floor run in turn, round by round, and both are
 checked, so that their ratio holds on a noisy machine. The receipt's counts are of one warm run.
 
@@ -10,11 +10,10 @@ checked, so that their ratio holds on a noisy machine. The receipt's counts are 
 from __future__ import annotations
 
 import statistics
-import struct
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,23 +24,28 @@ import numpy.typing as npt
 
 import penstock as ps
 from penstock.bench import machine
+from penstock.bench.floors import Bare, Copies, programs
+from penstock.bench.jobs import (
+    CHAIN,
+    JOBS,
+    LARGE,
+    LAUNCHES,
+    PAGE,
+    SIZE,
+    STRIDE,
+    TRIPS,
+    A,
+    Peer,
+    page_aligned,
+)
 from penstock.bench.measure import SHADERS, expect, interleave, ratio, timed
 from penstock.bench.models import OnProgress
-from penstock.bench.raw import Raw
+from penstock.bench.tracked import Tracked
 from penstock.llm.generation import counted
-from penstock.shader.glsl import compile_glsl
 
 Row = dict[str, Any]
 Host = npt.NDArray[Any]
 
-SIZE = 1024  # floats of the small arrays
-LAUNCHES = 100  # recorded at a time; fewer than Penstock submits on its own account
-CHAIN = 300  # launches, each needing the one before
-TRIPS = 10  # what waits is timed so many at a time
-LARGE = 1 << 20  # floats of a NumPy argument
-A = 0.5
-_GROUP = 256  # invocations of the kernels
-_PAGE = 4096
 _BATCH = 2 << 20  # small copies are timed in batches of about so many bytes …
 _MOST = 100  # … and at most so many at a time
 SIZES = tuple(1 << power for power in range(10, 29, 2))  # 1 KiB to 256 MiB
@@ -68,7 +72,10 @@ class Piece:
 
 
 def measure(
-    device: ps.Device, groups: Sequence[str], repeat: int, progress: OnProgress
+    device: ps.Device,
+    groups: Sequence[str],
+    repeat: int,
+    progress: OnProgress = lambda what, done, total: None,
 ) -> Iterator[Row]:
     """The rows of each group, as soon as it is measured."""
     for group in groups:
@@ -132,205 +139,97 @@ def _counts(device: ps.Device, once: Callable[[], Any]) -> Row:
 # Launches.
 
 
-class Bare:
-    """saxpy on small arrays as bare Vulkan calls."""
-
-    def __init__(self, device: ps.Device) -> None:
-        code = compile_glsl((SHADERS / "saxpy.comp").read_text(), name="saxpy")
-        constants = struct.pack("<fI", A, SIZE)
-        self.raw = Raw(device.name, code, constants, bindings=2, arrays=2, nbytes=4 * SIZE)
-        self.bound = self.raw.bind(0, 1)
-        self.x, self.y = self.raw.host(0), self.raw.host(1)
-        self.x[:] = 1
-
-    def record(self, times: int, *, barriers: bool = True) -> None:
-        self.raw.record([self.bound] * times, SIZE // _GROUP, barriers=barriers)
-
-    def run(self) -> None:
-        self.raw.end()
-        self.raw.submit_and_wait()
-
-    def once(self) -> None:
-        self.record(1)
-        self.run()
-
-    def checked(self, launches: int, work: Callable[[], float]) -> float:
-        self.y[:] = 1
-        seconds = work()
-        expect(bool((self.y == 1 + launches * A).all()), "the floor's launches")
-        return seconds
-
-    def close(self) -> None:
-        del self.x, self.y
-        self.raw.close()
-
-
-class Tracked:
-    """The same launches through Penstock."""
-
-    def __init__(self, device: ps.Device) -> None:
-        self.device = device
-        self.stream = device.default_stream
-        self.saxpy = device.kernel(SHADERS / "saxpy.comp")
-        self.x = device.ones(SIZE, name="x")
-        self.y = device.ones(SIZE, name="y")
-
-    def launch(self) -> None:
-        self.saxpy(x=self.x, y=self.y, a=A, n=SIZE, threads=SIZE)
-
-    def launches(self, count: int) -> None:
-        saxpy, x, y = self.saxpy, self.x, self.y
-        for _ in range(count):
-            saxpy(x=x, y=y, a=A, n=SIZE, threads=SIZE)
-
-    def once(self) -> None:
-        self.launch()
-        self.stream.synchronize()
-
-    def checked(self, launches: int, work: Callable[[], float]) -> float:
-        self.y.fill(1)
-        self.stream.synchronize()
-        seconds = work()
-        expect(bool((self.y.numpy() == 1 + launches * A).all()), "launches")
-        return seconds
-
-
 def _launch(device: ps.Device, ending: ExitStack) -> Iterator[list[Piece]]:
-    bare, own = Bare(device), Tracked(device)
+    own, bare, calls = Tracked(device), Bare(device.name, programs()), "raw driver calls"
     ending.callback(bare.close)
 
-    def recorded() -> float:
-        with own.stream.batch():
-            seconds = timed(1, own.launches, LAUNCHES) / LAUNCHES
+    def piece(job: str, test: str, floor: str, by: Peer, once: Callable[[], Any]) -> Piece:
+        run = JOBS[job].run
+        return Piece(test, partial(run, own), floor, partial(run, by), once)
+
+    once = partial(own.wait, 1)
+    touched = page_aligned(4 * LARGE)
+    one = np.ones((1, SIZE), np.float32)
+    yield [
+        piece("record", "launch, recorded", calls, bare, partial(own.launches, 1)),
+        _independent(own, bare),
+        piece("wait", "launch and wait", calls, bare, once),
+        piece("wait", "noise: launch and wait", "itself", own, once),
+        piece(
+            "result", "launch with result", "raw launch, look at the value", bare,
+            partial(own.results, [3]),
+        ),
+        piece(
+            "array", "NumPy argument, 4 MiB in place", "copyto there and back", Copies(),
+            partial(own.call, touched),
+        ),
+        piece(
+            "trip", "round trip of 4 KiB", "raw: copyto, launch, copy", bare,
+            partial(own.trips, one),
+        ),
+    ]  # fmt: skip
+    own.prepare_replay()
+    yield [
+        piece("chain", f"chain of {CHAIN} launches, issued", calls, bare, own.chain),
+        piece("replay", f"chain of {CHAIN} launches, replayed", "raw replay", bare, own.replay),
+    ]
+
+
+def _independent(own: Tracked, bare: Bare) -> Piece:
+    """Launches on a y each: no barrier between them, neither tracked nor bare."""
+    ys = [own.device.ones(SIZE, name=f"y{number}") for number in range(LAUNCHES)]
+    places = range(2, 2 + LAUNCHES)
+    bound = [bare.saxpy.bind(0, place) for place in places]
+
+    def work() -> None:
+        saxpy, x = own.saxpy, own.x
+        for y in ys:
+            saxpy(x=x, y=y, a=A, n=SIZE, threads=SIZE)
+
+    def run() -> float:
+        for y in ys:
+            y.fill(1)
         own.stream.synchronize()
-        return seconds
+        with own.stream.batch():
+            seconds = timed(1, work)
+        x = own.x.numpy()
+        expect(all((y.numpy() == 1 + A * x).all() for y in ys), "independent launches")
+        return seconds / LAUNCHES
 
-    def recorded_bare() -> float:
-        seconds = timed(1, bare.record, LAUNCHES) / LAUNCHES
-        bare.run()
-        return seconds
+    def floor() -> float:
+        for place in places:
+            bare.saxpy.host(place).fill(1)
+        seconds = timed(1, partial(bare.saxpy.record, bound, bare.groups, barriers=False))
+        bare.finish()
+        right = 1 + A * bare.x
+        expect(all((bare.saxpy.host(place) == right).all() for place in places), "the floor")
+        return seconds / LAUNCHES
 
-    waits = partial(timed, TRIPS, own.once)
-    waited = partial(own.checked, TRIPS, waits)
-    calls = "raw driver calls"
+    once = partial(own.launches, 1)
+    return Piece("launch, recorded, independent", run, "raw calls, no barrier", floor, once)
+
+
+def _tracing(device: ps.Device, ending: ExitStack) -> Iterator[list[Piece]]:
+    """The same launches under a trace, beside themselves without."""
+    own = Tracked(device)
+    jobs = {"launch, recorded": ("record", own.launches), "launch and wait": ("wait", own.wait)}
+    ways: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+        "traced, without times": partial(ps.trace, times=False),
+        "traced": ps.trace,
+    }
     yield [
         Piece(
-            "launch, recorded", partial(own.checked, LAUNCHES, recorded),
-            calls, partial(bare.checked, LAUNCHES, recorded_bare), own.launch,
-        ),
-        Piece(
-            "launch and wait", waited,
-            calls, partial(bare.checked, TRIPS, partial(timed, TRIPS, bare.once)), own.once,
-        ),
-        Piece("noise: launch and wait", waited, "itself", waited, own.once),
-        _result(own, bare),
-        _argument(own),
-        _round_trip(own, bare),
+            f"{test}, {way}", partial(_traced, trace, run := partial(JOBS[job].run, own)),
+            "untraced", run, partial(work, 1),
+        )
+        for test, (job, work) in jobs.items()
+        for way, trace in ways.items()
     ]  # fmt: skip
-    yield _chain(own, bare)
 
 
-def _result(own: Tracked, bare: Bare) -> Piece:
-    pick = own.device.kernel(SHADERS / "pick.comp", defines={"AS_RESULT": 1})
-
-    def launch() -> float:
-        return float(pick(x=own.x, a=A, i=3, threads=1).result())
-
-    def checked() -> float:
-        expect(launch() == A, "a launch with a result")
-        return timed(TRIPS, launch)
-
-    def floor() -> float:
-        bare.once()
-        return float(bare.y[3])
-
-    return Piece(
-        "launch with result", checked, "raw launch, look at the value",
-        partial(timed, TRIPS, floor), launch,
-    )  # fmt: skip
-
-
-def _argument(own: Tracked) -> Piece:
-    touch = own.device.kernel(SHADERS / "touch.comp")
-    stride = _PAGE // 4
-    count = LARGE // stride
-    array, copy = page_aligned(4 * LARGE), page_aligned(4 * LARGE)
-    array[:] = 0
-
-    def launch() -> None:
-        touch(x=array, a=A, stride=stride, n=count, threads=count)
-
-    def checked() -> float:
-        before = float(array[stride])
-        seconds = timed(1, launch)
-        expect(array[stride] == before + A and array[1] == 0, "a launch on a NumPy array")
-        return seconds
-
-    def floor() -> float:
-        def work() -> None:
-            np.copyto(copy, array)
-            copy[::stride] += np.float32(0)
-            np.copyto(array, copy)
-
-        return timed(1, work)
-
-    return Piece("NumPy argument, 4 MiB in place", checked, "copyto there and back", floor, launch)
-
-
-def _round_trip(own: Tracked, bare: Bare) -> Piece:
-    source = np.full(SIZE, 1, np.float32)
-
-    def trip() -> Host:
-        own.x.write(source)
-        own.launch()
-        return own.y.numpy()
-
-    def floor() -> Host:
-        np.copyto(bare.x, source)
-        bare.once()
-        return bare.y.copy()
-
-    return Piece(
-        "round trip of 4 KiB", partial(own.checked, TRIPS, partial(timed, TRIPS, trip)),
-        "raw: copyto, launch, copy", partial(bare.checked, TRIPS, partial(timed, TRIPS, floor)),
-        trip,
-    )  # fmt: skip
-
-
-def _chain(own: Tracked, bare: Bare) -> list[Piece]:
-    with own.device.record() as graph:
-        own.launches(CHAIN)
-
-    def eager() -> None:
-        own.launches(CHAIN)
-        own.stream.synchronize()
-
-    def replay() -> None:
-        graph.replay()
-        own.stream.synchronize()
-
-    def issue() -> None:
-        bare.record(CHAIN)
-        bare.run()
-
-    def replay_bare() -> float:
-        bare.record(CHAIN)
-        bare.raw.end()
-        return timed(1, bare.raw.submit_and_wait)
-
-    def checked(work: Callable[[], None]) -> float:
-        return own.checked(CHAIN, partial(timed, 1, work))
-
-    return [
-        Piece(
-            f"chain of {CHAIN} launches, issued", partial(checked, eager),
-            "raw driver calls", partial(bare.checked, CHAIN, partial(timed, 1, issue)), eager,
-        ),
-        Piece(
-            f"chain of {CHAIN} launches, replayed", partial(checked, replay),
-            "raw replay", partial(bare.checked, CHAIN, replay_bare), replay,
-        ),
-    ]  # fmt: skip
+def _traced(trace: Callable[[], AbstractContextManager[Any]], run: Callable[[], float]) -> float:
+    with trace():
+        return run()
 
 
 # Transfers.
@@ -367,6 +266,10 @@ def _transfers_of(opened: dict[str, ps.Device], nbytes: int) -> list[Piece]:
             floor = partial(_copied_out, memory, out, times)
             run = partial(_checked_read, x, out, times, read)
             pieces.append(_moved(f"read {human(nbytes)}, {path}", run, floor, read, nbytes, path))
+        if path == "direct":
+            fresh = partial(timed, times, x.numpy)
+            floor = partial(_copied, memory, times)
+            pieces.append(_moved(f"numpy() {human(nbytes)}", fresh, floor, x.numpy, nbytes, path))
     return pieces
 
 
@@ -387,6 +290,10 @@ def _copied_out(memory: Seen, out: Host, times: int) -> float:
     return timed(times, np.copyto, out, source)
 
 
+def _copied(memory: Seen, times: int) -> float:
+    return timed(times, memory("r").copy)
+
+
 def _moved(test: str, run: Any, floor: Any, once: Any, nbytes: int, path: str) -> Piece:
     return Piece(test, run, "copyto", floor, once, nbytes, about={"path": path})
 
@@ -400,7 +307,7 @@ def _read(x: ps.Array, out: Host) -> None:
 
 
 def _checked_write(x: ps.Array, source: Host, times: int, write: Callable[[], None]) -> float:
-    source[:: _PAGE // 4] += 1  # other content each time, in every page
+    source[:: PAGE // 4] += 1  # other content each time, in every page
     seconds = timed(times, write)
     expect(bool((x[:1024].numpy() == source[:1024]).all()), "write()")
     expect(bool(x[x.size - 1].numpy() == source[-1]), "write()")
@@ -408,12 +315,37 @@ def _checked_write(x: ps.Array, source: Host, times: int, write: Callable[[], No
 
 
 def _checked_read(x: ps.Array, out: Host, times: int, read: Callable[[], None]) -> float:
-    out[:: _PAGE // 4] = -1
+    out[:: PAGE // 4] = -1
     seconds = timed(times, read)
     expect(
         bool((x[:1024].numpy() == out[:1024]).all() and out[-1] == x[x.size - 1].numpy()), "read()"
     )
     return seconds
+
+
+def _adopt(device: ps.Device, ending: ExitStack) -> Iterator[list[Piece]]:
+    """Memory of the caller's in place: no copy, so the size does not matter."""
+    if device.info.can_import:
+        touch = device.kernel(SHADERS / "touch.comp")
+        yield [_adopted(device, touch, nbytes) for nbytes in FILES]
+
+
+def _adopted(device: ps.Device, touch: ps.Kernel, nbytes: int) -> Piece:
+    source, copy = page_aligned(nbytes), page_aligned(nbytes)
+
+    def run() -> float:
+        _ = device.memory  # lets go of the one adopted before, outside of the time taken
+        made: list[ps.Array] = []
+        before = source[0]
+        seconds = timed(1, lambda: made.append(device.adopt(source)))
+        touch(x=made[0][:STRIDE], a=A, stride=STRIDE, n=1, threads=1)
+        device.synchronize()
+        expect(source[0] == before + A, "adopt(): a kernel's result is in the caller's memory")
+        return seconds
+
+    floor = partial(timed, 1, np.copyto, copy, source)
+    once = partial(device.adopt, source)
+    return Piece(f"adopt {human(nbytes)} of NumPy memory", run, "copyto", floor, once, nbytes)
 
 
 # Access of the CPU while the device works.
@@ -505,13 +437,6 @@ def _opened(device: ps.Device, path: Path, nbytes: int) -> float:
     return seconds
 
 
-def page_aligned(nbytes: int) -> Host:
-    """Ordinary NumPy memory, touched, that starts on a page, as the device's does."""
-    room = np.ones(nbytes + _PAGE, np.uint8)
-    start = -int(room.__array_interface__["data"][0]) % _PAGE
-    return room[start : start + nbytes].view(np.float32)
-
-
 def human(nbytes: int) -> str:
     return f"{nbytes >> 20} MiB" if nbytes >= 1 << 20 else f"{nbytes >> 10} KiB"
 
@@ -525,7 +450,9 @@ def _scaling(device: ps.Device, ending: ExitStack) -> Iterator[list[Piece]]:
 Group = Callable[[ps.Device, ExitStack], Iterator[list[Piece]]]
 GROUPS: dict[str, Group] = {
     "launch": _launch,
+    "tracing": _tracing,
     "transfer": _transfer,
+    "adopt": _adopt,
     "access": _access,
     "load": _load,
     "scaling": _scaling,

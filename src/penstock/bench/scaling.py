@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 
 import penstock as ps
+from penstock.bench.jobs import SIZE, A
 from penstock.bench.measure import SHADERS, expect, timed
-from penstock.bench.runtime import SIZE, A, Piece, Tracked
+from penstock.bench.runtime import Piece
+from penstock.bench.tracked import Tracked
 
 LAUNCHES = (1, 4, 16, 64, 256, 1024, 4096)
 STREAMS = (1, 2, 4, 8, 16, 32)
