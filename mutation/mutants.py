@@ -31,7 +31,7 @@ def _late(indent: int) -> str:
     """Statements that leave a write to the copier, which waits for nothing."""
     space = " " * indent
     late = "late = _write_ordered(array, data, on, {}, why, what)"
-    return f"{space}{late}\n{space}return lambda: late\n"
+    return f"{space}{late}\n{space}return late\n"
 
 
 def _put_off(name: str, *, when: str) -> Mutant:
@@ -46,8 +46,8 @@ def _put_off(name: str, *, when: str) -> Mutant:
     return Mutant(
         name,
         "array.transfer",
-        "    buffer.wrote(array.region)\n    copy = host_copy(",
-        f"    if {when}:\n{_late(8)}    copy = host_copy(",
+        "    buffer.wrote(array.region)\n    host_copy(",
+        f"    if {when}:\n{_late(8)}    host_copy(",
         also=(fresh,),
     )
 
@@ -81,8 +81,8 @@ _SINGLE = [
     Mutant(
         "a quick transfer does not mind what is pending",
         "array.host_access",
-        "        or events.active or pending_conflicts(buffer, array.region, write)\n",
-        "        or events.active\n",
+        "        or ((history.writes or history.reads) and any(in_flight(",
+        "        or (False and any(in_flight(",
     ),
     Mutant(
         "host reads not invalidated",
@@ -170,8 +170,8 @@ _SINGLE = [
     Mutant(
         "a busy array counts as idle",
         "array.host_access",
-        "    return needs_of_host(found)\n",
-        "    return {}\n",
+        "                self.points = needs_of_host(self.pending)\n",
+        "                self.points = {}\n",
     ),
     Mutant(
         "an event forgets the stream's own work",
@@ -249,14 +249,14 @@ _SINGLE = [
         "a rename keeps the busy backing",
         "array.transfer",
         "        fresh = buffer.new_backing()\n        target",
-        "        fresh = backing\n        target",
+        "        fresh = buffer.backing\n        target",
         also=(
             Mutant(
                 "",
                 "array.transfer",
                 "            buffer.rename(why, fresh)\n            buffer.wrote(array.region)\n"
-                "            return lambda",
-                "            return lambda",
+                "        else",
+                "        else",
             ),
         ),
     ),
@@ -280,7 +280,7 @@ _SINGLE = [
     ),
     Mutant(
         "reads share the memory of their results",
-        "array.transfer",
+        "array.staging",
         "    block = scheduler.host_pool.allocate(array.nbytes)\n    packed =",
         "    block = vars(scheduler).setdefault(\"_shared\", None) or "
         "scheduler.host_pool.allocate(array.nbytes)\n"
@@ -289,7 +289,7 @@ _SINGLE = [
         also=(
             Mutant(
                 "which is not given back",
-                "array.transfer",
+                "array.staging",
                 "write=True)\n    finally:\n        scheduler.host_pool.retire(block)\n",
                 "write=True)\n    finally:\n        pass\n",
             ),
@@ -362,9 +362,9 @@ _SINGLE = [
     # Launches, graphs and roles.
     Mutant(
         "what was written through a view is not flushed",
-        "array.transfer",
-        "                written = partial(flush, scheduler, backing, array.layout)\n",
-        "                written = None\n",
+        "array.view",
+        "        written = partial(flush, scheduler, backing, array.layout)\n",
+        "        written = None\n",
     ),
     Mutant("a graph has no barriers", "graph.encoding", "            commands.barrier()\n", ""),
     Mutant(
@@ -394,14 +394,15 @@ _SINGLE = [
     Mutant(
         "memory counts as hidden until the first look is over",
         "array.host_access",
-        "            history.device_only = False\n",
+        "            backing.history.device_only = False\n",
         "",
         also=(
             Mutant(
                 "and from then on as visible",
                 "array.host_access",
-                "        backing.unpublished = {}\n",
-                "        backing.unpublished = {}\n        history.device_only = False\n",
+                "                backing.unpublished = {}\n",
+                "                backing.unpublished = {}\n"
+                "                backing.history.device_only = False\n",
             ),
         ),
     ),
@@ -446,19 +447,20 @@ _SINGLE = [
     _put_off("a write is made after the call", when="True"),
     Mutant(
         "a snapshot is taken after the call",
-        "array.transfer",
-        "            each.fill()\n            value",
-        "            taken = stream.copier.add(Task({}, each.fill))\n"
-        "            each.block.history.note(each.packed, True, stream.copier.lane, taken, what)\n"
-        "            value",
+        "array.staging",
+        "                each.fill()\n                value",
+        "                taken = stream.copier.add(Task({}, each.fill))\n"
+        "                lane = stream.copier.lane\n"
+        "                each.block.history.note(each.packed, True, lane, taken, what)\n"
+        "                value",
     ),
     Mutant(
         "a read is made after the call",
         "array.transfer",
-        "    return _read_direct(array, out, what, \"nothing pending writes the bytes\")\n",
+        "    return _read_direct(array, out, what, why)\n",
         "    result = _result(array) if out is None else out\n"
-        "    read = on.copier.add(Task({}, lambda: _read_direct(array, result, what, what)()))\n"
-        "    return lambda: Pending(scheduler, {on.copier.lane: read}, what, value=result)\n",
+        "    read = on.copier.add(Task({}, lambda: _read_direct(array, result, what, why)))\n"
+        "    return Pending(scheduler, {on.copier.lane: read}, what, value=result)\n",
     ),
     Mutant(
         "what earlier arrays have of unpublished writes is forgotten",

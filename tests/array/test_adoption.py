@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.array import adoption, transfer
+from penstock.array import adoption, staging
 from penstock.schedule.thresholds import Sizes
 from tests.conftest import OpenDevice
 from tests.gate import held, held_until_waited
@@ -485,15 +485,15 @@ def test_a_large_write_from_its_own_memory_reads_all_of_it_first(
     dev = shared_device(transfers=transfers)
     sizes = Sizes(under_lock=256, staging_block=512, staging_blocks=blocks)
     monkeypatch.setattr(dev.scheduler, "sizes", sizes)
-    fill, stream = transfer.Staged.fill, dev.default_stream
+    fill, stream = staging.Staged.fill, dev.default_stream
 
-    def fill_late(part: transfer.Staged) -> None:
+    def fill_late(part: staging.Staged) -> None:
         while stream.lane.complete < stream.lane.submitted:
             stream.poll()
         fill(part)
 
     if blocks == 64:  # with fewer, a part waits for an earlier one by itself
-        monkeypatch.setattr(transfer.Staged, "fill", fill_late)
+        monkeypatch.setattr(staging.Staged, "fill", fill_late)
     memory, other = host(), dev.zeros(N, np.uint32)
     x, end = dev.adopt(memory), dev.adopt(memory[N // 4 :])
     for target, to, source in (

@@ -13,6 +13,7 @@ from penstock.array import transfer
 from penstock.array.buffer import Buffer
 from penstock.array.host_access import check_source
 from penstock.array.host_values import as_source
+from penstock.array.view import show
 from penstock.dtypes import Dtype, Shape, as_dtype, as_integers, as_shape
 from penstock.errors import (
     ArgumentError,
@@ -312,7 +313,7 @@ class Array(Closing):
             self._check_read("view()", force)
         undo: list[Callable[[], None]] = []
         try:
-            return transfer.view(self, mode, undo)
+            return show(self, mode, undo)
         except BaseException:
             for each in undo:
                 each()

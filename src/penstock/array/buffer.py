@@ -128,10 +128,9 @@ class Buffer:
 
     def views_of(self, region: Region) -> list[Shown]:
         """The live host views that show any of these bytes."""
-        if not self.backing.views:
-            return []
-        self.scheduler.drain()
-        return [view for view in self.backing.views if view.region.overlaps(region)]
+        if self.backing.views:
+            self.scheduler.drain()
+        return self.backing.views_of(region)
 
     def backing_for(
         self,

@@ -1,8 +1,9 @@
-"""The host's access to device memory: what it must wait for, and the copy itself.
+"""The host's access to device memory: what it conflicts with, the wait for that, and the copy.
 
 Every way for the host to touch an array's bytes comes through here: transfers, views, values asked
-for at once. What conflicts is the ledger's to say; this is where its answer becomes a wait, and
-where host copies are made visible to the device and the other way round.
+for at once. Each access takes one snapshot of what is in its way (`Conflicts`), under the device's
+lock, and is decided from that. `at_once` is the short cut for small accesses with nothing in their
+way. Host copies are made visible to the device here, and device writes to the host.
 
 Small host copies are made under the device's lock. Large ones are not: they take a host lane, so
 that work of other threads on the same bytes is ordered against them like against any other work.
@@ -15,16 +16,16 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.array.host_values import memories
-from penstock.errors import InvalidValue, NotWhileRecording, Unsupported, ViewHeld
-from penstock.ledger.hazards import Access, Lane, Region, needs_of_host
+from penstock.errors import InvalidValue, NotWhileRecording, ViewHeld
+from penstock.ledger.hazards import Access, History, Lane, Region, needs_of_host
 from penstock.memory.layout import Layout, region_of, row_offsets
-from penstock.memory.pool import Backing
+from penstock.memory.pool import Backing, Shown
 from penstock.tracing import events
 
 if TYPE_CHECKING:
@@ -39,24 +40,120 @@ Host = npt.NDArray[Any]
 
 
 def at_once(array: Array, *, write: bool) -> Host | None:
-    """The array's bytes, if the host may touch them now and there is nothing else to it.
+    """The array's bytes, if the host may read or write them now and nothing else has to be done.
 
-    So it is for most small transfers. What stands in the way otherwise is for the caller to find.
-    Under the device's lock, under which the bytes must be touched, too.
+    That is so for most small transfers. If not, the caller finds out why (`Conflicts`). Called
+    under the device's lock, under which the caller must touch the bytes, too.
     """
     buffer = array.buffer
     backing = buffer.backing
+    memory = backing.memory
+    history = backing.history
     scheduler = buffer.scheduler
     if (
-        not backing.memory.coherent or backing.memory.address is None or backing.views
-        or backing.history.device_only or backing.unpublished or buffer.closed
-        or (write and (buffer.role != "generic" or buffer.guarded))
+        not memory.coherent or memory.address is None or backing.views
+        or history.device_only or backing.unpublished or buffer.closed
+        or ((buffer.role != "generic" or buffer.guarded) if write else not memory.cached)
         or scheduler.closed or scheduler.lost is not None or scheduler.captures
         or scheduler.transfers != "auto" or array.nbytes > scheduler.sizes.under_lock
-        or events.active or pending_conflicts(buffer, array.region, write)
+        or events.active
+        or ((history.writes or history.reads) and any(in_flight(history, array.region, write)))
     ):  # fmt: skip
         return None
     return host_array(array, backing)
+
+
+def in_flight(history: History, region: Region, write: bool) -> Iterator[Access]:
+    """The accesses that the host's must wait for, as of a look at how far their lanes have come."""
+    for access in history.near(region, write):
+        lane = access.lane
+        if access.value > lane.complete and region.overlaps(access.region):
+            lane.owner.poll()
+            if access.value > lane.complete:
+                yield access
+
+
+class Conflicts:
+    """What the host's access to some bytes of a backing conflicts with, at one moment.
+
+    Made once for each access, under the device's lock, and out of date when the lock is let go of.
+    An access to no bytes conflicts with nothing.
+    """
+
+    __slots__ = ("_scheduler", "backing", "hidden", "pending", "points", "region", "views")
+
+    def __init__(
+        self, scheduler: Scheduler, backing: Backing, region: Region, *, write: bool
+    ) -> None:
+        history = backing.history
+        self._scheduler = scheduler
+        self.backing = backing
+        self.region = region
+        #: Live views that show any of the bytes.
+        self.views: list[Shown] = []
+        #: The accesses in flight that have to complete first, and when they have.
+        self.pending: list[Access] = []
+        self.points: dict[Lane, int] = {}
+        #: Whether the host may not touch the bytes until device writes are published.
+        self.hidden = False
+        if region.lo < region.hi:
+            if backing.views:
+                scheduler.drain()
+                self.views = backing.views_of(region)
+            if history.writes or history.reads:
+                self.pending += in_flight(history, region, write)
+                self.points = needs_of_host(self.pending)
+            self.hidden = backing.hidden
+
+    @property
+    def busy(self) -> bool:
+        """Whether a host write to the bytes would be seen by work in flight, by a view, or lost."""
+        return bool(self.points or self.views or self.hidden)
+
+    @property
+    def latest(self) -> Access:
+        """The last of the accesses in flight, for messages and receipts."""
+        return max(self.pending, key=lambda access: access.value)
+
+    def wait(
+        self, what: str, buffer: str, found: str = "what is in flight"
+    ) -> Callable[[], None] | None:
+        """The wait that the access needs first; None if it needs none. Call it without the lock.
+
+        The receipt says that `what` the host does met what was `found`. If device writes are
+        unpublished, they are published first. Those that other threads record from here on are
+        published as on any array, and until these points are reached other threads must still see
+        the memory as unpublished.
+        """
+        # What the device never wrote needs no publishing.
+        backing = self.backing
+        unpublished = self.hidden and bool(backing.history.writes or backing.unpublished)
+        if not self.points and not unpublished:
+            return None
+        scheduler, points, reason, works = self._scheduler, self.points, what, {}
+        if points and events.active:
+            reason = f"{what} {found}: {self.latest!r}"
+            in_order = sorted(self.pending, key=lambda access: access.value)
+            works = {access.lane: access.what for access in in_order}
+        if unpublished:
+            published = scheduler.publish_everything()
+            points = points | published
+            backing.unpublished = published
+            backing.history.device_only = False
+
+        def wait() -> None:
+            lo, hi = self.region.lo, self.region.hi
+            scheduler.wait_for(points, None, reason, works, buffer=buffer, lo=lo, hi=hi)
+            if unpublished:
+                backing.unpublished = {}
+
+        return wait
+
+
+def conflicts_of(array: Array, *, write: bool) -> Conflicts:
+    """What the host's access to an array conflicts with. Under the lock."""
+    buffer = array.buffer
+    return Conflicts(buffer.scheduler, buffer.backing, array.region, write=write)
 
 
 def stream_of(buffer: Buffer, stream: Stream | None) -> Stream:
@@ -86,14 +183,17 @@ def check_not_capturing(scheduler: Scheduler, what: str) -> None:
 
 def host_copy(
     array: Array, backing: Backing, target: Host, source: Host, *, write: bool, path: str, why: str
-) -> Callable[[], None]:
-    """Copy at once if that is quick; else take a host lane. Call the outcome without the lock."""
-    copy = partial(copy_now, array, backing, target, source, write=write, path=path, why=why)
+) -> None:
+    """Copy between the array's bytes and the host's: a small copy now, a large one by a `HostCopy`.
+
+    Called in `Scheduler.carry_out`, which finishes the large one without the lock.
+    """
     if array.nbytes <= array.buffer.scheduler.sizes.under_lock:
-        copy()
-        return _nothing
+        copy_now(array, backing, target, source, write=write, path=path, why=why)
+        return
+    copy = partial(copy_now, array, backing, target, source, write=write, path=path, why=why)
     theirs = source if write else target  # the caller's side, which may be adopted memory
-    return HostCopy(array, backing, theirs, copy, write=write)
+    HostCopy(array, backing, theirs, copy, write=write)
 
 
 def copy_now(
@@ -114,8 +214,8 @@ def copy_now(
 class HostCopy:
     """A large copy by the calling thread, on a host lane of its own; begun under the lock.
 
-    Call it without the lock. If an exception comes first, it is abandoned: nothing is copied, and
-    whatever waits for it goes on.
+    `Scheduler.carry_out` finishes it without the lock. If an exception comes first, it is
+    abandoned: nothing is copied, and whatever waits for it goes on.
     """
 
     __slots__ = ("_copy", "_host", "_scheduler", "_told", "_value")
@@ -126,7 +226,7 @@ class HostCopy:
         self._told = True
         self._copy = copy
         self._scheduler = scheduler = array.buffer.scheduler
-        self._host = scheduler.host_copies.take_lane()
+        self._host = self._scheduler.host_copies.take_lane()
         self._value = self._host.lane.submitted + 1
         scheduler.host_copies.begun.append(self)
         self._told = False
@@ -135,13 +235,14 @@ class HostCopy:
         backing.history.note(array.region, write, self._host.lane, self._value, what)
         note_host_memory(scheduler, theirs, not write, self._host.lane, self._value, what)
 
-    def __call__(self) -> None:
+    def finish(self) -> bool:
         try:
             self._copy()
         finally:
             self._scheduler.ended.leave((self._host, self._value))
             self._told = True
             self._scheduler.drain_ended()
+        return True
 
     def abandon(self) -> None:
         if not self._told:
@@ -151,98 +252,23 @@ class HostCopy:
     __del__ = abandon
 
 
-def _nothing() -> None:
-    """The copy is made already."""
-
-
-def pending_conflicts(buffer: Buffer, region: Region, write: bool) -> dict[Lane, int]:
-    """What the host would have to wait for before it may touch these bytes."""
-    found: list[Access] = []
-    buffer.backing.history.collect(region, write, found)
-    if not found:
-        return {}
-    for access in found:
-        access.lane.owner.poll()
-    return needs_of_host(found)
-
-
-def wait_for_conflicts(array: Array, *, write: bool, what: str) -> None:
-    """Block until the host may touch the array's bytes. Takes the lock, waits without it."""
-    buffer, region = array.buffer, array.region
-    scheduler = buffer.scheduler
-    with scheduler.lock:
-        scheduler.check()
-        buffer.check()
-        if not array.size:
-            return
-        backing = buffer.backing
-        history = backing.history
-        found: list[Access] = []
-        history.collect(region, write, found)
-        points = needs_of_host(found) if found else {}
-        # What the device never wrote is visible.
-        hidden = backing.hidden and bool(history.writes or backing.unpublished)
-        if not points and not hidden:
-            return
-        reason, works = what, {}
-        if points and events.active:
-            reason = f"{what} what is in flight: {_latest(found)!r}"
-            works = {each.lane: each.what for each in sorted(found, key=lambda each: each.value)}
-        if hidden:
-            # The first host access publishes the device's writes so far. Those that other threads
-            # record from here on are published as on any array, and until these points are reached
-            # other threads must still see the memory as unpublished.
-            published = scheduler.publish_everything()
-            points |= published
-            backing.unpublished = published
-            history.device_only = False
-    scheduler.wait_for(points, None, reason, works, buffer=buffer.name, lo=region.lo, hi=region.hi)
-    if hidden:
-        backing.unpublished = {}
-
-
-def _latest(found: list[Access]) -> Access:
-    return max((a for a in found if a.pending), key=lambda a: a.value)
-
-
-def views_shown(buffer: Buffer, region: Region) -> bool:
-    """Whether a live read-only view shows any of these bytes; raises for a writable one."""
-    shown = buffer.views_of(region)
-    if any(view.writable for view in shown):
+def check_no_writable_view(buffer: Buffer, conflicts: Conflicts) -> None:
+    """Raise where a live view may be written through."""
+    if any(view.writable for view in conflicts.views):
+        region = conflicts.region
         raise ViewHeld(
             f"a live writable view shows bytes {region.lo}:{region.hi} of array {buffer.name!r}; "
             "drop it (del it and all its slices) before using them otherwise"
         )
-    return bool(shown)
 
 
-def check_view(array: Array, mode: str) -> None:
-    """Raise unless the host may have such a view of the array. Under the lock."""
-    buffer, region = array.buffer, array.region
-    if not is_mapped(buffer):
-        name = buffer.scheduler.name
-        raise Unsupported(f"the memory of {name} is not mapped; use numpy() and write()")
-    if mode != "r":
-        buffer.check_write(region, f"view({mode!r})", by_host=True)
-    if not array.size:
-        return
-    if mode == "r":
-        check_views_of_others(buffer, region, "view('r')")
-    elif views_shown(buffer, region):
-        raise ViewHeld(
-            f"another view of array {buffer.name!r} still shows bytes {region.lo}:{region.hi}; "
-            "drop it before writing them"
-        )
-    if any(stride < 0 for stride in array.strides):
-        raise Unsupported("a view of a reversed slice; reverse the view instead")
-
-
-def check_views_of_others(buffer: Buffer, region: Region, what: str) -> None:
-    """Raise where another thread may be writing these bytes through a view, while this one reads.
+def check_views_of_others(buffer: Buffer, conflicts: Conflicts, what: str) -> None:
+    """Raise where another thread may be writing through a view what this one reads.
 
     Views of one thread show each other's writes, as those of one NumPy array do.
     """
-    if any(view.writable and not view.own for view in buffer.views_of(region)):
+    if any(view.writable and not view.own for view in conflicts.views):
+        region = conflicts.region
         raise ViewHeld(
             f"{what} reads bytes {region.lo}:{region.hi} of array {buffer.name!r}, which a live "
             "writable view of another thread's shows; have that thread drop the view (del it and "
@@ -260,14 +286,15 @@ def check_host_memory(
     """
     if not scheduler.host_memory:
         return False
-    found = [access for use in _uses(scheduler, array, write, what) for access in use.found]
-    points = needs_of_host(found)
-    if points and points.keys() != {behind}:
+    pending = [a for each in _in_adopted(scheduler, array, write, what) for a in each.pending]
+    lanes = {access.lane for access in pending}
+    if lanes and lanes != {behind}:
+        latest = max(pending, key=lambda access: access.value)
         raise InvalidValue(
-            f"{what} is adopted memory that work in flight still uses ({_latest(found)!r}); "
+            f"{what} is adopted memory that work in flight still uses ({latest!r}); "
             "use copy_from() with the adopted array, or wait for the work first"
         )
-    return bool(points)
+    return bool(lanes)
 
 
 def check_source(scheduler: Scheduler, source: Any) -> None:
@@ -307,10 +334,11 @@ def host_memory_at_rest(
     try:
         while True:
             with scheduler.lock:
-                uses = [use for each in arrays for use in _uses(scheduler, each, write, what)]
-                busy = next((use for use in uses if needs_of_host(use.found)), None)
-                if busy is None:
-                    if uses:
+                met = [c for each in arrays for c in _in_adopted(scheduler, each, write, what)]
+                busy = next((each for each in met if each.points), None)
+                wait = None if busy is None else _wait_in_adopted(scheduler, busy, what)
+                if wait is None:
+                    if met:
                         lane = scheduler.host_copies.take_lane()
                         value = lane.lane.submitted + 1
                         host = lane
@@ -318,7 +346,7 @@ def host_memory_at_rest(
                         for each in arrays:
                             note_host_memory(scheduler, each, write, host.lane, value, what)
                     break
-            _wait_for(scheduler, busy, what)
+            wait()
         yield host is not None
     finally:
         if host is not None:
@@ -340,14 +368,6 @@ def is_memory_of(array: Host, scheduler: Scheduler, backing: Backing, region: Re
     return any(each is backing and there.overlaps(region) for each, there in known)
 
 
-class _Use(NamedTuple):
-    """Bytes of adopted memory that the host is about to touch, and the accesses in its way."""
-
-    backing: Backing
-    region: Region
-    found: list[Access]
-
-
 def _known(scheduler: Scheduler, array: Host) -> Iterator[tuple[Backing, Region]]:
     """The pieces of adopted memory that an array shares bytes with, and its bytes there."""
     if not scheduler.host_memory or not array.size:
@@ -362,53 +382,36 @@ def _known(scheduler: Scheduler, array: Host) -> Iterator[tuple[Backing, Region]
             yield backing, there
 
 
-def _uses(scheduler: Scheduler, array: Host, write: bool, what: str) -> list[_Use]:
-    """The adopted memory that an array is of, and what is in the way of the host's access.
+def _in_adopted(scheduler: Scheduler, array: Host, write: bool, what: str) -> list[Conflicts]:
+    """What the host's access to an array conflicts with, in each piece of adopted memory it is of.
 
     Raises where that is more than work in flight: a sealed weight, a view that the host's write
     would change, or one that another thread may be writing through.
     """
-    uses = []
     if write:
         check_not_sealed(scheduler, array, what)
+    met = []
     for backing, region in _known(scheduler, array):
-        if backing.views:
-            scheduler.drain()
-            _check_views(backing, region, write, what)
-        found: list[Access] = []
-        backing.history.collect(region, write, found)
-        for access in found:
-            access.lane.owner.poll()
-        uses.append(_Use(backing, region, found))
-    return uses
+        conflicts = Conflicts(scheduler, backing, region, write=write)
+        others = any(view.writable and not view.own for view in conflicts.views)
+        own = any(view.writable and view.own for view in conflicts.views)
+        if others or (write and conflicts.views and not own):
+            whose = "a live writable view of another thread's" if others else "a live view"
+            raise ViewHeld(
+                f"{what} is adopted memory that {whose} shows; drop the view (del it and all its "
+                "slices) first"
+            )
+        met.append(conflicts)
+    return met
 
 
-def _check_views(backing: Backing, region: Region, write: bool, what: str) -> None:
-    shown = [view for view in backing.views if view.region.overlaps(region)]
-    others = any(view.writable and not view.own for view in shown)
-    own = any(view.writable and view.own for view in shown)
-    if others or (write and shown and not own):
-        whose = "a live writable view of another thread's" if others else "a live view"
-        raise ViewHeld(
-            f"{what} is adopted memory that {whose} shows; drop the view (del it and all its "
-            "slices) first"
-        )
-
-
-def _wait_for(scheduler: Scheduler, use: _Use, what: str) -> None:
-    """Wait for exactly the accesses that are in the way of the host. Not under the lock."""
-    backing, region, found = use
-    points = needs_of_host(found)
-    if not points:
-        return  # done meanwhile
-    reason, works, names = what, {}, [""]
-    if events.active:
-        reason = f"{what} is adopted memory that work in flight uses: {_latest(found)!r}"
-        works = {each.lane: each.what for each in sorted(found, key=lambda each: each.value)}
-        with scheduler.lock:
-            names += [each.name for each in scheduler.host_memory.buffers(backing, region)]
-    lo, hi = region.lo, region.hi
-    scheduler.wait_for(points, None, reason, works, buffer=names[-1], lo=lo, hi=hi)
+def _wait_in_adopted(
+    scheduler: Scheduler, conflicts: Conflicts, what: str
+) -> Callable[[], None] | None:
+    """The wait for the accesses in flight to a piece of adopted memory. Under the lock."""
+    buffers = scheduler.host_memory.buffers(conflicts.backing, conflicts.region)
+    name = buffers[-1].name if buffers else ""
+    return conflicts.wait(what, name, "is adopted memory that work in flight uses")
 
 
 def is_mapped(buffer: Buffer) -> bool:

@@ -9,16 +9,94 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.array.host_access import (
+    Conflicts,
+    check_no_writable_view,
+    check_not_capturing,
+    check_views_of_others,
+    conflicts_of,
+    flush,
+    invalidate,
+    is_mapped,
+)
+from penstock.errors import InvalidValue, Unsupported, ViewHeld
 from penstock.ledger.hazards import Region
 from penstock.memory.pool import Backing, Hold, Shown
 
 if TYPE_CHECKING:
+    from penstock.array.array import Array
     from penstock.schedule.scheduler import Scheduler
+
+Host = npt.NDArray[Any]
+
+
+def show(array: Array, mode: str, undo: list[Callable[[], None]]) -> Host:
+    """A tracked NumPy array over the device's bytes, after waiting for what conflicts with it.
+
+    `undo` gets what to call if an exception keeps it from the caller.
+    """
+    if mode not in ("r", "w", "rw"):
+        raise InvalidValue(f"view mode {mode!r}; choose 'r', 'w' or 'rw'")
+    buffer = array.buffer
+    scheduler = buffer.scheduler
+    check_not_capturing(scheduler, f"a view of {buffer.name}")
+    while True:
+        with scheduler.lock:
+            scheduler.check()
+            buffer.check()
+            conflicts = conflicts_of(array, write=mode != "r")
+            wait = conflicts.wait(f"the host views ({mode})", buffer.name)
+            if wait is None:
+                _check(array, mode, conflicts)
+                return _show_now(array, mode != "r", undo)
+        wait()
+
+
+def _check(array: Array, mode: str, conflicts: Conflicts) -> None:
+    """Raise unless the host may have such a view of the array."""
+    buffer, region = array.buffer, array.region
+    if not is_mapped(buffer):
+        name = buffer.scheduler.name
+        raise Unsupported(f"the memory of {name} is not mapped; use numpy() and write()")
+    if mode == "r":
+        check_views_of_others(buffer, conflicts, "view('r')")
+    else:
+        buffer.check_write(region, f"view({mode!r})", by_host=True)
+        check_no_writable_view(buffer, conflicts)
+        if conflicts.views:
+            raise ViewHeld(
+                f"another view of array {buffer.name!r} still shows bytes {region.lo}:{region.hi}; "
+                "drop it before writing them"
+            )
+    if array.size and any(stride < 0 for stride in array.strides):
+        raise Unsupported("a view of a reversed slice; reverse the view instead")
+
+
+def _show_now(array: Array, write: bool, undo: list[Callable[[], None]]) -> Host:
+    if not array.size:  # nothing to track, and nothing that the device must respect
+        nothing = np.empty(array.shape, array.dtype)
+        nothing.flags.writeable = write
+        return nothing
+    buffer = array.buffer
+    scheduler, backing = buffer.scheduler, buffer.backing
+    invalidate(scheduler, backing, array.layout)
+    written = None
+    if write and not backing.memory.coherent:
+        written = partial(flush, scheduler, backing, array.layout)
+    shown = HostView(
+        scheduler, backing, Region(array.region.lo, array.region.hi), write=write, respected=True,
+        written=written, owner=buffer,
+    )  # fmt: skip
+    made = shown.array(array.shape, array.dtype, array.strides)
+    if write:
+        buffer.wrote(array.region, undo)
+    return made
 
 
 class HostView:
@@ -71,7 +149,7 @@ class HostView:
         shape: tuple[int, ...],
         dtype: np.dtype[Any],
         strides: tuple[int, ...] | None = None,
-    ) -> npt.NDArray[Any]:
+    ) -> Host:
         """A NumPy array over the viewed bytes, from their first on."""
         raw = np.asarray(self)
         return np.ndarray(shape, dtype, buffer=raw, strides=strides)

@@ -169,6 +169,10 @@ class Backing:
         """Whether the host may not touch these bytes until device writes are published."""
         return self.history.device_only or not self.is_published()
 
+    def views_of(self, region: Region) -> list[Shown]:
+        """The host views, alive as far as is known, that show any of these bytes."""
+        return [view for view in self.views if view.region.overlaps(region)]
+
     @property
     def idle(self) -> bool:
         """Whether nothing on the device or host uses it, as far as is known."""

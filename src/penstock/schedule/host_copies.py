@@ -29,12 +29,12 @@ class HostCopies:
         #: What the call that holds the lock has begun and is to finish without it.
         self.begun: list[Any] = []
 
-    def carry_out(self, begin: Callable[[], Callable[[], T]]) -> T:
-        """Call `begin` under the lock, and then what it returns without the lock.
+    def carry_out(self, begin: Callable[[], T]) -> T:
+        """Call `begin` under the lock, then `finish` what it has put on `begun` without the lock.
 
-        `begin` is called again if the stream that it uses had to be given room. If an exception
-        stops the thread between the two calls, `abandon` of all that `begin` has put on `begun`
-        lets go of the device work that waits for it.
+        `begin` is called again if the stream that it uses had to be given room, or if `finish` says
+        that another thread came in between. If an exception stops the thread before the end,
+        `abandon` of all that is on `begun` lets go of the device work that waits for it.
         """
         scheduler = self._scheduler
         begun: list[Any] = []
@@ -43,10 +43,14 @@ class HostCopies:
                 try:
                     with scheduler.lock:
                         self.begun = begun
-                        finish = begin()
-                    return finish()
+                        outcome = begin()
                 except NoRoom as full:
                     stream = full.stream
+                else:
+                    if not begun or all(each.finish() for each in begun):
+                        return outcome
+                    begun.clear()
+                    continue
                 stream.make_room()
         finally:
             if begun:
