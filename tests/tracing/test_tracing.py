@@ -14,10 +14,11 @@ import pytest
 
 import penstock as ps
 from penstock.array.transfer import FIXED, MODES, Case, choose_write
+from penstock.cli import demo
 from penstock.tracing import events, receipt
 from tests.conftest import OpenDevice
 from tests.gate import held, held_until_waited
-from tests.kernels import slow_add, slow_copy
+from tests.kernels import saxpy, slow_add, slow_copy
 
 N = 1024
 LARGE = 2 << 20  # bytes; large enough for the ordered path
@@ -545,3 +546,21 @@ def test_times_that_would_never_come_are_not_waited_for(dev: ps.Device) -> None:
 
 
 _CLOCKS = 0.05  # seconds by which the two clocks may disagree on a busy machine
+
+
+def test_a_user_line_is_outside_the_package(dev: ps.Device) -> None:
+    """Lines of the runtime are passed over in every folder of it, and in the calls that it writes."""
+    add = dev.elementwise("y[i] = x[i] + 1", "in float32 x, out float32 y", name="add")
+    x = dev.zeros(64)
+    with ps.trace() as t:
+        add(x, dev.empty(64))
+        x.sum()
+        saxpy(dev)(x=x, y=x.copy(), a=1, n=64, threads=64)
+    launches = t.of_kind("launch")
+    assert len(launches) == 3
+    assert {event.where.partition(":")[0] for event in launches} == {__file__}
+
+
+def test_the_lines_of_the_demo_are_user_code() -> None:
+    launches = demo.run("llvmpipe", 1 << 12).receipt.of_kind("launch")
+    assert [event.where.partition(":")[0] for event in launches] == [demo.__file__]
