@@ -549,7 +549,7 @@ _CLOCKS = 0.05  # seconds by which the two clocks may disagree on a busy machine
 
 
 def test_a_user_line_is_outside_the_package(dev: ps.Device) -> None:
-    """Lines of the runtime are passed over in every folder of it, and in the calls that it writes."""
+    """The runtime's own lines are passed over, in every folder and in the calls that it writes."""
     add = dev.elementwise("y[i] = x[i] + 1", "in float32 x, out float32 y", name="add")
     x = dev.zeros(64)
     with ps.trace() as t:
