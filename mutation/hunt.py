@@ -54,7 +54,7 @@ def hunt_on_devices(programs: int) -> dict[str, Any]:
     import penstock as ps
     from penstock.conformance import CORPUS, Lab, generate, runner
 
-    runner._PATIENCE = 3.0
+    runner.PATIENCE = 3.0
 
     def candidates() -> Iterator[tuple[Lab, str, Program]]:
         for info in ps.devices():

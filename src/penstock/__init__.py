@@ -1,7 +1,24 @@
-"""Penstock feeds a GPU from Python: no copy, allocation or wait that the data does not demand."""
+"""Penstock feeds a GPU from Python: no copy, allocation or wait that the data does not demand.
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+    import numpy as np
+    import penstock as ps
+
+    with ps.Device() as dev:  # the best there is; ps.devices() lists all
+        scale = dev.elementwise("y[i] = a * x[i]", "in float32 x, out float32 y, float32 a")
+        x = dev.array(np.arange(1024, dtype=np.float32))
+        y = dev.empty_like(x)
+        with ps.trace() as receipt:
+            scale(x=x, y=y, a=2.0)  # on its way; nothing waits
+            print(y.numpy())  # waits for the bytes that are read
+        print(receipt)  # what it cost, and why
+
+A `Device` makes arrays (`array`, `zeros`, `from_file`, …), kernels (`kernel`, `elementwise`),
+`stream`s, `scratch` memory and recorded graphs (`record`). What the calls return are an `Array`, a
+`Kernel`, a `Pending` value and so on; each class says in its docstring what waits. Everything that
+goes wrong is an `Error`. `penstock.llm` runs language models.
+"""
+
+from typing import TYPE_CHECKING
 
 from penstock.errors import *  # noqa: F403
 from penstock.errors import __all__ as _errors
@@ -14,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.launch.kernel import Kernel
     from penstock.launch.result import Result
     from penstock.launch.scratch import Scratch
+    from penstock.ledger.roles import Role
     from penstock.memory.pool import MemoryStats
     from penstock.ops.elementwise import Elementwise
     from penstock.schedule.event import Event
@@ -35,6 +53,7 @@ __all__ = [
     "Pending",
     "Point",
     "Result",
+    "Role",
     "Scratch",
     "Stream",
     "Trace",
@@ -58,6 +77,7 @@ _HOMES = {
     "Pending": "schedule.pending",
     "Point": "tracing.receipt",
     "Result": "launch.result",
+    "Role": "ledger.roles",
     "Scratch": "launch.scratch",
     "Stream": "schedule.stream",
     "Trace": "tracing.receipt",
@@ -67,12 +87,17 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'penstock' has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f"penstock.{_HOMES[name]}"), name)
-    return found
+# Type checkers believe the imports above: to them, a `__getattr__` would be any name that is asked
+# for, `ps.Aray` included.
+if not TYPE_CHECKING:
 
+    def __getattr__(name):
+        if name not in _HOMES:
+            raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+        from importlib import import_module
 
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+        found = globals()[name] = getattr(import_module(f"penstock.{_HOMES[name]}"), name)
+        return found
+
+    def __dir__():
+        return sorted({*__all__, "__doc__", "__version__"} | ({"llm"} & globals().keys()))

@@ -83,7 +83,8 @@ def _discard_output() -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="penstock", description=ps.__doc__)
+    description, _, _ = (ps.__doc__ or "").partition("\n")
+    parser = argparse.ArgumentParser(prog="penstock", description=description)
     parser.add_argument("--version", action="version", version=f"penstock {ps.__version__}")
     parser.add_argument(
         "--completion", action=_Completion, choices=("bash", "fish", "zsh"),

@@ -13,7 +13,7 @@ from penstock.errors import ArgumentError, DtypeMismatch, InvalidValue
 
 Shape: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
 _MOST_DIMENSIONS = 64
-Dtype: TypeAlias = "np.dtype[Any]"
+Dtype: TypeAlias = np.dtype[Any]
 
 
 def as_dtype(dtype: npt.DTypeLike) -> Dtype:

@@ -16,6 +16,35 @@ from penstock.errors import ArgumentError
 T = TypeVar("T")
 
 
+#: What users may use of each handle: what `dir()` and completion show, and docs/api.md lists. Every
+#: other name is for the layers of this package, which take handles apart without a call.
+PUBLIC = {
+    "Array": (
+        "T advance all any argmax argmin broadcast_to close closed copy copy_from counter device "
+        "dot dtype fill item itemsize length max mean min name nbytes ndim numpy pitched ravel "
+        "read reinterpret reset reshape role seal shape size strides sum tolist view write"
+    ),
+    "Device": (
+        "adopt array asarray close closed default_stream elementwise empty empty_like from_dlpack "
+        "from_file full full_like host_empty info kernel memory messages name number ones "
+        "ones_like record scratch stream synchronize trim zeros zeros_like"
+    ),
+    "Elementwise": "close closed device name signature",
+    "Event": "done wait",
+    "Graph": "close closed device replay",
+    "Kernel": "close closed device local_size name signature",
+    "Pending": "done result wait",
+    "Result": "done result wait",
+    "Scratch": "array capacity close closed move name release reserve stream",
+    "Stream": "batch close closed flush name record synchronize wait",
+    "Trace": (
+        "allocations as_dict barriers bytes_copied copies events expect fills launches "
+        "of_kind renames replayed_barriers replayed_commands replays save_html save_json "
+        "save_perfetto seconds started started_at submissions wait_for_times waits"
+    ),
+}
+
+
 class Handle:
     """Stands for something that exists once: two of it would close, give back or read it twice.
 
@@ -23,6 +52,14 @@ class Handle:
     """
 
     __slots__ = ()
+
+    def __dir__(self) -> list[str]:
+        names = object.__dir__(self)
+        for kind in type(self).__mro__:
+            if kind.__name__ in PUBLIC:
+                special = [name for name in names if name.startswith("__")]
+                return sorted(special + PUBLIC[kind.__name__].split())
+        return list(names)
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise ArgumentError(

@@ -16,7 +16,8 @@ import pytest
 
 import penstock as ps
 from penstock.__main__ import main
-from penstock.bench import ablation, compare, runtime
+from penstock.bench import ablation, compare
+from penstock.bench.jobs import CHAIN
 from penstock.bench.measure import ratio
 from penstock.bench.values import numbers, pairs
 from tests.llm.model_builders import miniature
@@ -145,7 +146,7 @@ def test_the_runtime_beside_its_floors(capsys: pytest.CaptureFixture[str]) -> No
     rows = {row["test"]: row for row in json.loads(bench(capsys, *words))}
     assert rows["launch and wait"]["submissions"] == 1
     assert rows["read a weight that work reads"]["waits"] == 0
-    assert rows[f"chain of {runtime.CHAIN} launches, replayed"]["submissions"] == 1
+    assert rows[f"chain of {CHAIN} launches, replayed"]["submissions"] == 1
     for row in rows.values():
         assert row["allocations"] == 0, row["test"]
         assert row["median_ns"] > 0

@@ -51,7 +51,7 @@ def test_without():
             ">*receipt.expect(copies=0)",
             "E *AssertionError: the receipt is not as expected",
             "E *copies: 2, expected 0",
-            "E *copy * tokens?0:64?  64 B  nothing pending touches the bytes *at test_*.py:6",
+            "E *copy * tokens?0:64?  64 B  nothing pending touches the bytes *at test_*.py:7",
         ]
     )
     outcome.stdout.no_fnmatch_line("*raise AssertionError*")

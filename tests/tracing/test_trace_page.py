@@ -58,7 +58,7 @@ def large(size: int) -> receipt.Trace:
     submitted, recorded = [0, 0, 0], [0, 0, 0]
     with ps.trace() as t:
         now = t.started
-        while len(t._records) < size:
+        while len(t.records) < size:
             now += dice.random() * 2e-5
             k = dice.randrange(3)
             recorded[k] += 1
@@ -107,7 +107,7 @@ def page(browser: Browser, small: receipt.Trace, tmp_path: Path) -> Iterator[Bro
 
 def shown(page: Browser) -> tuple[float, float]:
     page.ask("new Promise(requestAnimationFrame)")
-    return page.ask("penstock.array.view.from"), page.ask("penstock.array.view.to")
+    return page.ask("penstock.view.from"), page.ask("penstock.view.to")
 
 
 def test_the_numbers_on_the_page_are_the_traces(page: Browser, small: receipt.Trace) -> None:
@@ -142,9 +142,9 @@ def test_zoom_and_pan_by_wheel_keys_buttons_and_drag(page: Browser) -> None:
         " return [b.x + 600, b.y + 30]; })()"
     )
     start, end = everything = shown(page)
-    at = start + (end - start) * (600 - 178) / (page.ask("penstock.array.view.width") - 178)
+    at = start + (end - start) * (600 - 178) / (page.ask("penstock.view.width") - 178)
     page.wheel(x, y, -300)
-    page.until(f"penstock.array.view.to < {end} || penstock.array.view.from > {start}")
+    page.until(f"penstock.view.to < {end} || penstock.view.from > {start}")
     lo, hi = shown(page)
     assert hi - lo < 0.7 * (end - start)
     assert abs(at - (lo + (hi - lo) * (at - start) / (end - start))) < 0.01 * (end - start)
@@ -462,7 +462,7 @@ def test_what_the_device_did_after_the_trace_is_shown(browser: Browser, tmp_path
     t.save_html(tmp_path / "t.html")
     browser.open(tmp_path / "t.html")
     browser.ask("penstock.show(0, 1e12)")
-    assert browser.ask("penstock.array.view.to") == pytest.approx(end * 1e9, abs=10)
+    assert browser.ask("penstock.view.to") == pytest.approx(end * 1e9, abs=10)
     # Wherever one points, the nearest is found, and the pause between two belongs to neither more.
     ((_, y),) = {(row["name"], row["deviceY"]) for row in browser.ask("penstock.layout()")[1:]}
     for number in (100, 101, 3999):

@@ -492,7 +492,7 @@ def test_a_trace_of_its_own_does_not_get_the_times_of_others(dev: ps.Device) -> 
         dev.synchronize()
     assert is_timed(t)
     assert not other.launches
-    assert not other._times
+    assert not other.times
 
 
 @pytest.mark.parametrize("end", ["close", "forget"])

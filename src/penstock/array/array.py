@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from penstock.memory.pool import Backing
     from penstock.schedule.stream import Stream
 
-Host: TypeAlias = "npt.NDArray[Any]"
+Host = npt.NDArray[Any]
 
 _DLPACK_CPU = (1, 0)
 

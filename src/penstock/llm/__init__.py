@@ -4,8 +4,7 @@ Uses the public API of `penstock` only. Needs the packages of the extra `llm`
 (`pip install penstock-gpu[llm]`), each where it is first needed.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.llm.errors import ModelError
 
@@ -64,12 +63,16 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'penstock.llm' has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f"penstock.llm.{_HOMES[name]}"), name)
-    return found
+# Not for type checkers, as in `penstock`.
+if not TYPE_CHECKING:
 
+    def __getattr__(name):
+        if name not in _HOMES:
+            raise AttributeError(f"module 'penstock.llm' has no attribute {name!r}")
+        from importlib import import_module
 
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+        found = globals()[name] = getattr(import_module(f"penstock.llm.{_HOMES[name]}"), name)
+        return found
+
+    def __dir__():
+        return sorted({*__all__, "__doc__"})
