@@ -24,7 +24,6 @@ LONG = {
     "shader.glsl": "the way of a text to SPIR-V: what a compiler may see, the compilers, the cache",
     "launch.kernel": "how a kernel is made, and every way in which a call can be wrong",
     "llm.layers": "the kernels of a decoder layer in both variants, and their defines",
-    "schedule.stream": "what is recorded and not submitted, in steps that can be repeated",
     "shader.spirv": "a parser of one binary format",
     "array.transfer": "every way of host bytes to a device and back, chosen in one place",
 }
