@@ -63,13 +63,13 @@ _SINGLE = [
     Mutant(
         "results not published to the host",
         "schedule.stream",
-        "                recording.publish()\n",
+        "                batch.recording.publish()\n",
         "",
     ),
     Mutant(
         "host copy not acquired by the device",
         "schedule.stream",
-        "                recording.acquire()\n",
+        "                batch.recording.acquire()\n",
         "                pass\n",
     ),
     Mutant(
@@ -144,15 +144,15 @@ _SINGLE = [
     Mutant(
         "commands are not written down",
         "schedule.stream",
-        "        note_all(uses, lane, self._open_value, what)\n",
+        "        note_all(uses, lane, batch.value, what)\n",
         "",
     ),
     # Waits on the device.
     Mutant(
         "a submission waits for nothing",
         "schedule.stream",
-        "self.queue.submit(recording, waits, self.timeline, value)",
-        "self.queue.submit(recording, [], self.timeline, value)",
+        "self.queue.submit(batch.recording, waits, self.timeline, value)",
+        "self.queue.submit(batch.recording, [], self.timeline, value)",
     ),
     Mutant(
         "Stream.wait does nothing",
@@ -313,9 +313,9 @@ _SINGLE = [
     Mutant(
         "a recording with a barrier is not published to the host",
         "schedule.stream",
-        "                recording.publish()\n",
-        "                if \"barrier\" not in recording.commands:\n"
-        "                    recording.publish()\n",
+        "                batch.recording.publish()\n",
+        "                if \"barrier\" not in batch.recording.commands:\n"
+        "                    batch.recording.publish()\n",
     ),
     # Waits for more than was asked.
     Mutant(
@@ -382,7 +382,7 @@ _SINGLE = [
     Mutant(
         "results of kernels are not published",
         "schedule.stream",
-        "that none of its uses tells.\"\"\"\n        self._must_publish = True\n",
+        "that none of its uses tells.\"\"\"\n        self._batch.must_publish = True\n",
         "that none of its uses tells.\"\"\"\n",
     ),
     Mutant(
@@ -429,7 +429,8 @@ _SINGLE = [
         "an event drops what is recorded",
         "schedule.stream",
         "            self.submit()\n            return Event(",
-        "            self._open = None\n            return Event(",
+        "            self._batch.open, self._batch.value = False, self.lane.submitted\n"
+        "            return Event(",
     ),
     Mutant(
         "an event drops host copies",

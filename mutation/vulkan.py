@@ -291,7 +291,7 @@ VULKAN = [
     Mutant(
         "a recording is used again while it runs",
         "schedule.stream",
-        "        while in_flight and in_flight[0][1] <= complete:\n",
+        "        while in_flight and in_flight[0].value <= complete:\n",
         "        while in_flight:\n",
         driver="vulkan",
     ),

@@ -22,7 +22,6 @@ LONG = {
     "conformance.oracle": "the contract as a program: split, it could not be read as one",
     "shader.glsl": "the way of a text to SPIR-V: what a compiler may see, the compilers, the cache",
     "llm.layers": "the kernels of a decoder layer in both variants, and their defines",
-    "schedule.stream": "what is recorded and not submitted, in steps that can be repeated",
     "shader.spirv": "a parser of one binary format",
     "array.transfer": "every way of host bytes to a device and back, chosen in one place",
 }

@@ -170,7 +170,7 @@ def test_two_arguments_of_one_buffer_stay_one_memory(any_device: ps.Device) -> N
 
 
 def _note_bindings(dev: ps.Device, patch: pytest.MonkeyPatch, to: list[tuple[int, ...]]) -> None:
-    recording = type(dev.default_stream._spare[0])
+    recording = type(dev.default_stream._batch.recording)
 
     def noting(original: Any) -> Any:
         def dispatch(self: Any, program: Any, bindings: Any, *rest: Any) -> None:

@@ -395,7 +395,7 @@ def test_a_finaliser_in_the_middle_of_a_command_is_refused(
 
     with dev.default_stream.batch():
         run(x=x, n=8, spin=0, add=1, threads=8)
-        recordings = type(dev.default_stream._open)
+        recordings = type(dev.default_stream._batch.recording)
         real = recordings.dispatch
         with monkeypatch.context() as patch:
             patch.setattr(recordings, "dispatch", dispatch)

@@ -111,6 +111,24 @@ class Lane:
         recorded: int = self.owner.recorded
         return recorded
 
+    def forget_appended(self) -> None:
+        """A command failed: what it was to append does not count as written."""
+        for history, _ in self.appended:
+            history.renew_writes()
+        self.appended.clear()
+
+    def mark_appended(self) -> None:
+        """Rows of append-only arrays count as written now that the command is recorded."""
+        appended = self.appended
+        try:
+            for history, region in appended:
+                history.mark(region)
+        except BaseException:
+            for history, region in appended:  # all that the command writes, or nothing
+                history.mark(region)
+            raise
+        appended.clear()
+
 
 class Access:
     """One entry of the ledger."""

@@ -1,16 +1,12 @@
 """An ordered queue of work: launches, transfers, events.
 
-Commands are recorded, and many share one submission. A recording is submitted when the device
-would otherwise run dry, when the host or another stream needs its outcome, at an event or flush,
-or when it has grown long. To tell whether the device has run dry costs a foreign call, and a
-submission several, so the check is made at the first command after a pause and then at growing
-distances, up to `_LONGEST` commands; `Pump` catches what is left when the program goes on to
-do something else.
+Commands are recorded into a `Batch`, which is submitted as a whole. Here is how that is done;
+`submit_policy` decides when.
 
 An exception may come between any two steps: a signal handler's `KeyboardInterrupt`, for one. So the
 ledger is told of a command before the driver is, and submitting is a series of steps that can be
 taken again from the first: an access that the ledger knows and the device never makes costs a wait
-at worst, and a recording that was handed over is not handed over again.
+at worst, and a batch that the queue has taken is not submitted again.
 """
 
 from __future__ import annotations
@@ -26,19 +22,17 @@ from penstock.errors import ArgumentError, Closed, OutOfMemory, Timeout
 from penstock.handle import Closing
 from penstock.ledger.hazards import ACCESS, Lane, Region, Use, collect_all, needs_of_lane, note_all
 from penstock.memory.pool import Backing
+from penstock.schedule.batch import Batch
 from penstock.schedule.event import Event
 from penstock.schedule.ordered_copies import Copier
+from penstock.schedule.submit_policy import DEEPEST, SubmitPolicy
 from penstock.tracing import events
-from penstock.tracing.device_times import Mark
 
 if TYPE_CHECKING:
     from penstock.driver.protocol import CopyRegions, Recording
     from penstock.schedule.scheduler import Scheduler
 
-_LONGEST = 128  # commands in one recording
-_NEVER = 1 << 62
 _RECORDINGS = 8  # made at a time; how many are in flight depends on chance
-_DEEPEST = 256  # submissions in flight on one stream
 
 
 class NoRoom(Exception):
@@ -65,28 +59,18 @@ class Stream(Closing):
             undo.callback(self.queue.close)
             self.copier = Copier(scheduler, f"host copies of {name}")
             undo.callback(self.copier.close)
-            self._spare: list[Recording] = list(self.queue.recordings(_RECORDINGS))
+            self.lane = Lane(name, self, device=scheduler.name)
+            self._spare = self._new_batches()
             undo.pop_all()
-        self.lane = Lane(name, self, device=scheduler.name)
         #: By kernel, the ring of its large argument blocks. Here and not with the kernel, because
         #: the ledger of a ring's memory keeps the stream.
         self.rings: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-        self._open: Recording | None = None
-        self._open_value = 0  # the lane's value once the open recording is complete
-        self._sealed = False  # whether the open recording is being submitted
+        self._batch = self._spare[-1]  # that is open or sealed, or was submitted last
+        self._in_flight: deque[Batch] = deque()
+        self._waits: dict[Lane, int] = {}  # what the next submission waits for, on the device
+        self._policy = SubmitPolicy()
         self.deep = False  # whether the caller is to wait (`make_room`) before the next command
-        self._must_publish = False  # whether the host may look at what the recording writes
         self.published = 0  # the value up to which everything is visible to the host
-        self._count = 0
-        self._check_at = 1
-        self._next_check = 1
-        self._in_flight: deque[tuple[Recording, int]] = deque()
-        self._waits: dict[Lane, int] = {}
-        #: For the receipt: where commands of the recording take the time, and of those in flight.
-        self._begun_at: int | None = None
-        self._marks: list[Mark] = []
-        self._marked: dict[int, tuple[Recording, list[Mark]]] = {}
-        self._batches: set[object] = set()  # that are open
         self._closed = False
 
     # What users call.
@@ -124,29 +108,26 @@ class Stream(Closing):
         The device gets it all at the end of the block, not piece by piece: worth it for a known
         burst of small launches. Waiting inside the block for its work submits it early.
         """
-        this_one = object()
+        block = object()
         try:
             with self.scheduler.lock:
                 self._check()
-                self._batches.add(this_one)
-                self._next_check = _NEVER
+                self._policy.put_off(block, self._batch)
             yield
         finally:
-            self._batches.discard(this_one)
+            self._policy.resume(block)
             with self.scheduler.lock:
-                if not self._batches:
-                    self._next_check = self._check_at
-                    # Out of memory: it stays recorded, and whoever needs it tries again.
-                    with contextlib.suppress(OutOfMemory):
-                        self.submit_if_dry()
+                self._policy.opened(self._batch)
+                # Out of memory: it stays recorded, and whoever needs it tries again.
+                with contextlib.suppress(OutOfMemory):
+                    self.submit_if_dry()
 
     def synchronize(self, timeout: float | None = None) -> None:
         """Block until everything called on this stream so far is done."""
         scheduler = self.scheduler
         with scheduler.lock:
             self._check()
-            if self._open is not None:
-                self._submit("its end is waited for")
+            self._submit("its end is waited for")
             points = self.points()
         if points and not scheduler.wait_for(points, timeout, f"synchronize() of {self.name}"):
             raise Timeout(f"{self.name} was not done within {timeout} s; the work goes on")
@@ -197,55 +178,38 @@ class Stream(Closing):
         barrier, waits = needs_of_lane(lane, uses)
         if waits:
             self.wait_for_lanes(waits)
-        recording = self._open
-        if recording is None or self._sealed:
-            recording = self._start()
+        batch = self._batch
+        if not batch.open:
+            batch = self._start()
+        recording = batch.recording
         if barrier:
             recording.barrier()
             if events.active:
                 self._tell_barrier(uses)
             lane.epoch += 1
         if events.timing:
-            self._begun_at = recording.mark(end=False)
+            batch.begin_timing()
         if lane.appended:
-            self._forget_appended()
-        note_all(uses, lane, self._open_value, what)
-        if not self._must_publish:
+            lane.forget_appended()
+        note_all(uses, lane, batch.value, what)
+        if not batch.must_publish:
             for history, _, write in uses:
                 if write and not history.device_only:
-                    self._must_publish = True
+                    batch.must_publish = True
                     break
         return recording
 
     def end(self) -> int:
         """The command is in the recording; the value its completion will have."""
-        value = self._open_value
+        batch = self._batch
         if self.lane.appended:
-            self._mark_appended()
+            self.lane.mark_appended()
         if events.timing:
-            self._take_time()
-        self._count += 1
-        if self._count >= self._next_check:
-            self._consider_submitting()
-        return value
-
-    def _forget_appended(self) -> None:
-        """A command failed: what it was to append does not count as written."""
-        for history, _ in self.lane.appended:
-            history.renew_writes()
-        self.lane.appended.clear()
-
-    def _mark_appended(self) -> None:
-        """Rows of append-only arrays count as written now that the command is recorded."""
-        appended = self.lane.appended
-        try:
-            for history, region in appended:
-                history.mark(region)
-        except BaseException:
-            for history, region in appended:  # all that the command writes, or nothing
-                history.mark(region)
-            raise
-        appended.clear()
+            batch.end_timing()
+        batch.count += 1
+        if batch.count >= batch.look_at:
+            self._consider_submitting(batch)
+        return batch.value
 
     def _tell_barrier(self, uses: Iterable[Use]) -> None:
         """Put on the receipt what a barrier is for."""
@@ -256,28 +220,22 @@ class Stream(Closing):
 
     def here(self) -> events.At:
         """Where the next command comes, for the receipt."""
-        lane = self.lane
-        return (lane.place, self._open_value, self._count + 1)
-
-    def _take_time(self) -> None:
-        """For the receipt: when the device is done with the command just recorded."""
-        start, self._begun_at = self._begun_at, None
-        if start is not None and self._open is not None:
-            end = self._open.mark(end=True)
-            if end is not None:
-                self._marks.append((events.timing, self.here(), start, end))
+        return self._batch.here()
 
     def read_times(self) -> None:
         """For receipts: have the device's times read of what is done by now."""
-        for value in [value for value in self._marked if value <= self.lane.complete]:
-            self.scheduler.times.read(*self._marked.pop(value))
+        for batch in self._in_flight:
+            if batch.marks and batch.value <= self.lane.complete:
+                self._read_times_of(batch)
+
+    def _read_times_of(self, batch: Batch) -> None:
+        marks, batch.marks = batch.marks, []
+        self.scheduler.times.read(batch.recording, marks)
 
     def times_owed(self, receipt: events.Collector) -> int:
         """The value that makes all times for a receipt known; 0 if they are."""
-        if any(receipt in mark[0] for mark in self._marks):
-            return self.lane.recorded
-        owed = (v for v, (_, marks) in self._marked.items() if any(receipt in m[0] for m in marks))
-        return max(owed, default=0)
+        batches = (*self._in_flight, self._batch)
+        return max((each.value for each in batches if each.is_timed_for(receipt)), default=0)
 
     def copy(
         self, source: Backing, source_region: Region, target: Backing, target_region: Region,
@@ -302,13 +260,12 @@ class Stream(Closing):
 
     def expect_result(self) -> None:
         """The next command writes something for the host that none of its uses tells."""
-        self._must_publish = True
+        self._batch.must_publish = True
 
     def publish(self) -> None:
         """Make everything so far visible to the host, once `published` is reached."""
-        if self._open is None or self._sealed:
-            self._start()
-        self._must_publish = True
+        batch = self._batch if self._batch.open else self._start()
+        batch.must_publish = True
         self._submit("the host looks at what was not meant for it")
 
     def wait_for_lanes(self, points: dict[Lane, int]) -> None:
@@ -356,23 +313,23 @@ class Stream(Closing):
     @property
     def recorded(self) -> int:
         """The value that everything recorded so far will have reached."""
-        return self.lane.submitted if self._open is None else self._open_value
+        return self._batch.value
 
     @property
     def has_recorded(self) -> bool:
-        return self._open is not None
+        """Whether anything is recorded and not submitted."""
+        return self._batch.value > self.lane.submitted
 
     def submit_if_dry(self) -> None:
         """Hand over what is recorded if the device has nothing else of this stream to do."""
-        if self._open is not None and not self._batches:
+        if self.has_recorded and not self._policy.puts_off:
             self.poll()
             if self.lane.complete == self.lane.submitted:
                 self._submit("the device would run dry")
 
     def rest(self) -> None:
         """The host wants an outcome: what it calls next should reach the device at once."""
-        self._check_at = 1
-        self._next_check = _NEVER if self._batches else 1
+        self._policy.rest(self._batch)
 
     def is_done(self) -> bool:
         """For a stream nobody can use any more: whether its work is done, and it can be closed."""
@@ -401,55 +358,60 @@ class Stream(Closing):
         self.queue.close()
         self.timeline.close()
 
-    def _start(self) -> Recording:
-        if self._sealed:
+    def _new_batches(self) -> list[Batch]:
+        return [Batch(recording, self.lane) for recording in self.queue.recordings(_RECORDINGS)]
+
+    def _start(self) -> Batch:
+        """Open a batch."""
+        if self.has_recorded:
             self._submit("an earlier submission failed")
         if self._in_flight:
             self._collect_spare()
         if not self._spare:
-            self._spare += self.queue.recordings(_RECORDINGS)
-        self._open_value = self.lane.submitted + 1
-        self._count = 0
-        recording = self._spare.pop()
+            self._spare += self._new_batches()
+        behind_host = bool(self._waits) and any(lane.is_host for lane in self._waits)
+        batch = self._spare.pop()
         try:
-            recording.begin()
-            if self._waits and any(lane.is_host for lane in self._waits):
-                recording.acquire()
-                if events.active:
-                    events.emit(
-                        "barrier", "the device may look at a host copy", path="host", at=self.here()
-                    )
+            batch.recording.begin()
+            if behind_host:
+                batch.recording.acquire()
+            self._policy.opened(batch)
         except BaseException as error:
-            self._spare.append(recording)
+            self._spare.append(batch)
             self.scheduler.note_failure(error)
             raise
-        self._next_check = _NEVER if self._batches else self._check_at
-        self._open = recording
-        if self._check_at > 1:
+        # No call from here on: an interrupt must not find a part of it, in a batch that may be the
+        # stream's already, from its last submission.
+        batch.value = self.lane.submitted + 1
+        batch.count = 0
+        batch.must_publish = False
+        batch.open = True
+        self._batch = batch
+        if behind_host and events.active:
+            why = "the device may look at a host copy"
+            events.emit("barrier", why, path="host", at=batch.here())
+        if self._policy.first_look > 1:
             self.scheduler.pump.wake()
-        return recording
+        return batch
 
     def _submit(self, reason: str) -> None:
-        """Hand the open recording over. Interrupted or failed, it is all done again the next time.
+        """Submit what is recorded. Interrupted or failed, it is all done again the next time.
 
         Every step may be repeated: the queue takes a submission of the same value once only, and
-        the recording counts as open until everything about it is written down.
+        the batch counts as recorded until everything about its submission is written down.
         """
-        recording = self._open
-        if recording is None:
-            self._sealed = False
+        batch, lane = self._batch, self.lane
+        value = batch.value
+        if value == lane.submitted:
             return
-        lane = self.lane
-        value = self._open_value
-        if not self._sealed:
-            if self._must_publish:
-                recording.publish()
+        if batch.open:
+            if batch.must_publish:
+                batch.recording.publish()
                 self.published = value
                 if events.active:
                     why = "the host may look at what was written"
-                    events.emit("barrier", why, path="host", at=self.here())
-            self._sealed = True
-            self._must_publish = False
+                    events.emit("barrier", why, path="host", at=batch.here())
+            batch.open = False
         waits: list[tuple[Any, int]] = []
         if self._waits:
             waits = [
@@ -467,46 +429,38 @@ class Stream(Closing):
             )
             start = time.perf_counter()
         try:
-            self.queue.submit(recording, waits, self.timeline, value)
+            self.queue.submit(batch.recording, waits, self.timeline, value)
         except BaseException as error:
             self.scheduler.note_failure(error)
             raise
         in_flight = self._in_flight
-        if not in_flight or in_flight[-1][1] != value:
-            in_flight.append((recording, value))
-        if self._marks:
-            self._marked[value] = (recording, self._marks)
-            self._marks = []
+        if not in_flight or in_flight[-1] is not batch:
+            in_flight.append(batch)
         if self._waits:
             self._waits.clear()
         lane.submitted = value
-        self._open = None
-        self._sealed = False
-        self.deep = len(in_flight) >= _DEEPEST
+        self.deep = len(in_flight) >= DEEPEST
         if events.active:
-            count = self._count
+            count = batch.count
             words = "%d command on %s: %s" if count == 1 else "%d commands on %s: %s"
             events.emit(
                 "submission", (words, count, self.name, reason), start=start,
                 seconds=events.since(start), at=(lane.place, value, 0), awaited=awaited,
             )  # fmt: skip
 
-    def _consider_submitting(self) -> None:
+    def _consider_submitting(self, batch: Batch) -> None:
         self.poll()
         lane = self.lane
-        dry = lane.complete == lane.submitted
-        if not dry and self._count < _LONGEST:
-            self._next_check = min(2 * self._count, _LONGEST)
+        reason = self._policy.reason_to_submit(batch, dry=lane.complete == lane.submitted)
+        if not reason:
             self.scheduler.pump.wake()
             return
-        # A device that is dry again and again is faster than the host: hand it more at a time.
-        self._check_at = min(2 * self._count, _LONGEST) if dry else 1
         try:
-            self._submit("the device would run dry" if dry else "the recording is long")
+            self._submit(reason)
         except OutOfMemory:
             # The command is recorded and will be submitted with the next; the caller who needs
             # its outcome gets the error, if it lasts.
-            self._next_check = 1
+            batch.look_at = 1
 
     def need_room(self) -> None:
         """Raise `NoRoom` if the caller is to wait before it records anything."""
@@ -519,8 +473,8 @@ class Stream(Closing):
         with scheduler.lock:
             self._check()
             self._collect_spare()
-            points = {self.lane: self._in_flight[0][1]} if self.deep else {}
-        scheduler.wait_for(points, None, f"{_DEEPEST} submissions are in flight")
+            points = {self.lane: self._in_flight[0].value} if self.deep else {}
+        scheduler.wait_for(points, None, f"{DEEPEST} submissions are in flight")
         self.deep = False
 
     def _collect_spare(self) -> None:
@@ -528,11 +482,11 @@ class Stream(Closing):
         self.poll()
         complete = self.lane.complete
         in_flight = self._in_flight
-        if self._marked:
-            self.read_times()
-        while in_flight and in_flight[0][1] <= complete:
-            self._spare.append(in_flight.popleft()[0])
-        self.deep = len(in_flight) >= _DEEPEST
+        while in_flight and in_flight[0].value <= complete:
+            if in_flight[0].marks:
+                self._read_times_of(in_flight[0])
+            self._spare.append(in_flight.popleft())
+        self.deep = len(in_flight) >= DEEPEST
 
     def _check(self) -> None:
         self.scheduler.check()

@@ -1,0 +1,58 @@
+"""Commands that share one submission."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.tracing import events
+from penstock.tracing.device_times import Mark
+
+if TYPE_CHECKING:
+    from penstock.driver.protocol import Recording
+    from penstock.ledger.hazards import Lane
+
+
+class Batch:
+    """A recording of one stream, and what the stream knows of its content. Used again and again.
+
+    It is *open* while it takes commands, then *sealed* until the queue has taken it: a submission
+    that fails is made again, with nothing added. Then it is in flight until the stream's lane
+    reaches `value`, and then spare. A batch that has never been open has the value 0.
+    """
+
+    __slots__ = (
+        "_command_began", "count", "lane", "look_at", "marks", "must_publish", "open", "recording",
+        "value",
+    )  # fmt: skip
+
+    def __init__(self, recording: Recording, lane: Lane) -> None:
+        self.recording = recording
+        self.lane = lane
+        self.value = 0  # the lane's value once the batch is complete
+        self.open = False
+        self.count = 0  # of its commands
+        self.look_at = 1  # the count at which the stream looks whether to submit it
+        self.must_publish = False  # whether it writes anything that the host may read
+        #: For receipts: where the recording takes the time, of which commands.
+        self.marks: list[Mark] = []
+        self._command_began: int | None = None
+
+    def here(self) -> events.At:
+        """Where the next command comes, for the receipt."""
+        return (self.lane.place, self.value, self.count + 1)
+
+    def begin_timing(self) -> None:
+        """For receipts: take the time at which the device begins the next command."""
+        self._command_began = self.recording.mark(end=False)
+
+    def end_timing(self) -> None:
+        """For receipts: take the time at which the device is done with the command."""
+        start, self._command_began = self._command_began, None
+        if start is not None:
+            end = self.recording.mark(end=True)
+            if end is not None:
+                self.marks.append((events.timing, self.here(), start, end))
+
+    def is_timed_for(self, receipt: events.Collector) -> bool:
+        """Whether a receipt is yet to hear of times that this batch takes."""
+        return any(receipt in mark[0] for mark in self.marks)
