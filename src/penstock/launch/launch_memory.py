@@ -1,11 +1,11 @@
-"""Small pieces of host memory that launches own: large argument blocks, and results.
+"""Host-visible memory that a launch owns while it is in flight: argument blocks and results.
 
-A slot belongs to one launch. The host does not write an argument slot again before the launch that
-reads it is done; a result slot additionally stays with its launch until the result is read or
-dropped. Slots are taken from memory that stays, so that a launch allocates nothing once there are
-as many slots as launches in flight.
+A slot belongs to one launch. The host does not overwrite an argument slot before the launch that
+reads it completes; a result slot stays with its launch until the result is read or dropped. Slots
+are suballocated from memory that is kept, so a launch allocates nothing once there are as many slots
+as launches in flight.
 
-All calls are made under the device's lock, but for `ResultMemory.give_back`.
+The caller holds the device's lock, except for `ResultMemory.give_back`.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from penstock.schedule.scheduler import Scheduler
     from penstock.shader.spirv import Member
 
-_FIRST = 16  # slots
-_AT_ONCE = 4 << 20  # bytes of result slots that are allocated together, if they are more than one
-_LARGEST = 4 << 20  # bytes in one argument ring, from which on a launch waits for an earlier one
-_ALIGN = 64  # a cache line; and the device's own alignment, if that is more
+_FIRST = 16  # slots in a new ring or pool
+_AT_ONCE = 4 << 20  # bytes of result slots allocated at once (at least one slot)
+_LARGEST = 4 << 20  # bytes of an argument ring; beyond that a launch waits for an earlier one
+_ALIGN = 64  # bytes: a cache line, or the device's alignment if that is larger
 
 
 class ArgumentRing:
-    """Blocks of arguments of one kernel on one stream, used in turn.
+    """Argument blocks of one kernel on one stream, used in turn.
 
-    The stream keeps it, for as long as there is the kernel.
+    The stream owns the ring and drops it when the kernel is closed.
     """
 
     def __init__(self, scheduler: Scheduler, nbytes: int, what: str) -> None:
@@ -41,7 +41,7 @@ class ArgumentRing:
         self._name = f"arguments of {what}"
         self.nbytes = nbytes
         self._stride = _stride(scheduler, nbytes)
-        self._values: list[int] = []  # by slot: when its last launch is done
+        self._values: list[int] = []  # by slot: the lane value at which its last launch completes
         self._at = 0
         self._grow()
 
@@ -55,9 +55,9 @@ class ArgumentRing:
             self._scheduler.wait_for({lane: value}, None, f"every slot for {self._name} is in use")
 
     def put(self, block: bytes, lane: Lane) -> int:
-        """Write the next block, for a launch on the stream's lane; where it is.
+        """Write a block into the next slot and return its offset.
 
-        The next call puts its block there, too, unless `taken` is called in between.
+        Until `taken` is called, the next `put` overwrites the same slot.
         """
         values = self._values
         if values[self._at] > lane.complete:
@@ -71,7 +71,7 @@ class ArgumentRing:
         return lo
 
     def taken(self, value: int) -> None:
-        """The launch about to be recorded reads the block, and will be done at this value."""
+        """Assign the slot to the launch about to be recorded, which completes at this value."""
         self._values[self._at] = value
         self._at = (self._at + 1) % len(self._values)
 
@@ -83,22 +83,22 @@ class ArgumentRing:
         buffer = Buffer(scheduler, backing, backing.nbytes, self._name, pinned=True)
         raw = memoryview(backing.chunk.bytes)  # type: ignore[arg-type]
         use = (backing.history, Region(0, buffer.nbytes), False)
-        # No call from here on, so that no exception leaves a part of it in the old memory. That
-        # goes back when the last work that uses it is done.
+        # No calls from here on, so that an interrupt cannot leave the ring half in the old memory.
+        # The pool reuses the old memory when the last launch that reads it completes.
         self._buffer = buffer
         self._memory: Any = backing.memory
         self._offset = backing.offset
         self._bytes = raw
         self.handle: int = backing.memory.handle
-        #: What a launch notes in the ledger, so that the memory outlives it. Not which slot: that
-        #: is nobody else's, and the same use again costs least.
+        #: The access that a launch notes in the ledger, which keeps the memory alive. It covers the
+        #: whole ring: slots never conflict, and the ledger is fastest with a repeated access.
         self.use = use
         self._values = [0] * count
         self._at = 0
 
 
 class ResultMemory:
-    """Where one launch puts its result."""
+    """The slot into which one launch writes its result."""
 
     __slots__ = (
         "_buffer",
@@ -118,8 +118,8 @@ class ResultMemory:
         backing = buffer.backing
         raw: Any = backing.chunk.bytes
         self._pool = pool
-        self._buffer = buffer  # lives as long as any slot in it
-        self.home = pool.free  # where it goes when nobody wants the result any more
+        self._buffer = buffer  # kept alive by its slots
+        self.home = pool.free  # the free list that it returns to
         self._lane: Lane | None = None
         self._value = 0  # of the last launch
         self.memory = backing.memory
@@ -142,19 +142,19 @@ class ResultMemory:
         return self._value > lane.complete
 
     def taken(self, lane: Lane, value: int) -> None:
-        """The launch about to be recorded writes the slot, and will be done at this value."""
+        """Assign the slot to the launch about to be recorded, which completes at this value."""
         self._lane = lane
         self._value = value
 
     def result(self, what: str) -> Result:
-        """The result of the next launch. What that does not write is 0, not what was there."""
+        """Zero the slot and return the `Result` of the next launch that writes it."""
         pool = self._pool
         self._bytes[:] = pool.zeros
         pool.scheduler.flush(self.memory, self.offset, self.offset + pool.nbytes)
         return Result(pool.scheduler, what, self)
 
     def read(self) -> Any:
-        """The result of a launch that is done."""
+        """Read the result of a launch that has completed."""
         pool = self._pool
         pool.scheduler.invalidate(self.memory, self.offset, self.offset + pool.nbytes)
         values = [each[()] if each.shape == () else each.copy() for each in self._content]
@@ -162,13 +162,13 @@ class ResultMemory:
         return value if pool.convert is None else pool.convert(value)
 
     def give_back(self) -> None:
-        """Nobody wants the result any more. May be called in any thread, at any time."""
+        """Return the slot: its result was read or dropped. Safe in any thread, at any time."""
         if not self._pool.closed:
             self.home.append(self)
 
 
 class ResultPool:
-    """The result slots of one kernel. Those of unread results outlive it."""
+    """The result slots of one kernel. A slot with an unread result outlives the kernel."""
 
     def __init__(
         self, scheduler: Scheduler, members: tuple[Member, ...], nbytes: int, what: str
@@ -178,7 +178,9 @@ class ResultPool:
         self.nbytes = nbytes
         self.zeros = bytes(nbytes)
         self.make = _maker(members)
-        self.convert: Callable[[Any], Any] | None = None  # what the kernel wrote to what it means
+        self.convert: Callable[[Any], Any] | None = (
+            None  # turns what the kernel wrote into the value
+        )
         self.free: deque[ResultMemory] = deque()
         self._name = f"results of {what}"
         self._stride = _stride(scheduler, nbytes)
@@ -186,12 +188,12 @@ class ResultPool:
         self.closed = False
 
     def close(self) -> None:
-        """No slot is wanted any more, but for the results that are not read yet."""
+        """Drop all free slots. Slots of unread results go with their results."""
         self.closed = True
         self.free.clear()
 
     def take(self) -> ResultMemory:
-        """A slot that no launch in flight and no unread result uses."""
+        """Take a slot that no launch in flight and no unread result uses."""
         # The last one given back first: a launch that is bound like the last one costs less.
         free = self.free
         if free and not free[-1].in_flight:
@@ -205,7 +207,7 @@ class ResultPool:
         return free.popleft()
 
     def new(self, what: str) -> Result:
-        """A result that waits for nothing yet: dropped, it gives its slot back."""
+        """A `Result` that is not launched yet; dropped, it returns its slot."""
         return self.take().result(what)
 
     def _grow(self) -> None:

@@ -40,22 +40,22 @@ if TYPE_CHECKING:
     from penstock.device import Device
     from penstock.schedule.stream import Stream
 
-_WORK = 10_000  # steps to find out whether two arrays share memory
+_WORK = 10_000  # most steps of np.shares_memory
 
 Host = npt.NDArray[Any]
 
-_LOOK_AT = 8  # of the temporaries that fit, those used longest ago
-_FEW, _MANY = 8, 256  # temporaries that a parameter keeps, if they are large, and if they are small
-_ROOM = 1 << 24  # bytes from which on they are large, all together
+_LOOK_AT = 8  # temporaries to test for completion, least recently used first
+_FEW, _MANY = 8, 256  # temporaries that a parameter keeps: large ones, small ones
+_ROOM = 1 << 24  # bytes of small temporaries that a parameter keeps in all
 
 
 class Carried(NamedTuple):
-    """A NumPy array and the array that stands for it on the device."""
+    """A NumPy argument and the device array that stands for it."""
 
     host: Host
     array: Array
     parameter: KernelParameter
-    in_place: bool  # they are the same memory
+    in_place: bool  # the device uses the caller's memory
 
     @property
     def back(self) -> bool:
@@ -69,7 +69,7 @@ def bring_in(
 ) -> Array:  # fmt: skip
     """An array with the content of `host`, for a kernel to use; noted in `carried`."""
     label = f"{kernel}: argument {parameter.name!r}"
-    host = np.asarray(host)  # of no class of the caller's, whose code could run in a copy
+    host = np.asarray(host)  # not a subclass, whose code could run during a copy
     dtype = as_dtype(host.dtype)
     if parameter.dtype is not None and not same_bytes(dtype, parameter.dtype):
         raise DtypeMismatch(f"{label} must be {parameter.dtype}, not {dtype}")
@@ -103,14 +103,15 @@ def bring_in(
 
 
 def bring_back(carried: list[Carried], stream: Stream, value: int) -> None:
-    """Wait for the launch if the caller's memory has to do with it, and fill what it wrote."""
+    """Wait for a launch that reads or writes the caller's memory; copy back what it wrote."""
     scheduler = stream.scheduler
     try:
         _finish(carried, stream, value)
     except Error:
         raise
     except BaseException:
-        # The launch has taken effect, so all of it must: a second Ctrl-C gives this up.
+        # The launch is recorded, so its results must reach the caller's arrays: finish, then raise.
+        # A second Ctrl-C stops this, too.
         _finish(carried, stream, value)
         raise
     with scheduler.lock:

@@ -1,4 +1,4 @@
-"""What a kernel returns: a value on its way that can be used like the number it will be."""
+"""What a kernel returns: a pending value that can be used like the number it will be."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Result(Pending[Any], NDArrayOperatorsMixin):
 
     @property
     def memory(self) -> ResultMemory | None:
-        """Where the result will be; None once it is read."""
+        """The slot that the launch writes; None once the result is read."""
         return self._memory
 
     def launched(self, lane: Lane, value: int) -> None:
-        """The launch about to be recorded makes the result."""
+        """Assign the result to the launch about to be recorded, at this point of its lane."""
         self._points = {lane: value}
         if self._memory is not None:
             self._memory.taken(lane, value)

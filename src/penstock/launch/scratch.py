@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class Growing:
-    """One piece of memory that can only be replaced by a larger one. Called under the lock.
+    """One allocation that can only be replaced by a larger one. The caller holds the lock.
 
-    Growing takes the new memory first, so that when there is none the old is still there. The old
-    goes back to the pool, which hands it out again when the last work that uses it is done.
+    `grow` allocates the new memory first, so that the old one survives an `OutOfMemory`. The pool
+    reuses the old memory when the last work in flight that uses it completes.
     """
 
     __slots__ = ("_name", "_pool", "_scheduler", "buffer")
@@ -44,7 +44,7 @@ class Growing:
         return 0 if self.buffer is None else self.buffer.nbytes
 
     def grow(self, nbytes: int, keep_on: Stream | None = None) -> None:
-        """Have room for `nbytes`; with a stream, the content moves along on it."""
+        """Make room for `nbytes`; with a stream, copy the content to the new memory on it."""
         scheduler, old = self._scheduler, self.buffer
         scheduler.drain()
         backing = self._take(nbytes)
