@@ -2,7 +2,7 @@
 
 A slot belongs to one launch. The host does not overwrite an argument slot before the launch that
 reads it completes; a result slot stays with its launch until the result is read or dropped. Slots
-are suballocated from memory that is kept, so a launch allocates nothing once there are as many slots
+are suballocated from memory that is kept: a launch allocates nothing once there are as many slots
 as launches in flight.
 
 The caller holds the device's lock, except for `ResultMemory.give_back`.
@@ -178,9 +178,7 @@ class ResultPool:
         self.nbytes = nbytes
         self.zeros = bytes(nbytes)
         self.make = _maker(members)
-        self.convert: Callable[[Any], Any] | None = (
-            None  # turns what the kernel wrote into the value
-        )
+        self.convert: Callable[[Any], Any] | None = None  # from what the kernel wrote
         self.free: deque[ResultMemory] = deque()
         self._name = f"results of {what}"
         self._stride = _stride(scheduler, nbytes)
