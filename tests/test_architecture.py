@@ -27,7 +27,6 @@ LONG = {
     "schedule.scheduler": "one owner of the state that everything shares",
     "schedule.stream": "what is recorded and not submitted, in steps that can be repeated",
     "shader.spirv": "a parser of one binary format",
-    "array.transfer": "every way of host bytes to a device and back, chosen in one place",
 }
 MOST_LINES = 500
 

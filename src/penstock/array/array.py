@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.array import transfer
+from penstock.array.append_counter import move_counter
 from penstock.array.buffer import Buffer
 from penstock.array.host_access import check_source
 from penstock.array.host_values import as_source
@@ -412,7 +413,7 @@ class Array(Closing):
             if history.counter is None:
                 history.reset()
             else:
-                transfer.move_counter(history, 0, stream, history.reset)
+                move_counter(history, 0, stream, history.reset)
 
     @property
     def appended(self) -> AppendHistory:

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from penstock.array.append_counter import settle_counter
 from penstock.array.array import Array
 from penstock.array.buffer import Buffer
 from penstock.array.host_access import capturing, check_not_capturing, check_source, emit_copy
 from penstock.array.host_values import as_array
-from penstock.array.transfer import settle_counter
 from penstock.errors import (
     ArgumentError,
     Closed,
