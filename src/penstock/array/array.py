@@ -464,7 +464,8 @@ class Array(Closing):
 
     def __str__(self) -> str:
         """The values, as NumPy prints them; of scratch, which has none, what it is."""
-        return repr(self) if self.role == "scratch" or self.closed else str(self.numpy())
+        shown = self.buffer.policy.host_reads and not self.closed
+        return str(self.numpy()) if shown else repr(self)
 
     # Reductions: of all elements, with NumPy's dtypes and rules. The value is on its way, and
     # nothing waits before it is used. The arguments of NumPy's that are refused are there for

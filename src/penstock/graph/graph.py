@@ -166,7 +166,8 @@ class Graph(Closing):
         with self._scheduler.lock:
             launch = kernel.prepare(now, block, self._now(threads), self._now(groups))
             # Whether the graph lets them grow, it may say later.
-            appended = {array.buffer for array in launch.arrays if array.role == "append"}
+            buffers = (array.buffer for array in launch.arrays)
+            appended = {buffer for buffer in buffers if buffer.policy.written_once}
             kernel.check_writes(launch.arrays, appended)
             self._nodes.append(LaunchNode(kernel, given, threads, groups))
             self._kernels.add(kernel)
@@ -251,7 +252,7 @@ class Graph(Closing):
             for buffer, region, write in variant.touched:
                 if buffer.closed or buffer.guarded or buffer.backing.views:
                     buffer.check()
-                    if write and (buffer.sealed or (buffer.guarded and buffer.pinned)):
+                    if write and buffer.meets_seal:
                         buffer.check_write(region, "a graph")
                     buffer.backing_for(on, region, "a graph", write=write)
             uses, rows = variant.uses, []
