@@ -421,7 +421,7 @@ _SINGLE = [
     Mutant(
         "a role is not asked before a read",
         "array.buffer",
-        "        if self.role == \"scratch\":\n",
+        "        if not self.policy.host_reads:\n",
         "        if False:\n",
     ),
     # Copies put off, as others do it, and copies dropped.

@@ -23,7 +23,6 @@ LONG = {
     "shader.glsl": "the way of a text to SPIR-V: what a compiler may see, the compilers, the cache",
     "llm.layers": "the kernels of a decoder layer in both variants, and their defines",
     "shader.spirv": "a parser of one binary format",
-    "array.transfer": "every way of host bytes to a device and back, chosen in one place",
 }
 MOST_LINES = 500
 

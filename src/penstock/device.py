@@ -27,7 +27,7 @@ from penstock.handle import Block, Closing
 from penstock.launch.kernel import Kernel
 from penstock.launch.scratch import Scratch
 from penstock.ledger.hazards import Lane
-from penstock.ledger.roles import Role, as_role
+from penstock.ledger.roles import POLICIES, Role, policy_of
 from penstock.memory.layout import Layout, contiguous_strides
 from penstock.memory.pool import MemoryStats
 from penstock.ops.elementwise import Elementwise
@@ -121,7 +121,7 @@ class Device(Closing):
         made = self._new(data.shape, data.dtype, name, role)
         made.write(data)
         made.buffer.take_role(role)
-        if role == "weight":
+        if made.buffer.policy.sealed_with_content:
             made.seal()
         return made
 
@@ -196,7 +196,7 @@ class Device(Closing):
         """
         # Before the lock is taken: a size may be a result or an array that has to be waited for.
         dims, kind = as_shape(shape), as_dtype(dtype)
-        role, name = as_role(role), as_name(name)
+        role, name = policy_of(role).role, as_name(name)
         with self.scheduler.lock:
             self.scheduler.check()
             return self.new_array(dims, kind, name, role, at_work=at_work)
@@ -210,11 +210,12 @@ class Device(Closing):
         layout = Layout(0, dims, contiguous_strides(dims, kind.itemsize), kind.itemsize)
         scheduler = self.scheduler
         scheduler.drain()
-        pool = scheduler.host_pool if role == "output" else scheduler.pool
-        if at_work and role == "scratch":
+        policy = POLICIES[role]
+        pool = scheduler.host_pool if policy.host_cached else scheduler.pool
+        if at_work and policy.reused_in_flight:
             backing = pool.allocate_scratch(nbytes)
         else:
-            backing = pool.allocate(nbytes, for_device=at_work and role == "append")
+            backing = pool.allocate(nbytes, for_device=at_work and not policy.published)
         buffer = Buffer(scheduler, backing, nbytes, name or scheduler.new_name())
         return Array(buffer, layout, kind)
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.array import transfer
+from penstock.array.append_counter import move_counter
 from penstock.array.buffer import Buffer
 from penstock.array.host_access import check_source
 from penstock.array.host_values import as_source
@@ -412,7 +413,7 @@ class Array(Closing):
             if history.counter is None:
                 history.reset()
             else:
-                transfer.move_counter(history, 0, stream, history.reset)
+                move_counter(history, 0, stream, history.reset)
 
     @property
     def appended(self) -> AppendHistory:
@@ -463,7 +464,8 @@ class Array(Closing):
 
     def __str__(self) -> str:
         """The values, as NumPy prints them; of scratch, which has none, what it is."""
-        return repr(self) if self.role == "scratch" or self.closed else str(self.numpy())
+        shown = self.buffer.policy.host_reads and not self.closed
+        return str(self.numpy()) if shown else repr(self)
 
     # Reductions: of all elements, with NumPy's dtypes and rules. The value is on its way, and
     # nothing waits before it is used. The arguments of NumPy's that are refused are there for

@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.errors import Closed, ReadOnly, RoleViolation, ViewHeld
 from penstock.ledger.hazards import Region
-from penstock.ledger.roles import AppendHistory, Role
+from penstock.ledger.roles import POLICIES, Policy, Role
 from penstock.memory.pool import Backing, Owner, Shown
 from penstock.tracing import events
 
@@ -32,7 +32,7 @@ class Buffer:
 
     __slots__ = (
         "__weakref__", "_old", "backing", "closed", "graphs", "guarded", "name", "nbytes", "owner",
-        "pinned", "role", "scheduler", "sealed", "whole", "writable",
+        "pinned", "policy", "scheduler", "sealed", "whole", "writable",
     )  # fmt: skip
 
     def __init__(
@@ -53,9 +53,10 @@ class Buffer:
         self.pinned = pinned
         self.writable = writable
         self.closed = False
-        self.role: Role = "generic"
+        self.policy: Policy = POLICIES["generic"]
         self.sealed = False  # a weight that nothing may write any more
-        self.guarded = not writable  # whether a write by the device needs a closer look
+        #: Whether a write by the device may be refused, so that `check_write` has to look.
+        self.guarded = not writable
         #: Encoded graphs that know its backing's address; one that is dropped goes by itself.
         self.graphs: set[weakref.ref[Any]] = set()
         self._old: list[Backing] = []
@@ -63,6 +64,10 @@ class Buffer:
         owner.backing = backing
         # From here on the end of the buffer gives the backing back, however far this has come.
         backing.owners.add(owner)
+
+    @property
+    def role(self) -> Role:
+        return self.policy.role
 
     @property
     def device(self) -> Device:
@@ -94,8 +99,7 @@ class Buffer:
         """Switch to a fresh backing: the given one, or one of undefined content."""
         old = self.backing
         fresh = fresh or self.new_backing()
-        if isinstance(fresh.history, AppendHistory) and isinstance(old.history, AppendHistory):
-            fresh.history.follow(old.history)
+        fresh.history.follow(old.history)
         fresh.owners.add(self.owner)
         # No call, and so no interrupt, between the two assignments. From here on `old` has no
         # owner, and its pool takes it back even if an exception drops it.
@@ -111,11 +115,9 @@ class Buffer:
         # From where it came, which also tells whether it is mapped: a role may come later.
         pool = self.backing.pool or self.scheduler.pool
         fresh = pool.allocate(self.nbytes)
-        history = self.backing.history
-        if isinstance(history, AppendHistory):
-            fresh.history = AppendHistory(fresh.history)
-        fresh.history.device_only = history.device_only
-        fresh.reused_in_flight = self.role == "scratch"
+        fresh.history = self.policy.page(fresh.history)
+        fresh.history.device_only = self.backing.history.device_only
+        fresh.reused_in_flight = self.policy.reused_in_flight
         return fresh
 
     def read_region(self, region: Region) -> Region:
@@ -148,19 +150,17 @@ class Buffer:
         reads none and writes all of them.
         """
         if self.backing.views:
-            keep = reads if self.role == "output" else not overwrite
+            keep = not overwrite if self.policy.kept_by_rename else reads
             self._make_way(stream, region, what, write=write, keep=keep)
         return self.backing
 
     def take_role(self, role: Role) -> None:
         """Be under a contract from now on; see `penstock.ledger.roles`."""
-        self.role = role
-        history = self.backing.history
-        if role == "append":
-            history = self.backing.history = AppendHistory(history)
-        history.device_only = role in ("append", "scratch")
-        self.backing.reused_in_flight = role == "scratch"
-        self.guarded = self.guarded or role == "append"
+        self.policy = policy = POLICIES[role]
+        self.backing.history = policy.page(self.backing.history)
+        self.backing.history.device_only = not policy.published
+        self.backing.reused_in_flight = policy.reused_in_flight
+        self.guarded = self.guarded or policy.written_once
 
     def make_read_only(self) -> None:
         self.writable = False
@@ -177,8 +177,13 @@ class Buffer:
             # First, as it does no harm if an exception leaves it at that.
             for other in self.scheduler.host_memory.buffers(self.backing, self.whole):
                 other.guarded = True
-        self.role = "weight"
+        self.policy = POLICIES["weight"]
         self.sealed = self.guarded = True
+
+    @property
+    def meets_seal(self) -> bool:
+        """Whether a write may meet a sealed weight: this one, or another over the same memory."""
+        return self.sealed or (self.guarded and self.pinned)
 
     def check_write(self, region: Region, what: str, *, by_host: bool = False) -> None:
         """Raise unless the memory and the role allow to write these bytes."""
@@ -193,10 +198,9 @@ class Buffer:
             sealed = self.scheduler.host_memory.sealed(self.backing, region)
             if sealed is not None:
                 sealed.refuse_write(region, what)
-        if by_host and self.role == "output":
+        if by_host and not self.policy.host_writes:
             self._violated(what, "writes", region, "an output is written by the device only")
-        history = self.backing.history
-        if isinstance(history, AppendHistory) and (earlier := history.overlap(region)) is not None:
+        if (earlier := self.backing.history.written_before(region)) is not None:
             rule = f"bytes {earlier.lo}:{earlier.hi} are written already; reset() starts anew"
             self._violated(what, "writes", region, rule)
 
@@ -206,13 +210,11 @@ class Buffer:
 
     def wrote(self, region: Region, undo: list[Callable[[], None]] | None = None) -> None:
         """The host wrote these bytes itself; what the device writes, the ledger knows."""
-        history = self.backing.history
-        if isinstance(history, AppendHistory):
-            history.mark(region, undo)
+        self.backing.history.mark(region, undo)
 
     def check_host_read(self, region: Region, what: str) -> None:
         """Raise unless the role allows the host to look at these bytes."""
-        if self.role == "scratch":
+        if not self.policy.host_reads:
             rule = "its content means nothing between steps; force=True reads it nevertheless"
             self._violated(what, "reads", region, rule)
 

@@ -53,7 +53,7 @@ def at_once(array: Array, *, write: bool) -> Host | None:
     if (
         not memory.coherent or memory.address is None or backing.views
         or history.device_only or backing.unpublished or buffer.closed
-        or ((buffer.role != "generic" or buffer.guarded) if write else not memory.cached)
+        or ((buffer.guarded or not buffer.policy.host_writes) if write else not memory.cached)
         or scheduler.closed or scheduler.lost is not None or scheduler.captures
         or scheduler.transfers != "auto" or array.nbytes > scheduler.sizes.under_lock
         or events.active

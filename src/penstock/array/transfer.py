@@ -22,7 +22,6 @@ stream order. `read_now` and `view`, which block by nature, wait for the writers
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
 from functools import partial
@@ -55,9 +54,8 @@ from penstock.array.host_access import (
 from penstock.array.host_values import check_out, checked_source, fill_word, one_element
 from penstock.array.staging import read_staged, write_staged
 from penstock.array.view import HostView
-from penstock.errors import ArgumentError, DtypeMismatch, Error, ShapeMismatch
+from penstock.errors import ArgumentError, DtypeMismatch, ShapeMismatch
 from penstock.ledger.hazards import Lane, Region
-from penstock.ledger.roles import AppendHistory
 from penstock.memory.copy_rows import copy_rows, packed_rows
 from penstock.memory.pool import Backing
 from penstock.schedule.ordered_copies import Task
@@ -282,28 +280,6 @@ def fill_locked(array: Array, value: Any, stream: Stream | None) -> None:
     """`fill` a small array, under the lock, now and not in a graph that is being recorded."""
     on = stream_of(array.buffer, stream)
     _fill_now(array, one_element(array, value), on, f"fill of {array.name}", patient=False)
-
-
-def move_counter(
-    history: AppendHistory, rows: int, stream: Stream | None, note: Callable[[], None]
-) -> None:
-    """Set the counter of an append-only array, and have the host `note` it. Under the lock."""
-    history.uncertain = True
-    try:
-        fill_locked(history.counter, rows, stream)
-        note()
-    except BaseException:
-        # Whether it is noted or not, the counter is to say the same.
-        with contextlib.suppress(Error):
-            settle_counter(history, stream)
-        raise
-
-
-def settle_counter(history: AppendHistory, stream: Stream | None) -> None:
-    """Set the counter right, if an exception has left in doubt what it says. Under the lock."""
-    if history.uncertain:
-        fill_locked(history.counter, history.told, stream)
-        history.uncertain = False
 
 
 def _begin_fill(

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock.array import transfer
+from penstock.array.append_counter import move_counter, settle_counter
 from penstock.array.array import Array
 from penstock.array.host_access import capturing
+from penstock.array.transfer import fill_locked
 from penstock.errors import ArgumentError, InvalidValue, RoleViolation
 from penstock.launch.kernel import Kernel
 from penstock.ledger.hazards import Region, Use
@@ -97,9 +98,9 @@ class Counting:
             if history.counter is None:
                 # Asked for while a graph is recorded, it is still made now, and once.
                 made = self._device.new_array((1,), np.dtype(np.uint32), f"counter of {array.name}")
-                transfer.fill_locked(made, history.told, None)
+                fill_locked(made, history.told, None)
                 history.counter = made
-            transfer.settle_counter(history, None)
+            settle_counter(history, None)
             counter: Array = history.counter
         return counter
 
@@ -121,7 +122,7 @@ class Counting:
                     f"advance({rows}) of array {array.name!r}: {array.length} are written, not "
                     f"{stop}; append them first"
                 )
-            transfer.move_counter(history, stop, stream, partial(history.tell, stop))
+            move_counter(history, stop, stream, partial(history.tell, stop))
 
     def _make(self) -> Kernel:
         self._kernel = Kernel.of_forms(

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from penstock.array.append_counter import settle_counter
 from penstock.array.array import Array
 from penstock.array.buffer import Buffer
 from penstock.array.host_access import capturing, check_not_capturing, check_source, emit_copy
 from penstock.array.host_values import as_array
-from penstock.array.transfer import settle_counter
 from penstock.dtypes import as_counts
 from penstock.errors import (
     ArgumentError,
@@ -169,7 +169,8 @@ class Graph(Closing):
         with self._scheduler.lock:
             launch = kernel.prepare(now, block, counts)
             # Whether the graph lets them grow, it may say later.
-            appended = {array.buffer for array in launch.arrays if array.role == "append"}
+            buffers = (array.buffer for array in launch.arrays)
+            appended = {buffer for buffer in buffers if buffer.policy.written_once}
             kernel.check_writes(launch.arrays, appended)
             self._nodes.append(LaunchNode(kernel, given, threads, groups))
             self._kernels.add(kernel)
@@ -254,7 +255,7 @@ class Graph(Closing):
             for buffer, region, write in variant.touched:
                 if buffer.closed or buffer.guarded or buffer.backing.views:
                     buffer.check()
-                    if write and (buffer.sealed or (buffer.guarded and buffer.pinned)):
+                    if write and buffer.meets_seal:
                         buffer.check_write(region, "a graph")
                     buffer.backing_for(on, region, "a graph", write=write)
             uses, rows = variant.uses, []

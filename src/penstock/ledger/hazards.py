@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 _PRUNE_AT = 32
@@ -208,7 +208,7 @@ class History:
     __slots__ = ("device_only", "many", "reads", "writes")
 
     def __init__(self) -> None:
-        self.device_only = False  # whether the host has no business in what the device writes here
+        self.device_only = False  # whether submissions do not make device writes here host-visible
         self.reads: list[Access] | Sorted = []
         self.writes: list[Access] | Sorted = []
         self.many = False  # whether one of the two is, or was, `Sorted`
@@ -245,6 +245,18 @@ class History:
             _cross_out(entries, region, None if write else lane, new)
         if write and self.reads:
             _cross_out(self.reads, region, None, new)
+
+    # What only a page that remembers more than accesses has to do: see `roles.AppendHistory`.
+
+    def follow(self, earlier: History) -> None:
+        """Become the page of other memory with the same content."""
+
+    def mark(self, region: Region, undo: list[Callable[[], None]] | None = None) -> None:
+        """Remember that these bytes are written. `undo` gets what takes that back."""
+
+    def written_before(self, region: Region) -> Region | None:
+        """Bytes that are written and may not be written again, if any share a byte with these."""
+        return None
 
     def _prune(self, write: bool) -> list[Access] | Sorted:
         """The reads or writes without those that are complete; sorted if many are left."""

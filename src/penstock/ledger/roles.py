@@ -12,11 +12,9 @@ output     written by the device only, read by the host; a write while the host 
            command may read the array, too
 =========  =========================================================================================
 
-A role is checked where an access is about to be recorded or made, and only then: it never takes
-the place of the ledger, which orders accesses by the bytes they really touch. What the roles give
-beyond the checks: outputs live in memory the host reads fast and are renamed without a copy; and
-what the host has no business in (scratch, and appends it never looked at) is not made visible to it
-at the end of every submission.
+`Policy` says what each role allows and gives; all other modules ask it, and compare no names. A
+role is checked where an access is about to be recorded or made, and only then: it never takes the
+place of the ledger, which orders accesses by the bytes they really touch.
 """
 
 from __future__ import annotations
@@ -24,19 +22,58 @@ from __future__ import annotations
 import bisect
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from penstock.errors import InvalidValue
 from penstock.ledger.hazards import History, Lane, Region
 
 Role: TypeAlias = Literal["generic", "weight", "append", "scratch", "output"]
-ROLES: tuple[str, ...] = get_args(Role)
 
 
-def as_role(role: str) -> Role:
-    if role not in ROLES:
-        raise InvalidValue(f"role={role!r}; choose one of {', '.join(ROLES)}")
-    return role  # type: ignore[return-value]
+class Policy(NamedTuple):
+    """What a role allows, and what it gives."""
+
+    role: Role
+    #: Whether the host may read the bytes without `force=True`, and write them.
+    host_reads: bool = True
+    host_writes: bool = True
+    #: Whether neither host nor kernels may write bytes a second time before `reset`.
+    written_once: bool = False
+    #: Whether `Device.array` seals the array, so that nothing may write it any more.
+    sealed_with_content: bool = False
+    #: Whether every submission makes device writes host-visible. If not, the host's first access
+    #: does, at the cost of one wait.
+    published: bool = True
+    #: When the device renames because of a live view: whether the content is copied along even if
+    #: the command does not read it, unless the command overwrites all of it.
+    kept_by_rename: bool = True
+    #: Whether the memory goes to the next array of the role while work in flight still uses it.
+    reused_in_flight: bool = False
+    #: Whether it lives in memory that the host reads fast.
+    host_cached: bool = False
+
+    def page(self, page: History) -> History:
+        """The ledger page for memory of the role, with the accesses that `page` has."""
+        return AppendHistory(page) if self.written_once else page
+
+
+POLICIES: dict[str, Policy] = {
+    policy.role: policy
+    for policy in (
+        Policy("generic"),
+        Policy("weight", sealed_with_content=True),
+        Policy("append", written_once=True, published=False),
+        Policy("scratch", host_reads=False, published=False, reused_in_flight=True),
+        Policy("output", host_writes=False, kept_by_rename=False, host_cached=True),
+    )
+}
+
+
+def policy_of(role: str) -> Policy:
+    """The policy of a role that a user has named."""
+    if role not in POLICIES:
+        raise InvalidValue(f"role={role!r}; choose one of {', '.join(POLICIES)}")
+    return POLICIES[role]
 
 
 class AppendHistory(History):
@@ -54,8 +91,8 @@ class AppendHistory(History):
         self.written: list[Region] = []  # in the order of their first bytes
         self.reset()
 
-    def follow(self, earlier: AppendHistory) -> None:
-        """Be of other memory with the same content."""
+    def follow(self, earlier: History) -> None:
+        assert isinstance(earlier, AppendHistory)
         self.written = list(earlier.written)
         self.pitch, self.told, self.counter = earlier.pitch, earlier.told, earlier.counter
         self.uncertain = earlier.uncertain
@@ -68,7 +105,6 @@ class AppendHistory(History):
         super().note(region, write, lane, value, what)
 
     def mark(self, region: Region, undo: list[Callable[[], None]] | None = None) -> None:
-        """These bytes are written now. `undo` gets what takes that back."""
         written = self.written_with(region)
         if undo is not None:
             undo.append(partial(self._take_back, written, self.written, self.pitch))
@@ -117,8 +153,7 @@ class AppendHistory(History):
         for access in self.writes:
             access.region = Region(*access.region)
 
-    def overlap(self, region: Region) -> Region | None:
-        """Something written before that shares a byte with the region."""
+    def written_before(self, region: Region) -> Region | None:
         return next((earlier for earlier in self.written if earlier.overlaps(region)), None)
 
 
