@@ -1,7 +1,7 @@
 """Language models on Penstock: `load` a model, and let it `generate` and `chat`.
 
-Uses the public API of `penstock` only. Needs the packages of the extra `llm`
-(`pip install penstock-gpu[llm]`), each where it is first needed.
+Uses only the public API of `penstock`. Needs the packages of the extra `llm`
+(`pip install penstock-gpu[llm]`), and imports each on first use.
 """
 
 from typing import TYPE_CHECKING
@@ -40,7 +40,8 @@ __all__ = [
     "place",
 ]
 
-# Loaded when first used: ids alone need no tokenizer, and a file can be looked at without a GPU.
+# Modules are imported on first use: generating from ids needs no tokenizer, and opening a file no
+# GPU.
 _HOMES = {
     "ChatTemplate": "chat",
     "Config": "config",

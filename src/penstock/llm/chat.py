@@ -1,9 +1,10 @@
-"""Renders a conversation as the text that the model was trained on: its chat template.
+"""Renders a conversation with the model's chat template, as the text it was trained on.
 
-Templates come with model files, so they are programs by strangers. They run in Jinja's sandbox,
-which keeps them from the machine; and on a budget, which keeps them from eating it: loop rounds and
-calls are counted, and no string, list or number may grow beyond bounds. To that end a template is
-changed before it is compiled: whatever loops, joins or builds goes through a function that counts.
+Templates come with model files, so they are untrusted programs. They run in Jinja's sandbox, which
+keeps them away from the system, and on a budget, which keeps them from exhausting time and memory:
+loop iterations and calls are counted, and strings, lists and numbers have a maximum size. To
+enforce this, a template is rewritten before it is compiled: loops, joins and literals go through
+functions that count.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from penstock.llm.errors import ModelError
 from penstock.llm.modelfile import ModelFile
 from penstock.llm.safetensors_file import read_json
 
-_MOST_STEPS = 300_000  # loop rounds, calls, and kilobytes touched by one rendering
+_MOST_STEPS = 300_000  # loop iterations, calls (times _CALL) and KiB touched by one rendering
 _CALL = 10  # steps that a call counts for
 _LONGEST_TEXT = 1 << 24
-_MOST_ITEMS = 1 << 16  # in one value, counted through
+_MOST_ITEMS = 1 << 16  # in one value, at any depth
 _LARGEST_NUMBER = 1 << 63
-_LARGEST_ARGUMENT = 1 << 16  # of what could be a width, count or indent
+_LARGEST_ARGUMENT = 1 << 16  # for arguments that could be a width, count or indent
 _LONGEST_TEMPLATE = 1 << 20
-_WIDE = re.compile(r"\d{4}|\*")  # a width or precision in a format that is not for chats
+_WIDE = re.compile(r"\d{4}|\*")  # a width or precision that no chat needs
 
 Message = Mapping[str, Any]
 
@@ -36,7 +37,7 @@ Message = Mapping[str, Any]
 class ChatTemplate:
     """Made by `ChatTemplate.of(model)`, or from the template itself.
 
-    `bos_token` and `eos_token` are what templates know by these names.
+    `bos_token` and `eos_token` are the values of these variables in the template.
     """
 
     def __init__(self, source: str, *, bos_token: str = "", eos_token: str = "") -> None:
@@ -44,7 +45,7 @@ class ChatTemplate:
             raise ModelError(f"a chat template of {len(source):,} characters is too long")
         self.source = source
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
-        # Jinja works out what is constant when it compiles, so that is on a budget, too.
+        # Jinja evaluates constant expressions when it compiles, so compiling needs a budget, too.
         with _on_budget("the chat template cannot be compiled"):
             self._template = _environment().from_string(source)
 
@@ -61,10 +62,10 @@ class ChatTemplate:
     ) -> str:
         """The text of a conversation, ready for `Tokenizer.encode`.
 
-        A message is `{"role": "user", "content": "…"}`. `variables` are what the template knows
-        besides: `enable_thinking=False`, `tools=[…]`.
+        A message is `{"role": "user", "content": "…"}`. `variables` are further variables of the
+        template, such as `enable_thinking=False` or `tools=[…]`.
         """
-        # Templates ask whether there are tools, not whether there is the name.
+        # Templates test the value of `tools`, not whether the variable is defined.
         given = {"tools": None, "documents": None} | self._tokens | variables
         with _on_budget("the chat template cannot be rendered"):
             text = _joined(
@@ -137,13 +138,13 @@ _BUDGET: contextvars.ContextVar[_Budget] = contextvars.ContextVar("budget")
 
 @contextlib.contextmanager
 def _on_budget(what: str) -> Iterator[None]:
-    """Whatever a template does in here is counted, and whatever it raises is a `ModelError`."""
+    """Count what a template does in the block, and turn whatever it raises into `ModelError`."""
     before = _BUDGET.set(_Budget())
     try:
         yield
     except ModelError:
         raise
-    # A template is a program: it may raise anything, and none of it is ours to pass on.
+    # A template is a program and may raise anything; callers expect only `ModelError`.
     except Exception as error:
         line = getattr(error, "lineno", None)
         at = f" (line {line})" if isinstance(line, int) else ""
@@ -153,7 +154,7 @@ def _on_budget(what: str) -> Iterator[None]:
 
 
 def _counted(values: Iterable[Any]) -> Iterator[Any]:
-    """The rounds of a loop."""
+    """Count the iterations of a loop."""
     budget = _BUDGET.get()
     for value in values:
         budget.take(1)
@@ -161,7 +162,7 @@ def _counted(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def _bounded(value: Any) -> Any:
-    """The value, if it is of a size that a conversation may have."""
+    """Return the value; raises if it is too large for a conversation."""
     if isinstance(value, str | bytes):
         _BUDGET.get().take(len(value) >> 10)
         if len(value) > _LONGEST_TEXT:
@@ -175,7 +176,7 @@ def _bounded(value: Any) -> Any:
 
 
 def _count_items(value: Any) -> None:
-    """Refuse too many items or too much text, at any depth; what is there twice counts twice."""
+    """Refuse too many items or too much text, at any depth; shared values count each time."""
     left, text = _MOST_ITEMS, _LONGEST_TEXT
     waiting = [value]
     while waiting:
@@ -197,7 +198,7 @@ def _count_items(value: Any) -> None:
 
 
 def _joined(parts: Iterable[Any]) -> str:
-    """One string of many, as long as it is not too long."""
+    """Join strings; raises if the result is too long."""
     made: list[str] = []
     length = 0
     for part in parts:
@@ -209,7 +210,10 @@ def _joined(parts: Iterable[Any]) -> str:
 
 
 def _check_call(name: str, arguments: Sequence[Any]) -> None:
-    """Refuse a call that could make much out of little. The first argument is what it works on."""
+    """Refuse a call whose result could be far larger than its arguments.
+
+    The first argument is the value that the method or filter works on.
+    """
     _BUDGET.get().take(_CALL)
     for value in arguments:
         _bounded(value)
@@ -222,7 +226,7 @@ def _check_call(name: str, arguments: Sequence[Any]) -> None:
         if (text.count(old) * len(arguments[2])) > _LONGEST_TEXT:
             raise ModelError("the chat template makes too much text with replace")
     if name == "join" and len(arguments) >= 2:
-        # Separator and items, or the other way round. What has no length ends with the budget.
+        # Separator and items, in either order. An iterator has no length: the budget bounds it.
         one, other = (
             len(value) if hasattr(value, "__len__") else _MOST_STEPS for value in arguments[:2]
         )
@@ -251,7 +255,7 @@ def _environment() -> Any:
         ) from error
 
     class Budgeted(NodeTransformer):
-        """Sends loops, joins and literals through the functions that count."""
+        """Routes loops, joins and literals through the functions that count."""
 
         def generic_visit(self, node: Any, *arguments: Any, **named: Any) -> Any:
             node = super().generic_visit(node, *arguments, **named)
@@ -269,7 +273,7 @@ def _environment() -> Any:
             return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
 
     class Generation(jinja2.ext.Extension):
-        """{% generation %}, which marks the answers for training and means nothing else."""
+        """{% generation %}, which marks answers for training; here it renders only its content."""
 
         tags = {"generation"}  # noqa: RUF012
 
@@ -292,7 +296,7 @@ def _environment() -> Any:
             return bool(super().is_safe_attribute(obj, attr, value))
 
         def call(__self, __context: Any, __obj: Any, *arguments: Any, **named: Any) -> Any:  # noqa: N805
-            method = getattr(__obj, "__wrapped__", __obj)  # the sandbox wraps some
+            method = getattr(__obj, "__wrapped__", __obj)  # the sandbox wraps some methods
             on = getattr(method, "__self__", None)
             on = on if isinstance(on, str | bytes | list | tuple | dict) else None
             _check_call(getattr(method, "__name__", ""), [on, *arguments, *named.values()])
@@ -313,7 +317,7 @@ def _environment() -> Any:
         name: _watched(name, function) for name, function in environment.filters.items()
     }
     environment.filters["tojson"] = _watched("tojson", _to_json)
-    # Names with a space: no template can say them.
+    # The names contain a space, so no template can refer to them.
     environment.filters |= {"counted ": _counted, "joined ": _joined, "bounded ": _bounded}
     for name in ("lipsum", "cycler", "joiner"):
         environment.globals.pop(name, None)
@@ -337,8 +341,8 @@ def _check_operation(operator: str, left: Any, right: Any) -> None:
 
 
 def _watched(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter whose arguments and result are held within bounds."""
-    # Jinja passes its own state first to filters that ask for it, which they say in an attribute.
+    """Wrap a filter so that its arguments and result are checked."""
+    # Filters that take Jinja's state as the first argument have this attribute.
     own = 1 if getattr(function, "jinja_pass_arg", None) is not None else 0
 
     def watched(*arguments: Any, **named: Any) -> Any:
@@ -358,7 +362,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as it is: Jinja's own filter escapes for HTML, which templates of models do not want."""
+    """Plain JSON. Jinja's own filter escapes for HTML, which chat templates do not expect."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

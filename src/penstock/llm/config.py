@@ -1,8 +1,8 @@
-"""What a model is made of: its sizes, and how it turns positions into rotations.
+"""A model's configuration: its sizes, and its rotary position embedding.
 
-`Config` is the same whether it was read from the keys of a GGUF file or from a config.json.
-Rotary position embedding (RoPE) turns pairs of a head's values by `position * frequency`; the ways
-in which models stretch the frequencies to longer contexts are `RopeScaling`.
+`Config` is the same whether it comes from the keys of a GGUF file or from a config.json. Rotary
+position embedding (RoPE) rotates pairs of a head's values by `position * frequency`; `RopeScaling`
+says how a model stretches the frequencies to longer contexts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from penstock.llm.errors import ModelError
 
 ARCHITECTURES = ("qwen3", "qwen2", "llama")
 RopeLayout = Literal["adjacent", "halves"]
-_MOST: dict[str, int] = {  # far above every model there is, far below what would hurt
+# Limits far above every known model, and far below what could exhaust memory.
+_MOST: dict[str, int] = {
     "layers": 1 << 10, "hidden": 1 << 18, "ffn": 1 << 20, "heads": 1 << 12, "kv_heads": 1 << 12,
     "head_size": 1 << 14, "context": 1 << 28, "vocabulary": 1 << 23, "rope_dimensions": 1 << 14,
 }  # fmt: skip
@@ -29,9 +30,10 @@ _MOST: dict[str, int] = {  # far above every model there is, far below what woul
 class RopeScaling:
     """How frequencies are changed for contexts longer than the model was first trained on.
 
-    linear: all divided by `factor`. llama3: long waves divided by `factor`, short ones kept, a
-    smooth transition between `low` and `high`. yarn: the same idea between `beta_fast` and
-    `beta_slow` turns; and cosines and sines are multiplied by `attention_factor`.
+    linear: divides all frequencies by `factor`. llama3: divides low frequencies by `factor`, keeps
+    high ones, and interpolates between `low` and `high` rotations within the original context.
+    yarn: the same between `beta_slow` and `beta_fast` rotations; also multiplies cosines and sines
+    by `attention_factor`.
     """
 
     kind: Literal["none", "linear", "llama3", "yarn"] = "none"
@@ -64,11 +66,11 @@ class Config:
     rope_dimensions: int
     rope_scaling: RopeScaling = field(default_factory=RopeScaling)
     qk_norm: bool = False  # queries and keys are normalised per head
-    biases: bool = False  # some product has a bias
+    biases: bool = False  # at least one matrix product has a bias
     tied: bool = False  # the output matrix is token_embd
 
     def frequencies(self, factors: npt.ArrayLike | None = None) -> npt.NDArray[np.float64]:
-        """Radians per position of each pair, after scaling; `factors` divide them first."""
+        """Return the radians per position of each pair; divides by `factors`, then scales."""
         exponents = np.arange(0, self.rope_dimensions, 2, dtype=np.float64) / self.rope_dimensions
         plain = self.rope_base**-exponents
         if factors is not None:
@@ -89,7 +91,7 @@ class Config:
         return np.asarray(plain)
 
     def angles(self, context: int, factors: npt.ArrayLike | None = None) -> npt.NDArray[np.float32]:
-        """Cosine and sine of every position's rotations: float32, (context, pairs, 2)."""
+        """Return cosine and sine of each position's rotations: float32, (context, pairs, 2)."""
         if context < 1:
             raise ModelError(f"angles for {context} positions were asked for; at least 1")
         turns = np.outer(np.arange(context, dtype=np.float64), self.frequencies(factors))
@@ -110,7 +112,7 @@ def _yarn(
     plain: npt.NDArray[np.float64], scaling: RopeScaling, dimensions: int, base: float
 ) -> npt.NDArray[np.float64]:
     def pair_with(turns: float) -> float:
-        """The number of the pair that makes this many turns in the original context."""
+        """Return the index of the pair that makes this many turns in the original context."""
         length = scaling.original_context / (turns * 2 * math.pi)
         return dimensions * math.log(length) / (2 * math.log(base))
 
@@ -201,7 +203,7 @@ def from_gguf(
     qk_norm: bool,
     biases: bool,
 ) -> Config:
-    """The config in a GGUF file's keys. What only tensors tell is passed in."""
+    """Read the config from a GGUF file's keys. The caller passes what only the tensors show."""
     keys = Keys(where, metadata)
     arch = _architecture(where, keys.text("general.architecture"))
     heads = keys.integer(f"{arch}.attention.head_count")
@@ -228,7 +230,7 @@ def from_gguf(
             vocabulary=vocabulary,
             norm_epsilon=keys.number(f"{arch}.attention.layer_norm_rms_epsilon"),
             rope_base=keys.number(f"{arch}.rope.freq_base", 10000.0),
-            # Files of the llama architecture have the rows of q and k reordered for it.
+            # GGUF files of the llama architecture store the rows of q and k reordered for this.
             rope_layout="adjacent" if arch == "llama" else "halves",
             rope_dimensions=keys.integer(f"{arch}.rope.dimension_count", head_size),
             rope_scaling=_gguf_scaling(keys, arch, context),
@@ -244,7 +246,7 @@ def _gguf_scaling(keys: Keys, arch: str, context: int) -> RopeScaling:
     kind = keys.text(f"{prefix}.type", "none")
     factor = keys.number(f"{prefix}.factor", 0.0) or keys.number(f"{arch}.rope.scale_linear", 0.0)
     if kind == "none" and keys.has(f"{arch}.rope.scale_linear"):
-        kind = "linear"  # how old files say it
+        kind = "linear"  # old files have only this key
     if kind == "none" or (kind == "linear" and factor in (0.0, 1.0)):
         return RopeScaling()
     if kind == "linear":
@@ -265,7 +267,7 @@ def _gguf_scaling(keys: Keys, arch: str, context: int) -> RopeScaling:
 
 
 def from_json(where: str, values: Mapping[str, Any]) -> Config:
-    """The config in a config.json as transformers writes it. Tensors decide the rest."""
+    """Read the config from a config.json of transformers. The caller adds what tensors show."""
     keys = Keys(where, values)
     arch = _architecture(where, keys.text("model_type"))
     heads, hidden = keys.integer("num_attention_heads"), keys.integer("hidden_size")
@@ -278,7 +280,7 @@ def from_json(where: str, values: Mapping[str, Any]) -> Config:
     ):
         raise ModelError(f"{where}: only full attention is supported, not sliding windows")
     context = keys.integer("max_position_embeddings")
-    # Newer files say it all in rope_parameters; older ones beside it and in rope_scaling.
+    # Newer files have all in rope_parameters; older ones at the top level and in rope_scaling.
     rope = keys.inner("rope_parameters" if keys.has("rope_parameters") else "rope_scaling")
     base = rope.number("rope_theta", keys.number("rope_theta", 10000.0))
     portion = rope.number("partial_rotary_factor", keys.number("partial_rotary_factor", 1.0))
@@ -301,7 +303,7 @@ def from_json(where: str, values: Mapping[str, Any]) -> Config:
             rope_layout="halves",
             rope_dimensions=int(min(head_size, 1 << 20) * portion),
             rope_scaling=_json_scaling(rope, context),
-            # Files leave out what is transformers' default, which is tied for none of these.
+            # Files omit transformers' defaults; for these architectures the default is not tied.
             tied=keys.flag("tie_word_embeddings", False),
         ),
     )
@@ -337,7 +339,7 @@ def _json_scaling(rope: Keys, context: int) -> RopeScaling:
 
 
 def _magnitude(factor: float, scale: float = 1.0) -> float:
-    """How much YaRN strengthens attention when it stretches the context."""
+    """Return YaRN's factor on attention for a context stretched by `factor`."""
     return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 

@@ -1,16 +1,16 @@
-"""Where a generation stands, in device memory, so that a recorded step never changes.
+"""The state of a generation in device memory, so that a recorded step never changes.
 
-The position of the next token is read by kernels and moved on by kernels. The host only records a
-step once, replays it, and looks at the ring of tokens when it wants to.
+Kernels read the position of the next token, and kernels advance it. The host records a step once,
+replays it, and reads the ring of tokens when it needs them.
 
 =========  ==========================================================================
-`state`    uint32: word `POSITION` is the position of the first token of the batch that
-           comes next, which is how many rows of the cache are filled; word `STEP`
-           counts the tokens that were sampled
-`tokens`   uint32: the batch that comes next; a sampled token becomes its token 0
+`state`    uint32: word `POSITION` is the position of the first token of the next batch,
+           which is the number of filled rows of the KV cache; word `STEP` counts the
+           sampled tokens
+`tokens`   uint32: the next batch; a sampled token becomes its token 0
 `history`  uint32: the token at position p is at `p % len(history)`, sampled or not;
-           what penalties look at
-`ring`     uint32: the token of step s is at `s % len(ring)`; what the host reads
+           repetition penalties read it
+`ring`     uint32: the token of step s is at `s % len(ring)`; the host reads it
 =========  ==========================================================================
 """
 
@@ -29,7 +29,7 @@ STATE_WORDS = 4
 
 @dataclass(frozen=True)
 class DeviceState:
-    """The arrays that say where a generation stands."""
+    """The arrays that hold the state of a generation."""
 
     state: ps.Array
     tokens: ps.Array
@@ -40,10 +40,10 @@ class DeviceState:
     def new(
         cls, device: ps.Device, *, batch: int = 1, history: int = 1024, ring: int = 1024
     ) -> DeviceState:
-        """At position 0, with room for `batch` tokens at a time."""
+        """Create the state at position 0, with room for `batch` tokens at a time."""
         for name, size in (("batch", batch), ("history", history), ("ring", ring)):
             if size < 1:
-                raise ps.InvalidValue(f"Progress: {name}={size}; it holds at least one token")
+                raise ps.InvalidValue(f"DeviceState: {name}={size}; it holds at least one token")
         return cls(
             state=device.zeros(STATE_WORDS, np.uint32, name="state"),
             tokens=device.zeros(batch, np.uint32, name="tokens"),
@@ -52,5 +52,5 @@ class DeviceState:
         )
 
     def restart(self, position: int = 0) -> None:
-        """Go to `position`, in stream order; what the cache holds before it stays in use."""
+        """Set the position, in stream order; KV cache rows before it stay in use."""
         self.state.write(np.array([position, 0, 0, 0], np.uint32))

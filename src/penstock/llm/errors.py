@@ -1,4 +1,4 @@
-"""What goes wrong with a model: a file that is damaged, unusual, or not a model at all."""
+"""The error of this package: a model file that is damaged, unsupported, or not a model."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ __all__ = ["ModelError"]
 
 
 class ModelError(Error, ValueError):
-    """A model file, tokenizer or chat template that cannot be used; says which part, and why."""
+    """A model file, tokenizer or chat template that cannot be used; the message says why."""

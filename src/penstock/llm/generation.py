@@ -1,9 +1,9 @@
-"""Text as it comes, and what it cost.
+"""Generated text, streamed as the device completes it, and its cost.
 
-`Network.tokens` stays a few steps ahead of what is read. While the host reads a token, decodes it
-and hands it on, the device is at work on the next ones; it never waits for the host, and the host
-waits only for tokens that are not there yet. When a token ends the text, the steps issued ahead of
-it are for nothing: at most `AHEAD`, and nobody sees them.
+`Network.tokens` issues a few steps ahead of the token that the host reads. While the host reads,
+detokenizes and hands on a token, the device computes the next ones. The device never waits for the
+host, and the host waits only for tokens that are still in flight. When a token ends the text, the
+steps issued ahead are wasted: at most `AHEAD`, and their tokens are never shown.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Finish = Literal["stop", "length", "closed"]
 
 @dataclass(frozen=True)
 class Cost:
-    """What some of the work of a generation cost.
+    """The cost of one phase of a generation.
 
-    Launches and barriers count wherever they are, in recorded steps too.
+    Launches and barriers include those that graphs replay.
     """
 
     tokens: int = 0
@@ -50,9 +50,9 @@ class Cost:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What a generation cost: reading the prompt, up to the first token, and the tokens after.
+    """The cost of a generation: `prompt` up to the first token, `generation` for those after it.
 
-    A token that ended the text counts among those.
+    A stop token that ended the text is counted.
     """
 
     prompt: Cost
@@ -79,12 +79,12 @@ class Receipt:
 
 
 class Generation:
-    """A text on its way. Iterate over it for the pieces as they come; or ask for `.text`.
+    """Text that is being generated. Iterate for pieces as they arrive, or read `.text`.
 
-    Pieces are text, never half a character. Whatever is asked for that is not there yet is
-    generated first; closing it before the end leaves it as it is. Any thread may read or close it
-    at any time; threads that read at once get different pieces. A `Generation` that is dropped
-    before its end is closed.
+    A piece is whole characters, never part of one. The properties generate the rest of the text
+    first; on a closed generation they return what was generated until then. Any thread may read
+    or close it at any time; threads that iterate concurrently get different pieces. Dropping a
+    `Generation` before its end closes it.
     """
 
     def __init__(
@@ -99,9 +99,9 @@ class Generation:
         decoder: Decoder | None,
         done: Callable[[], None],
     ) -> None:
-        """`done` is called once, when the network is not used any more."""
+        """`done` is called once, when the generation no longer uses the network."""
         self.prompt_ids = list(prompt)
-        self._turn = threading.RLock()  # held by the thread that is in `_pieces`
+        self._turn = threading.RLock()  # held by the thread that advances `_pieces`
         self._inside = False
         self._run = _Run(network, self.prompt_ids, most, end, stop_ids, stop, decoder, done)
         self._pieces = self._run.pieces()
@@ -128,7 +128,7 @@ class Generation:
 
     @property
     def ids(self) -> list[int]:
-        """The tokens of the text, without the one that ended it."""
+        """The token ids of the text, without the stop token that ended it."""
         self._finish_it()
         return self._run.ids
 
@@ -141,34 +141,36 @@ class Generation:
 
     @property
     def finish_reason(self) -> Finish:
-        """ "stop": a stop token or string came; "length": there was no room for more; "closed":
-        it was closed, or failed, before its end.
+        """Why the text ended.
+
+        "stop": at a stop token or stop string; "length": at `max_tokens` or the end of the context;
+        "closed": closed, or failed, before its end.
         """
         self._finish_it()
         return self._run.finish or "closed"
 
     @property
     def receipt(self) -> Receipt:
-        """What the generation cost; of one that was closed, up to there."""
+        """The cost of the generation, up to `close` if it was closed early."""
         self._finish_it()
         return self._run.receipt
 
     def close(self) -> None:
-        """Generate no more. Safe to call twice, and from any thread.
+        """Stop generating. Safe to call twice, and from any thread.
 
-        Where another thread is reading, this waits for the step that it is in; that thread's
-        iteration ends as if the text had.
+        If another thread is iterating, waits for its current step; that thread's iteration then
+        ends as if the text had ended.
         """
         self._run.left.set()
         with self._turn:
-            # A signal handler of the reading thread gets here in the middle of a step, and leaves
-            # the rest to the end of the step.
+            # A signal handler of the iterating thread can get here in the middle of a step; then
+            # `__next__` closes the generator when the step ends.
             if not self._inside:
                 self._end()
 
     def _end(self) -> None:
         self._pieces.close()
-        self._run.give_back()  # a generator that was never begun has not done it
+        self._run.give_back()  # a generator that never started does not run its `finally`
 
     def __del__(self) -> None:
         if hasattr(self, "_pieces"):
@@ -190,10 +192,10 @@ class Generation:
 
 
 class _Run:
-    """The work of a generation, and what has come of it.
+    """The generator behind a `Generation`, and its results.
 
-    Apart from `Generation`, so that the generator does not keep that one alive: its end is when
-    the caller drops it.
+    A separate object, so that the generator holds no reference to the `Generation`, which must be
+    collected, and so closed, when the caller drops it.
     """
 
     def __init__(
@@ -212,7 +214,7 @@ class _Run:
         self.parts: list[str] = []
         self.finish: Finish | None = None
         self.receipt = Receipt(Cost(), Cost())
-        self.left = threading.Event()  # set by any thread: no more steps
+        self.left = threading.Event()  # set by any thread to stop after the current step
         self._network = network
         self._prompt = prompt
         self._most = most
@@ -222,7 +224,7 @@ class _Run:
         self._done = [done]
 
     def give_back(self) -> None:
-        """Give the network back to the model, the first time that this is called."""
+        """Return the network to the model. Only the first call has an effect."""
         try:
             done = self._done.pop()
         except IndexError:
@@ -231,7 +233,8 @@ class _Run:
 
     def pieces(self) -> Generator[str, None, None]:
         try:
-            # Compiling is for the first time only, and would make the receipt of that one useless.
+            # Compile and record before tracing: it happens once per network, and would swamp the
+            # receipt of the first generation.
             self._network.prepare(len(self._prompt), self._most, self._end)
             with ps.trace(times=False) as trace:
                 meter = _Meter(trace)
@@ -268,7 +271,7 @@ class _Run:
 
 
 class _HeldBack:
-    """Text up to the first stop string; what may be the beginning of one is held back."""
+    """Passes text up to the first stop string; holds back a possible beginning of one."""
 
     def __init__(self, stop: Sequence[str]) -> None:
         self._stop = [text for text in stop if text]
@@ -291,19 +294,19 @@ class _HeldBack:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """How much of the end of `text` is a beginning of `stop`."""
+    """Return the length of the longest end of `text` that is a proper prefix of `stop`."""
     most = min(len(text), len(stop) - 1)
     return next((n for n in range(most, 0, -1) if text.endswith(stop[:n])), 0)
 
 
-#: What is counted of a generation, in the order in which it is shown.
+#: The counters of a receipt, in the order in which it prints them.
 COUNTS = (
     "waits", "copies", "bytes_copied", "allocations", "submissions", "launches", "barriers"
 )  # fmt: skip
 
 
 def counted(trace: ps.Trace) -> dict[str, int]:
-    """What a trace has of `COUNTS` by now, what graphs did included."""
+    """Return the current `COUNTS` of a trace, replayed commands and barriers included."""
     found = {name: getattr(trace, name) for name in COUNTS}
     found["launches"] += trace.replayed_commands
     found["barriers"] += trace.replayed_barriers
@@ -311,7 +314,7 @@ def counted(trace: ps.Trace) -> dict[str, int]:
 
 
 class _Meter:
-    """Divides what a trace counts between the prompt and the generation."""
+    """Splits the counts of a trace between the prompt and the tokens after it."""
 
     def __init__(self, trace: ps.Trace) -> None:
         self._trace = trace
@@ -321,7 +324,7 @@ class _Meter:
         self._last = (self._start, counted(trace))
 
     def token(self) -> None:
-        """A token has arrived."""
+        """Count a token that the host has read."""
         self._tokens += 1
         self._last = (time.perf_counter(), counted(self._trace))
         if self._first is None:

@@ -1,9 +1,9 @@
 """Reads the header of a GGUF file: metadata keys, and where each tensor is.
 
-The `gguf` package reads all of it, too, but builds NumPy arrays for every string of the vocabulary
+The `gguf` package reads headers, too, but builds NumPy arrays for every string of the vocabulary
 (3 s for 49,000 tokens, where this takes 20 ms) and trusts the counts it finds. Here every count and
-length is held against the bytes that are left before anything is done with it, so that a hostile
-file costs no more than an honest one of its size.
+length is checked against the remaining bytes before it is used, so that a hostile file costs no
+more than a valid one of its size.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _LONGEST_TEXT = 1 << 24
 
 
 class Gguf(NamedTuple):
-    """What a GGUF file says about itself."""
+    """The header of a GGUF file."""
 
     metadata: dict[str, Any]
     tensors: dict[str, Tensor]
 
 
 class Strings(Sequence[str]):
-    """An array of strings in a file, decoded when asked for."""
+    """An array of strings in a file, decoded on access."""
 
     def __init__(self, where: str, data: memoryview, count: int) -> None:
         self._where = where
@@ -50,7 +50,7 @@ class Strings(Sequence[str]):
         return self._count
 
     def __iter__(self) -> Iterator[str]:
-        at, data = 0, bytes(self._data)  # slices of bytes are much cheaper than of a mapping
+        at, data = 0, bytes(self._data)  # slicing bytes is much cheaper than slicing a mapping
         for _ in range(self._count):
             (length,) = _U64.unpack_from(data, at)
             yield _decoded(self._where, data[at + 8 : at + 8 + length])
@@ -71,7 +71,7 @@ class Strings(Sequence[str]):
 
 
 def read_gguf(path: Path) -> Gguf:
-    """Read the header; nothing of the weights is touched."""
+    """Read the header; touches no weights."""
     file = mapped(path)
     cursor = _Cursor(path, file.data)
     tensor_count, key_count = _preamble(cursor)
@@ -111,7 +111,7 @@ class _Cursor:
         self.strings_left = _MOST_STRINGS
 
     def take(self, nbytes: int, what: str) -> int:
-        """Where the next `nbytes` are; they are passed."""
+        """Advance by `nbytes`, and return where they begin."""
         at = self.at
         if nbytes > len(self.data) - at:
             raise ModelError(
@@ -168,7 +168,7 @@ class _Cursor:
 
 
 def _preamble(cursor: _Cursor) -> tuple[int, int]:
-    """How many tensors and keys there are."""
+    """Return the number of tensors and of keys."""
     if bytes(cursor.data[:4]) != b"GGUF":
         raise ModelError(f"{cursor.path} is not a GGUF file: it does not start with 'GGUF'")
     cursor.at = 4

@@ -1,4 +1,4 @@
-"""Writes GGUF files, tensor by tensor, so that a model larger than memory can be written."""
+"""Writes GGUF files one tensor at a time, so that a model may be larger than memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STRING, _ARRAY = 8, 9
 
 
 class NewTensor(NamedTuple):
-    """A tensor to be written: its shape (columns last), and its bytes in parts, when asked for."""
+    """A tensor to write: its shape (columns last), and a function that yields its bytes."""
 
     name: str
     kind: str
@@ -83,7 +83,7 @@ def _text(text: str) -> bytes:
 
 
 def _value(value: Any) -> bytes:
-    """A value with its type in front."""
+    """Encode a value, preceded by its type."""
     if isinstance(value, str):
         return struct.pack("<I", _STRING) + _text(value)
     if isinstance(value, list):

@@ -1,7 +1,7 @@
-"""The kernels that read weights, as they are compiled: files, defines and constants.
+"""How the kernels that read weights are compiled: files, defines and specialization constants.
 
-What is decided here, once for the host and the device, is how rows of each kind are made of blocks,
-and in which portions each way of computing a product (shaders/product.comp) takes its work.
+This is the one place that fixes, for the host and the device, the quantized blocks of each kind,
+and the tile sizes of each way to compute a product (shaders/product.comp).
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import penstock as ps
 
 DIRECTORY = Path(__file__).with_name("shaders")
 
-#: The kinds of weights, and how each lies in memory.
+#: The kinds of weights that kernels decode; `_BLOCKS` has the memory layout of each.
 KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
 PLAIN = ("F32", "F16", "BF16")
 
-#: How many turns of loops an invocation may take on a CPU driver: lavapipe ends all its loops after
-#: 65,535 turns together, and counts one more for each loop than it has turns.
+#: Limit on the loop iterations of an invocation on a CPU driver. lavapipe ends all loops of
+#: an invocation after 65,535 iterations in total, and counts one extra for each loop.
 MOST_TURNS = 60_000
 
 Define = str | int | float
 
 
 class Shader(NamedTuple):
-    """One compilation: a file with its defines and its specialization constants."""
+    """One compilation: a file, its defines and its specialization constants."""
 
     name: str
     path: Path
@@ -37,12 +37,12 @@ class Shader(NamedTuple):
     def of(
         cls, name: str, file: str, defines: Mapping[str, Define], constants: Mapping[str, int]
     ) -> Shader:
-        """The shader of that file in this package."""
+        """The shader in `file`.comp of this package."""
         return cls(name, DIRECTORY / f"{file}.comp", defines, constants)
 
 
 class Compiled:
-    """The kernels of a device, each compiled when it is first asked for, and kept."""
+    """The kernels of a device; compiles each on first use and keeps it."""
 
     def __init__(self, device: ps.Device) -> None:
         self._device = device
@@ -59,19 +59,19 @@ class Compiled:
 
 
 class Blocks(NamedTuple):
-    """How rows of a kind are made of blocks, and of units: see blocks.glsl."""
+    """The block and unit sizes of a kind; blocks.glsl defines both terms."""
 
-    columns: int  # in a block
-    bytes: int
-    unit: int  # columns
+    columns: int  # per block
+    bytes: int  # per block
+    unit: int  # columns per unit
 
     def pitch(self, columns: int) -> int:
-        """The bytes of a row."""
+        """Bytes per row."""
         return columns // self.columns * self.bytes
 
 
 def blocks_of(kind: str, steps: int) -> Blocks:
-    """The blocks of a kind; `steps` decides how many plain numbers are a unit."""
+    """The blocks of a kind; `steps` sets the unit of F32, F16 and BF16."""
     columns, size, unit = _BLOCKS[kind]
     return Blocks(columns, size, unit or 4 * steps)
 
@@ -85,31 +85,31 @@ _BLOCKS = {
 
 
 class Way(NamedTuple):
-    """How a product is computed (see product.comp), and in which portions."""
+    """A strategy to compute products (WAY in product.comp), and its tile sizes."""
 
     name: str
     group_size: int
-    tiles: Mapping[int, int]  # the most rows of a lane, by its tokens
-    steps: int  # of units of plain numbers
-    lanes: int  # that share a row; at least so many are in a subgroup
-    window: int = 0  # words
+    tiles: Mapping[int, int]  # tokens per lane: most rows per lane
+    steps: int  # STEPS of blocks.glsl for F32, F16 and BF16
+    lanes: int  # that share a row; ways over subgroups need at least as many in a subgroup
+    window: int = 0  # words of a uniform window; 0: no windows
 
     def tokens(self, count: int) -> int:
-        """How many tokens a lane should take of so many."""
+        """Return how many tokens a lane takes if there are `count`."""
         return next((n for n in self.tiles if n >= count), max(self.tiles))
 
     def rows(self, kind: str, tokens: int) -> int:
-        """How many rows a lane takes of a matrix."""
+        """Return how many rows of a matrix a lane takes."""
         most = _MOST_ROWS.get(kind, 32) if self.window else 32
         return min(self.tiles[tokens], most)
 
 
-#: On lavapipe, kinds that take more code to decode are faster with fewer rows for a lane.
+#: Most rows per lane. On lavapipe, kinds with longer decoding code are faster with fewer.
 _MOST_ROWS = {"Q5_0": 8, "Q5_1": 8, "Q5_K": 8, "Q6_K": 4}
 
 
 def way(name: str, subgroup_size: int) -> Way:
-    """A way for a device whose subgroups are that large."""
+    """Return the way of that name, for a device with subgroups of that size."""
     if name == "alone":
         return Way(name, 8, {1: 2, 4: 2}, steps=8, lanes=1)
     if name == "subgroup":
@@ -129,9 +129,9 @@ def product(
     kind: str, how: Way, tokens: int, *, aligned: bool, vectors: bool, add: bool, columns: int,
     cut: bool = False,
 ) -> Shader:  # fmt: skip
-    """A product of a matrix of that kind with a batch of tokens.
+    """The shader that multiplies a matrix of that kind with a batch of tokens.
 
-    With `cut`, of some of the units of its rows: see `units_each`.
+    With `cut`, a launch takes only some units of each row: see `units_each`.
     """
     rows = how.rows(kind, tokens)
     defines: dict[str, Define] = {
@@ -161,9 +161,9 @@ def product(
 
 
 def units_each(kind: str, how: Way, tokens: int) -> int:
-    """How many units of a row a launch may take on a CPU driver, which ends long loops.
+    """Return how many units of a row a launch may take within `MOST_TURNS` iterations.
 
-    As if no compiler unrolled a loop of product.comp.
+    Counts the loops of product.comp as if the compiler unrolled none.
     """
     steps, quads = (how.steps, 1) if kind in PLAIN else _STEPS[kind]
     unroll = _unroll(kind, how, tokens)
@@ -181,36 +181,36 @@ _STEPS = {
 
 
 def _unroll(kind: str, how: Way, tokens: int) -> int:
-    """As measured on lavapipe: loops cost there, but so does code that is too long."""
+    """Return how many steps to unroll, as measured on lavapipe: both loops and long code cost."""
     if how.name != "windowed":
         return 1
     return 2 if kind in PLAIN or (kind == "Q8_0" and tokens == 1) else 1
 
 
 def embedding(kind: str, *, aligned: bool) -> Shader:
-    """Rows of a matrix, by number."""
+    """The shader that looks up rows of a matrix by token id."""
     defines: dict[str, Define] = {"KIND": kind, "ALIGNED": int(aligned)}
     return Shader(f"embed {kind}", DIRECTORY / "embed.comp", defines, {"local_size_x": 32})
 
 
 def addition(kind: str, *, aligned: bool) -> Shader:
-    """A vector of plain numbers, added to every row."""
+    """The shader that adds an F32, F16 or BF16 vector to every row."""
     defines: dict[str, Define] = {"KIND": kind, "ALIGNED": int(aligned)}
     return Shader(f"bias {kind}", DIRECTORY / "bias.comp", defines, {"local_size_x": 64})
 
 
 def gating() -> Shader:
-    """silu of one array times another."""
+    """The shader for silu of one array times another."""
     return Shader("gate", DIRECTORY / "gate.comp", {}, {"local_size_x": 64})
 
 
 def blocks_are_words(kind: str) -> bool:
-    """Whether all blocks begin at whole words if the first does."""
+    """Whether all blocks are 4-byte aligned if the first one is."""
     return kind in PLAIN or _BLOCKS[kind][1] % 4 == 0
 
 
 def weight_kernels(subgroup_size: int) -> Iterable[Shader]:
-    """All of them, each as a model would use it, for a device with subgroups of that size."""
+    """Every shader of this module as a model uses it, for subgroups of that size."""
     yield from _products(subgroup_size)
     for kind in KINDS:
         yield embedding(kind, aligned=blocks_are_words(kind))

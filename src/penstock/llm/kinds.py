@@ -1,4 +1,4 @@
-"""The number formats of weights: how many columns a block of each has, and how many bytes."""
+"""The number formats of weights: columns and bytes per block of each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KINDS: dict[str, Kind] = {
 SUPPORTED = ", ".join(KINDS)
 PLAIN = ("F32", "F16", "BF16")  # what norms and biases may be
 
-# The numbers that GGUF files give to formats; those that KINDS lacks are named in errors only.
+# GGUF's numbers of formats. Formats that KINDS lacks are here only for error messages.
 GGUF_NUMBERS: dict[int, str] = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 9: "Q8_1",
     10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K", 16: "IQ2_XXS",

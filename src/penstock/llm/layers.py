@@ -1,12 +1,12 @@
-"""The kernels of a decoder layer besides its matrix products: norms, rotation, attention, gating.
+"""The kernels of a decoder layer except its matrix products: norms, RoPE, attention, gating.
 
-Every call issues launches that can be recorded in a graph: what changes from step to step, the
-position, is read from device memory (see `llm.device_state`). Activations are float32 arrays of
-shape (tokens, n), of which a call works on the first `count` rows.
+Every call issues launches that a graph can record. Only the position changes from step to step, and
+kernels read it from device memory (see `llm.device_state`). Activations are float32 arrays of shape
+(tokens, n); a call works on the first `count` rows.
 
 There are two variants. On CPU drivers a workgroup is a single subgroup, without shared memory or
-barriers, and what is small enough is read through uniform blocks, which those drivers read faster
-by an order of magnitude. On GPUs workgroups are large and share memory.
+barriers, and inputs that fit are read through uniform blocks, which those drivers read faster by an
+order of magnitude. On GPUs workgroups are large and use shared memory.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ Defines: TypeAlias = dict[str, str | int | float]
 
 _VECTOR_KINDS = {"F32": "KIND_F32", "F16": "KIND_F16", "BF16": "KIND_BF16"}
 _MOST_SPLITS = 16
-_WINDOWS = 6  # of each plane in a launch; with a dozen, uniform blocks do not run out
+_WINDOWS = 6  # per plane and launch: twelve in all, within the limit on uniform blocks
 _GPU_GROUP = 128
-_GPU_GROUPS = 256  # that keep a GPU busy
-_LONG_ROW = (
-    1 << 16
-)  # elements: on CPU drivers, too, more invocations than a subgroup take a longer one
-_MOST_ROW = 1 << 22  # elements, of which a group of 256 takes two loops of 16,384 turns
+_GPU_GROUPS = 256  # workgroups: enough to keep a GPU busy
+# Elements. A longer row takes a large workgroup on CPU drivers too, not a single subgroup.
+_LONG_ROW = 1 << 16
+_MOST_ROW = 1 << 22  # elements: a group of 256 covers them in two loops of 16,384 iterations
 
 
 @dataclass(frozen=True)
 class Cache:
-    """The keys and values of one layer, a row for each position of the context.
+    """The KV cache of one layer: two planes, keys and values, with a row for each position.
 
-    A plane is float32, or uint32 words of two float16 each. It may have more rows than the context:
-    whole windows of `window` rows, each small enough for a uniform block (0: no row is).
+    A plane is float32, or uint32 words that pack two float16 each. Its rows come in whole windows
+    of `window` rows, so it may have more rows than the context. A window fits a uniform block;
+    `window` is 0 if not even one row does.
     """
 
     keys: ps.Array
@@ -81,7 +81,7 @@ class Cache:
         cache_type: str = "f16",
         role: ps.Role = "append",
     ) -> tuple[ps.Array, list[Cache]]:
-        """Caches of several layers, and the array that they all are; it grows along axis 1."""
+        """Return an array for all layers, which grows along axis 1, and each layer's part of it."""
         if cache_type not in ("f32", "f16"):
             raise ps.InvalidValue(f"a cache of {cache_type!r}; there are 'f32' and 'f16'")
         if head_size % 2 or not 2 <= head_size <= 256:
@@ -106,7 +106,10 @@ class Cache:
 
 
 def _window(device: ps.Device, context: int, row: int) -> int:
-    """How many rows of so many bytes a window has: whole blocks of lanes that can be bound."""
+    """Return the rows of a window, for rows of `row` bytes.
+
+    A window is a multiple of the subgroup size and begins where the device can bind it.
+    """
     limits = {name: limit for name, limit in device.info.limits.items() if isinstance(limit, int)}
     alignment = limits["uniform_alignment"]
     step = math.lcm(limits["subgroup_size"], alignment // math.gcd(alignment, row))
@@ -128,12 +131,12 @@ def rope_angles(
 
 
 class Layers:
-    """Launches the kernels on one device; each is compiled when first needed, and kept."""
+    """Launches the kernels on one device; compiles each on first use and keeps it."""
 
     def __init__(
         self, device: ps.Device, *, variant: Choice | None = None, splits: int | None = None
     ) -> None:
-        """`variant` and `splits`, into how many shares attention cuts the rows, are for tests."""
+        """For tests, force the `variant`, and the number of shares attention `splits` rows into."""
         if variant not in (None, "cpu", "gpu"):
             raise ps.InvalidValue(f"Layers: variant={variant!r}; there are 'cpu' and 'gpu'")
         self.device = device
@@ -153,7 +156,7 @@ class Layers:
             raise ps.Unsupported(f"rmsnorm of rows of {n:,}; up to {_MOST_ROW:,} are supported")
         traits = replace(self.traits, shared=True) if n > _LONG_ROW else self.traits
         small = self._small(count, x[first : first + 1])
-        # A few rows alone would not give every core something to do.
+        # With few rows, one workgroup each would leave cores idle.
         parts = min(4, -(-n // 256)) if count < 8 and not traits.shared else 1
         kernel = self._kernel(*rmsnorm(traits, weight.kind, n if small else None))
         kernel(
@@ -191,10 +194,10 @@ class Layers:
         k_norm: Weight | None = None,
         eps: float = 1e-6,
     ) -> None:
-        """Rotate q into q_out, and rotated k and plain v into the cache, by their positions.
+        """Rotate q into q_out; append rotated k, and v as it is, to the cache at their positions.
 
-        `angles` is what `rope_angles` gives; its pairs say how much of a head is rotated. With
-        `q_norm` and `k_norm` each head is normalised first.
+        `angles` comes from `rope_angles`; its number of pairs sets how much of a head is rotated.
+        With `q_norm` and `k_norm` each head is normalised first.
         """
         shape = _Shape.of(q, cache)
         _check_rows("rope_store", count, q.shape[-1], q, q_out)
@@ -235,7 +238,8 @@ class Layers:
     ) -> None:  # fmt: skip
         """y[:count] = causal attention of the rotated queries over the cache, own rows included.
 
-        `reach` is for the caller who knows that no more rows are in view; see there.
+        `reach` bounds the cache rows that are read (default: the whole context). The caller
+        guarantees that the queries see no row beyond it, and gets it from `Layers.reach`.
         """
         shape = _Shape.of(q, cache)
         _check_rows("attention", count, q.shape[-1], q, y)
@@ -247,9 +251,10 @@ class Layers:
             self._attend(shape, q, cache, state, y, first, min(most, count - first))
 
     def reach(self, q: ps.Array, cache: Cache, rows: int, *, count: int) -> int:
-        """How many rows attention may be told to reach, if so many are in view.
+        """Return a `reach` for `attention` that covers the first `rows` rows of the cache.
 
-        Where what it costs depends on it, twice as many as a smaller reach, so that few occur.
+        Where the cost of attention depends on it, each reach is twice the next smaller one, so that
+        few distinct values occur, and few graphs are recorded. Elsewhere it is the whole context.
         """
         if not self._through_windows(_Shape.of(q, cache), cache, count):
             return cache.context
@@ -258,7 +263,7 @@ class Layers:
         return min(shares * each, cache.context)
 
     def remember(self, tokens: ps.Array, history: ps.Array, state: ps.Array, *, count: int) -> None:
-        """Put the tokens of a batch into the history, before the position moves on."""
+        """Write the tokens of a batch to the history. Must come before the position advances."""
         kernel = self._kernel("remember", "remember", dict(STATE), {"local_size_x": 64})
         kernel(
             tokens=tokens, history=history, state=state, count=count, size=history.size,
@@ -266,11 +271,11 @@ class Layers:
         )  # fmt: skip
 
     def advance(self, state: ps.Array, *, count: int) -> None:
-        """Move the position on, after a batch from which nothing is sampled."""
+        """Advance the position by `count`, after a batch from which no token is sampled."""
         kernel = self._kernel("advance", "advance", dict(STATE), {})
         kernel(state=state, count=count, groups=1)
 
-    # How attention is cut.
+    # How attention is split into launches and workgroups.
 
     def _attend(
         self, shape: _Shape, q: ps.Array, cache: Cache, state: ps.Array, y: ps.Array,
@@ -305,7 +310,10 @@ class Layers:
             join(parts=parts, ends=ends, y=to, n=n, shares=cut.splits, threads=n)
 
     def _through_windows(self, shape: _Shape, cache: Cache, count: int) -> bool:
-        """Whether the cache is read through uniform blocks: for one token, in whole words of 16."""
+        """Whether attention reads the cache through uniform blocks, in 16-byte loads.
+
+        Only for a single token, and if heads are a multiple of 16 bytes.
+        """
         whole = shape.head_size % (8 if shape.halves else 4) == 0
         return (
             count == 1
@@ -318,7 +326,10 @@ class Layers:
     def _attend_windows(
         self, shape: _Shape, q: ps.Array, cache: Cache, state: ps.Array, y: ps.Array, reach: int
     ) -> None:
-        """A launch for every so many windows; those behind the position have nothing to do."""
+        """Issue a launch for every `_WINDOWS` windows within reach, and one that joins the results.
+
+        A launch whose windows all lie beyond the position does no work.
+        """
         traits = self.traits
         rows = cache.window
         shares = -(-cache.context // (_WINDOWS * rows))
@@ -332,7 +343,7 @@ class Layers:
             for number in range(_WINDOWS):
                 at = first + number * rows
                 if at >= cache.keys.shape[0]:
-                    at = 0  # not looked at
+                    at = 0  # past the cache: the kernel reads no row of this window
                 windows[f"keys{number}"] = cache.keys[at : at + rows]
                 windows[f"values{number}"] = cache.values[at : at + rows]
             kernel(
@@ -346,7 +357,7 @@ class Layers:
         join(parts=parts, ends=ends, y=y, n=n, shares=used, threads=n)
 
     def _tokens_each(self, q: ps.Array) -> int:
-        """How many queries fit a uniform block, and begin where the device can bind them."""
+        """Return how many queries fit a uniform block, so that every batch of them is aligned."""
         row = q.nbytes // q.shape[0]
         most = self._limit("uniform_range") // row
         alignment = max(self._limit("uniform_alignment"), self._limit("binding_alignment"))
@@ -354,7 +365,7 @@ class Layers:
         return most // step * step or q.shape[0]
 
     def _parts(self, queries: int, splits: int, head_size: int) -> tuple[ps.Array, ps.Array]:
-        """Room for what the shares give; all layers use the same, one after the other."""
+        """Return scratch for the partial results of all shares; the layers reuse it in turn."""
         sizes = (queries * splits * head_size, queries * splits * 2)
         found = self._scratch.get(splits)
         if found is None or found[0].size < sizes[0] or found[1].size < sizes[1]:
@@ -386,16 +397,16 @@ class Layers:
 
 @dataclass(frozen=True)
 class Traits:
-    """What of a device decides how kernels are compiled."""
+    """The properties of a device that decide how kernels are compiled."""
 
     shared: bool  # large workgroups that share memory; else single subgroups
-    lanes: int  # of a subgroup
+    lanes: int  # invocations of a subgroup
     plain: bool  # no subgroup arithmetic
-    small: bool  # uniform blocks of floats, for what fits
+    small: bool  # inputs that fit are read through uniform blocks of floats
     wide: bool  # 64-bit integers
-    windows: bool  # the cache is read through uniform blocks, too
+    windows: bool  # so is the KV cache
     cores: int
-    most_turns: int = 0  # of all loops of an invocation; 0: any number
+    most_turns: int = 0  # limit on loop iterations of an invocation, all loops together; 0: none
 
     @classmethod
     def of(cls, device: ps.Device, variant: Choice | None = None) -> Traits:
@@ -413,7 +424,7 @@ class Traits:
             plain="subgroupArithmetic" not in features,
             small=wanted == "cpu" and "scalarBlockLayout" in features,
             wide="shaderInt64" in features,
-            # SwiftShader takes minutes to compile what does that.
+            # SwiftShader takes minutes to compile attention_windows.comp.
             windows=wanted == "cpu" and "scalarBlockLayout" in features and "llvmpipe" in info.name,
             cores=os.cpu_count() or 1,
             most_turns=MOST_TURNS if info.kind == "cpu" else 0,
@@ -458,7 +469,7 @@ class _Shape:
 
 @dataclass(frozen=True)
 class Cut:
-    """How attention is cut into workgroups: what one has, and shares of the rows."""
+    """How attention is split: tokens and heads per workgroup, and shares of the rows."""
 
     tokens: int
     heads: int
@@ -471,7 +482,7 @@ class Cut:
             wanted = -(-_GPU_GROUPS // (shape.heads * count))
             useful = -(-cache.context // _GPU_GROUP)
         else:
-            # So many sums for each lane: more would not fit the nearest cache.
+            # Queries per workgroup: the accumulators of more would not fit the L1 cache.
             room = max(1, 128 * traits.lanes // max(shape.head_size, traits.lanes))
             group = shape.heads // shape.kv_heads
             heads = max(n for n in range(1, min(group, room, 8) + 1) if group % n == 0)
@@ -484,10 +495,10 @@ class Cut:
 
 
 def _fewest_splits(traits: Traits, shape: _Shape, cache: Cache) -> int:
-    """Into how many shares the rows must be cut for no invocation to make too many turns.
+    """Return the fewest shares that keep every invocation within `traits.most_turns` iterations.
 
-    A block of rows takes the turns of attention_shared.comp or attention_lanes.comp that follow,
-    if no compiler unrolls a loop, and each loop one more to end.
+    `turns` counts the loop iterations that attention_shared.comp or attention_lanes.comp makes for
+    a block of rows if the compiler unrolls nothing. Each loop counts one more, for its exit.
     """
     if not traits.most_turns:
         return 1
@@ -506,7 +517,7 @@ def _fewest_splits(traits: Traits, shape: _Shape, cache: Cache) -> int:
     return -(-cache.context // (blocks * rows))
 
 
-# What each kernel is compiled with: name, file, defines, constants.
+# What each kernel is compiled from: name, file, defines, specialization constants.
 
 Compilation: TypeAlias = tuple[str, str, Defines, dict[str, int]]
 
@@ -580,7 +591,7 @@ def attention_join(
 
 
 def _vector(weight: Weight, n: int) -> tuple[ps.Array, int]:
-    """The words of a vector of n, and the byte at which it begins."""
+    """Return the words that hold a vector of n elements, and the byte at which it begins."""
     if weight.kind not in _VECTOR_KINDS:
         raise ps.Unsupported(
             f"{weight.name}: a norm of kind {weight.kind}; there are {', '.join(_VECTOR_KINDS)}"
@@ -594,7 +605,7 @@ def _vector(weight: Weight, n: int) -> tuple[ps.Array, int]:
 
 
 def _check_rows(what: str, count: int, width: int, *arrays: ps.Array) -> None:
-    """Each must hold `count` rows of `width`, or a kernel would leave its array."""
+    """Check that each array has `count` rows of `width`; a kernel would go out of bounds else."""
     if count < 1:
         raise ps.InvalidValue(f"{what}: count={count}; at least one token is wanted")
     for array in arrays:
@@ -606,7 +617,10 @@ def _check_rows(what: str, count: int, width: int, *arrays: ps.Array) -> None:
 
 
 def layer_kernels(subgroup_size: int = 64) -> list[Compilation]:
-    """Every variant of every kernel here, in the shapes of Qwen3-0.6B; for GPUs of that kind."""
+    """Every variant of every kernel here, in the shapes of Qwen3-0.6B.
+
+    `subgroup_size` is that of the GPU; variants for CPU drivers have subgroups of 8.
+    """
     found: list[Compilation] = []
     for shared in (False, True):
         traits = Traits(

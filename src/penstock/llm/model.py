@@ -1,4 +1,4 @@
-"""A language model: loaded from its file, ready to generate, chat, and tell its logits."""
+"""A language model, loaded from its file: generates text, chats, and computes logits."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from penstock.llm.sampling import Sampling
 from penstock.llm.tokens import Tokenizer
 from penstock.llm.weights import OnProgress, place
 
-_CONTEXT = 4096  # positions, unless more are asked for, or the model has fewer
-_BATCH = 64  # tokens of a prompt that are read at a time
+_CONTEXT = 4096  # default number of positions; less if the model supports fewer
+_BATCH = 64  # prompt tokens per prefill batch
 
 CacheType = Literal["f16", "f32"]
 Prompt = str | Sequence[int]
@@ -45,9 +45,9 @@ def load(
 ) -> Model:
     """Load a model from a GGUF file, or a directory of safetensors.
 
-    On a device that shares the host's memory nothing is copied: the weights are the mapped file.
-    `context` is how many tokens prompt and text may have together; `batch` how many tokens of a
-    prompt are read at a time; `cache` what keys and values are stored as.
+    On a device that shares the host's memory nothing is copied: kernels read the mapped file.
+    `context` is the most tokens that prompt and text may have together, `batch` the number of
+    prompt tokens per prefill batch, and `cache` the number format of the KV cache.
     """
     file = open_model(path)
     most = file.config.context
@@ -69,7 +69,7 @@ def load(
 
 
 class Model:
-    """Made by `load`. Several threads may generate at once, each with a cache of its own."""
+    """Made by `load`. Several threads may generate at once, each with a KV cache of its own."""
 
     def __init__(
         self,
@@ -92,7 +92,8 @@ class Model:
         self._kernels = Kernels(device)
         angles = file.config.angles(context, file.rope_factors)
         self._angles = device.array(angles, role="weight", name="angles")
-        # A generation that the garbage collector ends gives its network back within any call.
+        # Reentrant: the garbage collector may close a generation, which returns its network, while
+        # this thread holds the lock.
         self._lock = threading.RLock()
         self._idle: dict[Mechanisms, list[Network]] = {}
         self._closed = False
@@ -106,12 +107,12 @@ class Model:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """From the file itself; raises `ModelError` if it has none."""
+        """The tokenizer in the model's files; raises `ModelError` if there is none."""
         return Tokenizer.of(self.file)
 
     @cached_property
     def template(self) -> ChatTemplate:
-        """How the model wants a conversation written; raises `ModelError` if it does not say."""
+        """The chat template in the model's files; raises `ModelError` if there is none."""
         return ChatTemplate.of(self.file)
 
     def generate(
@@ -133,11 +134,12 @@ class Model:
     ) -> Generation:
         """Continue a prompt, text or token ids.
 
-        With temperature 0 every token is the likeliest; else tokens are drawn, the same ones for
-        the same seed. `max_tokens` is at most what the context has room for, and that by default.
-        Ends at a stop token of the model (`stop_ids` names others; empty: none) or a stop string.
-        With `stream` it comes back at once: iterate over it for the pieces as they come.
-        `mechanisms` takes away what makes it cheap, for measuring: see `llm.optimizations`.
+        With temperature 0 every token is the likeliest; else tokens are drawn at random, the same
+        ones for the same seed. `max_tokens` is capped by the room left in the context, which is
+        also its default. Ends at a stop token of the model (`stop_ids` replaces these; empty: none)
+        or at a stop string. With `stream` the call returns at once: iterate over the result for
+        pieces as they arrive. `mechanisms` disables optimizations, for benchmarks: see
+        `llm.optimizations`.
         """
         settings = Sampling(
             temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
@@ -189,9 +191,9 @@ class Model:
 
     @contextmanager
     def network(self, mechanisms: Mechanisms = ALL) -> Iterator[Network]:
-        """The layers and a cache, lent for the block, for those who read and step themselves.
+        """Lend a network for the block, to callers that prefill and step themselves.
 
-        It starts empty, and takes the likeliest token unless it is restarted otherwise.
+        It starts empty, with the default `Sampling` settings; `Network.restart` changes them.
         """
         network = self._take(mechanisms)
         try:
@@ -201,7 +203,7 @@ class Model:
             self._give_back(network)
 
     def close(self) -> None:
-        """Give everything back; work in flight finishes first. Safe to call twice."""
+        """Release all memory, after work in flight completes. Safe to call twice."""
         with self._lock:
             if self._closed:
                 return
@@ -244,7 +246,7 @@ class Model:
 
     @cached_property
     def _tokenizer_or_none(self) -> Tokenizer | None:
-        """A model without one is still good for token ids."""
+        """The tokenizer, or None; a model without one still takes and returns token ids."""
         try:
             return self.tokenizer
         except ModelError:

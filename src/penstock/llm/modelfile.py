@@ -1,8 +1,8 @@
 """Opens a model: a GGUF file, or a directory (or file) of safetensors with its config.json.
 
-Whatever the format, what comes out is the same: a `Config`, and tensors under the names GGUF gives
-them. All of it is checked here, so that what uses a model need not: every tensor that the
-architecture has is there, with the right shape, within its file, and nothing else is.
+Both formats give the same result: a `Config`, and tensors under their GGUF names. All checks are
+made here, so that code that uses a model needs none: every tensor of the architecture is present,
+with the right shape, within its file, and there are no others.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _IGNORED = re.compile(r"blk\.\d+\.attn_rot_embd(\.weight)?")
 
 @dataclass(frozen=True)
 class ModelFile:
-    """A model that is open: mapped into memory, and checked.
+    """An open model: mapped into memory, and checked.
 
-    `metadata` are the keys of a GGUF file; of safetensors there are none, and what would be in them
-    is in files in `directory`.
+    `metadata` has the keys of a GGUF file. For safetensors it is empty; the files in `directory`
+    hold that information.
     """
 
     path: Path
@@ -52,7 +52,7 @@ class ModelFile:
 
     @property
     def rope_factors(self) -> npt.NDArray[np.float32] | None:
-        """What divides the frequencies of `Config.angles`, where the file stores it."""
+        """The divisors of the RoPE frequencies, for `Config.angles`; None if not in the file."""
         tensor = self.tensors.get("rope_freqs.weight")
         return None if tensor is None else tensor.bytes.view("<f4")
 
@@ -63,7 +63,7 @@ class ModelFile:
 
 
 def open_model(path: str | os.PathLike[str]) -> ModelFile:
-    """Open and check a model. Takes the same time whatever the size of the weights."""
+    """Open and check a model. The time does not depend on the size of the weights."""
     where = Path(path)
     try:
         if where.is_dir():
@@ -119,7 +119,7 @@ def _has_biases(tensors: Mapping[str, Tensor]) -> bool:
 
 
 def _checked(path: Path, config: Config, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors, if they are exactly those that the config asks for."""
+    """Return the tensors; raises unless they are exactly those that the config asks for."""
     kept = {name: one for name, one in tensors.items() if not _IGNORED.fullmatch(name)}
     known: set[str] = set()
     for name, shape, needed in wanted_tensors(config):
@@ -148,7 +148,7 @@ def _checked(path: Path, config: Config, tensors: dict[str, Tensor]) -> dict[str
 
 
 def wanted_tensors(config: Config) -> list[tuple[str, tuple[int, ...], bool]]:
-    """Name and shape of every tensor there may be, and whether it must be."""
+    """Return name and shape of every tensor a model may have, and whether it is required."""
     hidden, ffn = config.hidden, config.ffn
     queries, keys = config.heads * config.head_size, config.kv_heads * config.head_size
     sizes = {

@@ -1,13 +1,14 @@
-"""A model's layers on a device, and where a generation over them stands.
+"""A model's layers on a device, and the state of one generation over them.
 
-Everything that is done more than once is recorded once: a batch of the prompt, and the step that
-makes one token of the one before; the latter again when the cache has outgrown what attention was
-recorded to look at. Nothing in them changes from one replay to the next. Kernels read
-the position from device memory, append to the cache where it says, and leave the chosen token where
-the next step looks for its own; the host replays, and reads token after token from a log.
+Work that repeats is recorded once as a graph and replayed: prefill of a batch of the prompt, and
+the decode step that turns one token into the next. A step is recorded again only when the KV cache
+has outgrown the rows that its attention was recorded to read. Nothing in a graph changes between
+replays: kernels read the position from device memory, append to the KV cache there, and write the
+sampled token where the next step reads its input. The host replays, and reads one token after the
+other from a log.
 
-Cache and log are append-only arrays that every replay advances. So the ledger knows which row each
-replay writes, and reading a token waits for the step that made it, not for those behind it.
+KV cache and log are append-only arrays that every replay advances. So the ledger knows which row
+each replay writes, and reading a token waits for the step that sampled it, not for later steps.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from penstock.llm.weights import Weight
 
 End: TypeAlias = Literal["nothing", "greedy", "sampled"]
 _HISTORY = 1024  # tokens that a repetition penalty can look back at
-_GRAPHS = 24  # kept
-_SURE = 1024  # steps that may well come; what those behind them need is recorded when they do
-_EXACT = 4  # tokens up to which a batch may have any size
-_LOGITS = 1 << 24  # bytes of logits that are made at a time, where all are wanted
+_GRAPHS = 24  # most that are kept; the least recently used goes first
+_SURE = 1024  # steps to record ahead for; graphs for later steps are recorded when they come
+_EXACT = 4  # a batch of up to this many tokens may have any size; larger ones are powers of two
+_LOGITS = 1 << 24  # bytes of logits computed at a time by `Network.logits`
 
 
 class Kernels:
-    """The kernels of all networks on one device; each is compiled when first needed."""
+    """The kernels that all networks of one device share; each is compiled on first use."""
 
     def __init__(self, device: ps.Device) -> None:
         self.device = device
@@ -45,7 +46,7 @@ class Kernels:
 
 
 class Network:
-    """One generation at a time: activations, cache, log, and the recorded steps."""
+    """Runs one generation at a time: owns its activations, KV cache, token log and graphs."""
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class Network:
         self._output = weights.get("output.weight") or weights["token_embd.weight"]
         self._make_activations()
         self._every: ps.Array | None = None
-        self._chosen = 0  # by the host, where it chooses
+        self._chosen = 0  # the last token, where the host samples instead of the device
         self._cache, self._caches = Cache.of_layers(
             device, config.layers, self.context, config.kv_heads, config.head_size,
             cache_type=cache_type,
@@ -100,18 +101,18 @@ class Network:
 
     @property
     def position(self) -> int:
-        """How many tokens are in the cache, or on their way there."""
+        """How many tokens the KV cache holds, those of replays in flight included."""
         return self._cache.length
 
     def restart(self, settings: Sampling) -> None:
-        """Forget everything, and choose tokens by these settings from now on. Waits for nothing."""
+        """Empty the KV cache and the log, and sample by these settings. Does not wait."""
         self._cache.reset()
         self._log.reset()
         self._progress.restart()
         self._sampler.set(settings)
 
     def prepare(self, count: int, steps: int, end: End) -> None:
-        """Record, and compile, what reading so many tokens and so many steps after them need."""
+        """Compile and record the graphs to prefill `count` tokens and decode `steps` more."""
         if not self.mechanisms.records_once:
             return
         rows, read = self.position, self.position + count
@@ -124,7 +125,7 @@ class Network:
             rows = self._reach(1, rows) + 1
 
     def _parts(self, count: int) -> list[int]:
-        """So many tokens as sizes of batches. Few sizes occur, since each is recorded."""
+        """Split `count` tokens into batches. Few sizes occur, because each needs its own graph."""
         parts = [self.batch] * (count // self.batch)
         left = count % self.batch
         while left > _EXACT:
@@ -133,11 +134,10 @@ class Network:
         return [*parts, left] if left else parts
 
     def tokens(self, ids: Sequence[int], most: int, end: End) -> Generator[int, None, None]:
-        """Take in a prompt, and yield up to so many tokens that come next, as they are there.
+        """Prefill a prompt, and yield up to `most` generated tokens as they complete.
 
-        Issues a few steps before the token is read that comes before them, so that the device is
-        at work while the host deals with the token. What was issued and is not asked for any more
-        is never seen.
+        Stays a few steps ahead of the token it yields, so that the device works while the host
+        handles that token. If the caller stops early, the results of the steps ahead are dropped.
         """
         if not self.mechanisms.sampling:
             self.read(ids[:-1], "nothing")
@@ -148,7 +148,7 @@ class Network:
             yield from self._in_turn(0, 1, most, end)
 
     def steps(self, count: int, end: End) -> Generator[int, None, None]:
-        """Yield so many tokens after those that there are, as `tokens` does."""
+        """Yield `count` more tokens after those generated so far, as `tokens` does."""
         if not self.mechanisms.sampling:
             yield from self._chosen_by_host(count, end)
         else:
@@ -169,7 +169,7 @@ class Network:
             yield self._chosen
 
     def read(self, ids: Sequence[int], end: End) -> None:
-        """Take in tokens; with an end other than "nothing", choose the one that comes next."""
+        """Prefill tokens; with an `end` other than "nothing", sample the next one."""
         start = 0
         for count in self._parts(len(ids)):
             self._write(ids[start : start + count])
@@ -177,16 +177,16 @@ class Network:
             self._do(count, True, end if start == len(ids) else "nothing")
 
     def step(self, end: End) -> None:
-        """Take in the token that was chosen last, and choose the next. Waits for nothing."""
+        """Issue one decode step: feed the last sampled token, sample the next. Does not wait."""
         self._do(1, False, end)
 
     def token(self, number: int) -> int:
-        """The token that was chosen as number so and so; waits for the step that chose it."""
+        """Return generated token `number`; waits for the step that sampled it."""
         self._before_access()
         return int(self._log[number].item())
 
     def logits(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
-        """The logits after each of these tokens, which come next; waits for them."""
+        """Append these tokens, and return the logits after each of them; waits for the device."""
         vocabulary = self.config.vocabulary
         if self._every is None:
             rows = max(1, min(self.batch, _LOGITS // (4 * vocabulary)))
@@ -202,12 +202,12 @@ class Network:
         return found
 
     def close(self) -> None:
-        """Give the memory back once work in flight is done with it. Safe to call twice."""
+        """Release the graphs once replays in flight complete. Safe to call twice."""
         for graph in self._graphs.values():
             graph.close()
         self._graphs.clear()
 
-    # The host's part.
+    # Transfers and replays.
 
     def _write(self, ids: Sequence[int]) -> None:
         self._before_access()
@@ -230,7 +230,7 @@ class Network:
     # Recording.
 
     def _reach(self, count: int, rows: int) -> int:
-        """How far a batch must look that ends with so many rows in the cache, or a bit farther."""
+        """Return the `reach` of attention for a batch that leaves `rows` rows in the KV cache."""
         return self._kernels.layers.reach(self._turned, self._caches[0], rows, count=count)
 
     def _graph(self, count: int, prompt: bool, end: str, rows: int) -> ps.Graph:
@@ -241,7 +241,7 @@ class Network:
             if len(self._graphs) >= _GRAPHS:
                 self._graphs.pop(next(iter(self._graphs))).close()
             graph = self._record(count, prompt, end, reach)
-        self._graphs[key] = graph  # at the end, as the one used last
+        self._graphs[key] = graph  # last, as the most recently used
         return graph
 
     def _record(self, count: int, prompt: bool, end: str, reach: int) -> ps.Graph:
@@ -265,7 +265,7 @@ class Network:
         return graph
 
     def _layers(self, count: int, reach: int) -> None:
-        """The embedding, and all layers: the last is in x."""
+        """Run the embedding and all layers; leaves the hidden state in `_x`."""
         products, x = self._kernels.products, self._x
         products.embed(self._weights["token_embd.weight"], self._progress.tokens, x, count)
         for number in range(self.config.layers):
@@ -298,7 +298,7 @@ class Network:
         products.multiply(weight["ffn_down"], self._gated, self._x, count, add=True)
 
     def _head(self, logits: ps.Array, first: int, count: int) -> None:
-        """The logits of some tokens of the batch."""
+        """Compute the logits of `count` tokens of the batch, from token `first` on."""
         norm = self._weights["output_norm.weight"]
         eps = self.config.norm_epsilon
         self._kernels.layers.rmsnorm(self._x, norm, self._h, count=count, eps=eps, first=first)
@@ -306,7 +306,7 @@ class Network:
 
 
 class _Block:
-    """The weights of one layer, by what they do in it."""
+    """The weights of one layer, by their GGUF names without the layer prefix."""
 
     def __init__(self, weights: Mapping[str, Weight], number: int) -> None:
         self._weights = weights

@@ -1,31 +1,31 @@
-"""What makes decoding cheap, each of which can be taken away: to see what it is worth.
+"""The optimizations of decoding. Each can be disabled, to measure what it saves.
 
 ===========  =====================================================================================
-`scratch`    activations are made once; without, they are made for every token (from the device's
-             pool, which keeps their memory: the driver is not asked for it again)
-`replay`     a token's work is recorded once; without, it is recorded and encoded for every token.
-             There is no replay without `scratch`: recorded work has fixed memory
-`access`     the host waits for the work that makes what it reads; without, it waits for all work
-             before it touches anything, and so is never ahead of the device
-`sampling`   the device chooses the token; without, its logits go to the host, which chooses the
-             likeliest and sends it back
+`scratch`    on: activations are allocated once. Off: for every token, from the device's pool, which
+             reuses memory, so the driver allocates nothing
+`replay`     on: a decode step is recorded once and replayed. Off: it is recorded and encoded for
+             every token. Needs `scratch`, because a graph has fixed memory
+`access`     on: the host waits only for the work that writes what it reads. Off: it waits for all
+             work before every access, and so is never ahead of the device
+`sampling`   on: the device samples the token. Off: its logits go to the host, which takes the
+             likeliest token and sends it back
 ===========  =====================================================================================
 
-Two more are the device's own: `ps.Device(transfers="unmapped")` is without zero-copy transfers, and
-`ps.Device(transfers="fixed")` without renaming.
+Two more belong to the device: `ps.Device(transfers="unmapped")` disables zero-copy transfers, and
+`ps.Device(transfers="fixed")` disables renaming.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: Steps that are issued before the token is read that may end the text.
+#: Steps that the host issues beyond the token it reads, which may turn out to end the text.
 AHEAD = 2
 
 
 @dataclass(frozen=True)
 class Mechanisms:
-    """Which of them are on."""
+    """Which optimizations are on."""
 
     scratch: bool = True
     replay: bool = True
@@ -38,7 +38,7 @@ class Mechanisms:
 
     @property
     def ahead(self) -> int:
-        """How many steps the host is ahead of the token it reads."""
+        """How many steps the host issues ahead of the token it reads."""
         return AHEAD if self.access else 0
 
 

@@ -1,11 +1,12 @@
-"""Everything that reads weights: products with matrices, and rows of them.
+"""Matrix products with weights, and embedding lookups.
 
-Weights stay as they are in the file, and are decoded where they are used (shaders/blocks.glsl).
-How the work is laid out depends on the device (shaders/product.comp): a subgroup for a few rows on
-a GPU; on lavapipe the same, but through uniform buffers, which it reads several times as fast.
-Those hold 64 KiB at most, so a matrix is bound in windows, a dozen to a launch.
+Weights keep their file layout; kernels decode quantized blocks as they read them
+(shaders/blocks.glsl). The mapping of work to invocations depends on the device
+(shaders/product.comp): on a GPU a subgroup takes a few rows; on lavapipe too, but it reads weights
+through uniform buffers, which is several times as fast. A uniform buffer holds 64 KiB at most, so a
+matrix is bound in windows, a dozen per launch.
 
-Nothing here depends on values: all of it can be recorded in a graph.
+No launch depends on values, so a graph can record all of them.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from penstock.llm.weights import Piece, Weight
 
 
 class Products:
-    """The products of one device, each kernel made when it is first needed.
+    """Launches the products of one device; compiles each kernel on first use.
 
-    `way` forces how products are computed: one of `penstock.llm.kernels.WAYS`. Where "windowed"
-    cannot be (rows that are too long, or matrices that are too small), "subgroup" takes its place.
+    `way` forces the strategy, one of `penstock.llm.kernels.WAYS`. Where "windowed" is impossible
+    (rows that are too long, or matrices that are too small), "subgroup" takes its place.
     """
 
     def __init__(self, device: ps.Device, *, way: str | None = None) -> None:
@@ -43,7 +44,8 @@ class Products:
             kernels.way("subgroup", self._subgroup_size) if self._how.window else self._how
         )
         self._kernel = kernels.Compiled(device)
-        self._parts: dict[tuple[int, ...], tuple[Piece, list[_Part]]] = {}  # piece kept, for its id
+        # Holds each piece, so that the id in its key stays unique.
+        self._parts: dict[tuple[int, ...], tuple[Piece, list[_Part]]] = {}
         self._between: ps.Array | None = None
 
     def multiply(
@@ -59,7 +61,7 @@ class Products:
     ) -> None:
         """y[t, r] = the sum of weight[r, c] * x[t, c] over c, plus bias[r], for t < count.
 
-        With `add`, it is added to what y has.
+        With `add`, the result is added to y.
         """
         _check_kind(weight)
         _check_array("x", x, count, weight.columns, exactly=True)
@@ -84,9 +86,9 @@ class Products:
         *,
         stream: ps.Stream | None = None,
     ) -> None:
-        """y[t] = the row of the weight with the number tokens[t], for t < count.
+        """y[t] = row tokens[t] of the weight, for t < count.
 
-        Decoded exactly as the reference decoder does. A number that no row has gives zeros.
+        Values are exactly those of the reference decoder. An id without a row gives zeros.
         """
         _check_kind(weight)
         if tokens.dtype not in (np.uint32, np.int32):
@@ -131,13 +133,13 @@ class Products:
         groups = (-(-gate.rows // kernel.local_size[0]), count)
         kernel(up=between, y=y, rows=gate.rows, stride=stride, groups=groups, stream=stream)
 
-    # How.
+    # Splitting products into launches.
 
     def _split(self, weight: Weight, piece: Piece) -> tuple[Piece | None, Piece | None]:
-        """The rows of a piece that windows can show, and the others.
+        """Split a piece into the rows that windows can cover, and the rest.
 
-        Where they fit at all, windows show all rows but perhaps the last: a window begins where
-        uniform buffers may, and is always of the same size, so that it may not reach the very end.
+        If rows fit windows at all, windows cover all but perhaps the last rows: a window starts at
+        the uniform alignment and has a fixed size, so it may not reach the end of the piece.
         """
         how, step = self._how, self._uniform_alignment // 4
         blocks = kernels.blocks_of(weight.kind, how.steps)
@@ -165,7 +167,7 @@ class Products:
         self, weight: Weight, piece: Piece, x: ps.Array, y: ps.Array, count: int, stride: int,
         add: bool, stream: ps.Stream | None,
     ) -> None:  # fmt: skip
-        """One launch for all rows and tokens; of rows that are too long, one for each part."""
+        """Issue one launch for all rows and tokens, or one per part of rows that are too long."""
         how = self._otherwise
         blocks = kernels.blocks_of(weight.kind, how.steps)
         tokens = how.tokens(count)
@@ -210,7 +212,7 @@ class Products:
                     columns=weight.columns,
                 )
             )  # fmt: skip
-            # Where there are fewer tokens than a lane takes, the last one stands in, unwritten.
+            # If fewer tokens are left than a lane takes, bind the last again; its sums are dropped.
             numbers = [done + min(n, left - 1) for n in range(tokens)]
             inputs: dict[str, Any] = {
                 f"x{n}": row_of_x[number * weight.columns : (number + 1) * weight.columns]
@@ -226,14 +228,14 @@ class Products:
                 )  # fmt: skip
 
     def _windows(self, piece: Piece, pitch: int, windows: int) -> list[_Part]:
-        """The piece in parts, made once: slicing takes longer than recording a launch."""
+        """Cut the piece into parts, and cache them: slicing costs more than recording a launch."""
         key = (id(piece.words), piece.first, piece.row, piece.rows, windows)
         if key not in self._parts:
             self._parts[key] = piece, list(self._cut(piece, pitch, windows, self._how.window))
         return self._parts[key][1]
 
     def _cut(self, piece: Piece, pitch: int, windows: int, size: int) -> Iterator[_Part]:
-        """The piece in as few parts as can be, each of about the same number of rows."""
+        """Cut the piece into as few parts as possible, of about equal numbers of rows."""
         in_window = (4 * size - self._uniform_alignment) // pitch
         parts = -(-piece.rows // (windows * in_window))
         most = -(-piece.rows // parts)
@@ -263,31 +265,31 @@ class Products:
         )  # fmt: skip
 
     def _room(self, count: int, rows: int) -> ps.Array:
-        """Memory for what comes between two launches. Graphs keep what they were recorded with."""
+        """Return scratch for an intermediate result. A graph keeps the array it recorded."""
         if self._between is None or self._between.size < count * rows:
             self._between = self.device.empty(count * rows, role="scratch", name="between products")
         return self._between[: count * rows].reshape(count, rows)
 
 
 class _Part(NamedTuple):
-    """Rows that one launch can take, and where they are."""
+    """The rows of one windowed launch, and the arguments that locate them."""
 
-    words: dict[str, Any]  # arrays, by the names of arguments
-    begin: dict[str, Any]  # the byte of each window at which its first row begins, likewise
+    words: dict[str, Any]  # by argument name, the array of each window
+    begin: dict[str, Any]  # by argument name, the byte of each window where its first row begins
     row: int
     rows: int
     span: int  # rows from one window to the next
 
 
 def _cut_units(units: int, each: int) -> list[dict[str, Any]]:
-    """The parts of a row of `units` units, as arguments; a single part takes none."""
+    """Split rows of `units` units into launches: the arguments of each, empty if one suffices."""
     if units <= each:
         return [{}]
     return [{"from_unit": at, "to_unit": min(at + each, units)} for at in range(0, units, each)]
 
 
 def _best_way(device: ps.Device) -> str:
-    """What suits a device: on CPU drivers no shared memory and no barriers."""
+    """Choose the fastest way for a device. CPU drivers get none with shared memory or barriers."""
     has = device.info.features
     adds = "subgroupArithmetic" in has
     if device.info.kind != "cpu":
@@ -298,12 +300,12 @@ def _best_way(device: ps.Device) -> str:
 
 
 def _is_aligned(weight: Weight, piece: Piece, blocks: Blocks) -> bool:
-    """Whether all that is read as words is at whole words."""
+    """Whether all rows and blocks begin at multiples of 4 bytes."""
     whole = piece.first % 4 == 0 and blocks.pitch(weight.columns) % 4 == 0
     return whole and kernels.blocks_are_words(weight.kind)
 
 
-# What is checked before anything is launched.
+# Checks, made before any launch.
 
 
 def _check_kind(weight: Weight) -> None:
@@ -319,7 +321,7 @@ def _check_kind(weight: Weight) -> None:
 
 
 def _check_array(name: str, array: ps.Array, count: int, width: int, exactly: bool = False) -> int:
-    """An activation: float32 with a row for each token. The distance of its rows."""
+    """Check an activation: float32, a row for each token. Return the distance between rows."""
     if array.dtype != np.float32:
         raise ps.DtypeMismatch(f"{name} must be float32, not {array.dtype}")
     if count < 1:

@@ -1,4 +1,4 @@
-"""A line on the terminal that fills up while something long goes on."""
+"""A progress bar on the terminal."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import time
 
 
 class Bar:
-    """Called with what is done and in all; prints nothing where stderr is not a terminal.
+    """Call with (done, total) to update; prints nothing if stderr is not a terminal.
 
-    Counts bytes, unless it is told the unit.
+    Counts are bytes, shown in MiB, unless `unit` names another unit.
     """
 
     def __init__(self, what: str, unit: str = "") -> None:

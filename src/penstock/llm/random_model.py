@@ -1,9 +1,9 @@
 """Writes a model with random weights, for measuring and for tests.
 
-`python -m penstock.llm.random_model --type Q4_K_M --out model.gguf` is a file of the shape of
-Qwen3-0.6B that any GGUF loader opens. The weights are about normal with a deviation of 0.02, so
-that activations stay sane; the text it writes means nothing. Quantised blocks are made directly,
-with every bit of them in use.
+`python -m penstock.llm.random_model --type Q4_K_M --out model.gguf` writes a file in the shape of
+Qwen3-0.6B that any GGUF loader opens. The weights are roughly normal with a deviation of 0.02, so
+that activations stay in range; the text it generates is meaningless. Quantized blocks are generated
+directly, and use all their bits.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from penstock.llm.tokens import byte_characters
 
 TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K_M")
 _DEVIATION = 0.02
-_PART = 1 << 22  # weights made at a time
+_PART = 1 << 22  # weights generated at a time
 _FILE_TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q8_0": 7, "Q4_K_M": 15, "BF16": 32}
 _CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
@@ -58,7 +58,7 @@ PRESETS: dict[str, Config] = {
 
 
 def shape_of(preset: str, architecture: str = "qwen3", **changes: Any) -> Config:
-    """A preset as another architecture would have it, with changes."""
+    """Return a preset adapted to an architecture, with `changes` applied."""
     shape = PRESETS[preset]
     if architecture == "qwen2":
         shape = dataclasses.replace(shape, architecture="qwen2", qk_norm=False, biases=True)
@@ -142,7 +142,7 @@ def _kind_of(name: str, shape: tuple[int, ...], kind: str, layers: int) -> str:
         return "F32"
     if kind != "Q4_K_M":
         return kind
-    # The mix that llama.cpp makes: more bits where they matter most.
+    # llama.cpp's mix: more bits where they matter most.
     if name in ("token_embd.weight", "output.weight"):
         return "Q6_K"
     if ".attn_v." in name or ".ffn_down." in name:
@@ -164,7 +164,7 @@ def _tensor(name: str, shape: tuple[int, ...], kind: str, seed: int) -> NewTenso
     return NewTensor(name, kind, shape, parts)
 
 
-# Makers of random bytes. Each gives `count` weights with a mean of 0.
+# Generators of random weights in each format. Each returns `count` weights with a mean of 0.
 
 Random = np.random.Generator
 
@@ -211,8 +211,8 @@ def _q4_0(random: Random, count: int, name: str) -> npt.NDArray[np.uint8]:
 
 
 def _q4_k(random: Random, count: int, name: str) -> npt.NDArray[np.uint8]:
-    # Half-float scale and minimum; eight 6-bit scales and minima; nibbles. Minima are like their
-    # scales, 7.5 times: the mean is 0. Of the last four, the low and high bits are kept apart.
+    # Half-float scale and minimum; eight 6-bit scales and minima; nibbles. Each minimum is 7.5
+    # times its scale, so that the mean is 0. The last four have low and high bits stored apart.
     made = _blocks(random, "Q4_K", count)
     scale = _scales(random, len(made), _DEVIATION / (4.6 * 40), signed=False)
     made[:, 0:2] = scale

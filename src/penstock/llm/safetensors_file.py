@@ -1,7 +1,7 @@
-"""Reads models as Hugging Face stores them: config.json, *.safetensors and what is beside them.
+"""Reads models in the format of Hugging Face: *.safetensors, and the JSON files next to them.
 
 A safetensors file is a length, a JSON header of that length, and the tensors. Names are translated
-to those of GGUF, so that the rest of Penstock knows one set.
+to those of GGUF, so that the rest of Penstock uses one set of names.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _INSIDE = {
     "mlp.down_proj": "ffn_down",
 }
 _LAYER = re.compile(r"model\.layers\.(0|[1-9][0-9]{0,4})\.([a-z_.]+)\.(weight|bias)", re.ASCII)
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # a character in two halves, or only one of them
-_DERIVED = re.compile(r".*rotary_emb\.inv_freq")  # old files store what the config says
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # an escaped surrogate, paired or lone
+_DERIVED = re.compile(r".*rotary_emb\.inv_freq")  # in old files; follows from the config
 
 
 def read_safetensors(paths: list[Path]) -> dict[str, Tensor]:
@@ -56,7 +56,7 @@ def read_safetensors(paths: list[Path]) -> dict[str, Tensor]:
 
 
 def shards(directory: Path) -> list[Path]:
-    """The files that make up the model in a directory."""
+    """Return the safetensors files of the model in a directory."""
     index = directory / INDEX
     if index.exists():
         listed = read_json(index).get("weight_map")
@@ -64,7 +64,7 @@ def shards(directory: Path) -> list[Path]:
             raise ModelError(f"{index}: weight_map must say which file each tensor is in")
         names = sorted({name for name in listed.values() if isinstance(name, str)})
         for name in names:
-            # A name from a file must not lead out of the directory the user named.
+            # A name from an untrusted file must not point outside the user's directory.
             if Path(name).name != name or not name.endswith(".safetensors") or "\0" in name:
                 raise ModelError(f"{index}: {name[:80]!r} is not the name of a safetensors file")
         return [directory / name for name in names]
@@ -78,7 +78,7 @@ def shards(directory: Path) -> list[Path]:
 
 
 def read_json(path: Path, longest: int = _LONGEST_JSON) -> dict[str, Any]:
-    """An object from a JSON file."""
+    """Read a JSON file that holds an object."""
     try:
         with path.open("rb") as file:
             text = file.read(longest + 1)
@@ -90,9 +90,9 @@ def read_json(path: Path, longest: int = _LONGEST_JSON) -> dict[str, Any]:
 
 
 def parse_json(where: str, text: bytes) -> dict[str, Any]:
-    """An object, without repeated keys, of text that is Unicode; everything else is refused.
+    """Parse a JSON object. Refuses repeated keys and text that is not valid Unicode.
 
-    An escape in JSON may be half of a character, which neither a tokenizer nor a terminal takes.
+    An escape in JSON may be a lone surrogate, which neither a tokenizer nor a terminal accepts.
     """
     try:
         value = json.loads(text.decode(), object_pairs_hook=_without_repeats)

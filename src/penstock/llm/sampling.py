@@ -1,22 +1,22 @@
-"""Sampling on the device: logits to one token, which is the input of the next step.
+"""Sampling on the device: turns logits into one token, the input of the next step.
 
-The order is that of Hugging Face's transformers: repetition penalty, temperature, top-k, top-p,
-min-p. llama.cpp has the temperature last, so that top-p and min-p do not depend on it; but the
-settings that model makers recommend are meant for the other order. What top-k keeps is what top-p
-takes its share of. Of equal logits the lower id comes first: greedy takes the first, and top-k
-keeps exactly k.
+The filters run in the order of Hugging Face's transformers: repetition penalty, temperature, top-k,
+top-p, min-p. llama.cpp applies the temperature last, so that top-p and min-p do not depend on it;
+but the settings that model makers recommend assume the transformers order. Top-p takes its share of
+the probability that top-k kept. Of equal logits the lower id comes first: greedy takes the first,
+and top-k keeps exactly k.
 
 The same logits, settings, seed and position give the same token on every device: weights are
-integers, and the random number is made from seed and position alone. Settings live in device
-memory, so that a recorded step needs no recording anew when they change.
+integers, and the random number depends on seed and position alone. Settings live in device memory,
+so that changing them does not require recording a step again.
 
-Nothing is sorted. Logits have an order that shows in their bits. Histograms by the first bits, then
-the next, say where the last token that is kept lies; and what cannot be kept is left out early.
-There is no limit to top-k, and top-p over everything is exact. Tokens with less than 2^-30 of the
-highest probability are never drawn.
+Nothing is sorted. Logits map to unsigned keys in the same order. A radix search, with a histogram
+for each digit of the key from the highest on, finds the last token that is kept; tokens that cannot
+be kept are dropped early. Top-k has no limit, and top-p over the whole vocabulary is exact. Tokens
+with less than 2^-30 of the highest probability are never drawn.
 
-NaN counts as the lowest logit and is drawn only if there is nothing else; infinite logits share
-the draw among themselves.
+NaN counts as the lowest logit and is drawn only if all logits are NaN; infinite logits share the
+draw among themselves.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ _MOST = 1 << 24  # tokens, so that no sum of weights overflows
 class Sampling:
     """How a token is chosen.
 
-    temperature     logits are divided by it; 0: the highest is taken
-    top_k           only so many of the highest are kept; 0: all
-    top_p           only the highest that together have this probability; the one that crosses
-                    it is kept, too
-    min_p           only those with at least this share of the highest probability
-    penalty         positive logits of tokens among the last `last_n` are divided by it, others
-                    multiplied; 1: none
-    last_n          how many of the last tokens are looked at, at most what the history holds
-    seed            of the random numbers, 64 bits
+    temperature     divides the logits; 0: take the highest
+    top_k           keep only the `top_k` highest; 0: keep all
+    top_p           keep only the highest that together reach this probability, the one that
+                    crosses it included
+    min_p           keep only those with at least this share of the highest probability
+    penalty         repetition penalty: divides the positive logits of tokens among the last
+                    `last_n`, and multiplies their other logits; 1: none
+    last_n          how many of the last tokens the penalty looks at, at most the history's size
+    seed            seed of the random numbers, 64 bits
     """
 
     temperature: float = 1.0
@@ -89,7 +89,7 @@ class Sampling:
             )
 
     def words(self) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
-        """As kernels read them. Reciprocals are made here: division is not exact on devices."""
+        """Encode the settings for kernels. Divides on the host: device division is not exact."""
         found = np.zeros(_SETTINGS_WORDS, np.uint32)
         floats = found.view(np.float32)
         greedy = self.temperature == 0
@@ -138,18 +138,19 @@ class Sampler:
         self.set(settings or Sampling())
 
     def set(self, settings: Sampling) -> None:
-        """Use these from the next step on, recorded ones included."""
+        """Use these settings from the next step on, replays of recorded steps included."""
         self.settings = settings
         self._settings.write(settings.words())
 
     def sample(
         self, logits: ps.Array, progress: DeviceState, *, count: int = 1, greedy: bool = False
     ) -> None:
-        """Choose a token from the logits of the last of `count` tokens, and end the step.
+        """Sample a token from the logits of the last of `count` tokens, and end the step.
 
-        The token becomes token 0 of the next batch; it goes into history and ring, the position
-        moves on by `count` and the step by one. A penalty changes the logits in place. With
-        `greedy` the highest is taken whatever the settings, which takes fewer launches.
+        Writes the token to the history, the ring and token 0 of the next batch, and advances the
+        position by `count` and the step by one. A penalty changes the logits in place. With
+        `greedy` the token is the highest whatever the temperature, top-k, top-p and min-p, and
+        takes fewer launches.
         """
         if logits.size != self.vocabulary:
             raise ps.ShapeMismatch(f"{logits.size} logits for a vocabulary of {self.vocabulary}")
@@ -182,7 +183,7 @@ class Sampler:
         )  # fmt: skip
 
     def _find_cut(self, logits: ps.Array) -> None:
-        """Where the tokens that are kept end, digit by digit of their keys."""
+        """Find the last token that is kept, digit by digit of its key; leaves it in `control`."""
         control: dict[str, Any] = {"settings": self._settings, "control": self._control}
         gathered: dict[str, Any] = {"keys": self._keys, "sizes": self._sizes}
         everything: dict[str, Any] = {"control": self._control, "ids": self._ids, **gathered}
@@ -208,25 +209,25 @@ class Sampler:
         return self.device.zeros(shape, np.uint32, name=name)
 
 
-#: How the end of what is kept is searched for: by which cursor, for which digit. That of top-p has
-#: its first digit early without top-k, and else late.
+#: The search for the last token that is kept, as (cursor, digit of the key) in launch order. The
+#: top-p cursor looks for digit 0 twice: early if there is no top-k, late if there is.
 _SEARCHES = (
     ("BY_NUMBER", 0), ("BY_WEIGHT", 0), ("BY_NUMBER", 1), ("BY_NUMBER", 2), ("BY_WEIGHT", 0),
     ("BY_WEIGHT", 1), ("BY_WEIGHT", 2),
 )  # fmt: skip
-_NARROWED = 2  # so many searches are made before only what is above the first digit is looked at
+_NARROWED = 2  # searches before the gathered tokens are narrowed by the first digit
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How the vocabulary is cut, and how many workgroups look at it."""
+    """How the vocabulary is split into blocks, and kernels into workgroups."""
 
     vocabulary: int
     blocks: int  # of consecutive ids, one for each invocation
-    span: int  # ids of a block
-    copies: int  # of histograms
-    lanes: int  # of a subgroup
-    size: int  # invocations of other workgroups
+    span: int  # ids per block
+    copies: int  # of each histogram
+    lanes: int  # invocations of a subgroup, and of a workgroup of the kernels in `_LONE`
+    size: int  # invocations of a workgroup of all other kernels
     wide: bool  # logits are loaded two at a time
 
     @classmethod
@@ -235,8 +236,8 @@ class Shape:
         blocks = 1024 if traits.shared else 512
         span = max(16, -(-vocabulary // blocks))
         span += wide and span % 2
-        # On a CPU driver a workgroup is one thread's, and a copy for each spares them contention:
-        # what counts are just as many.
+        # On a CPU driver one thread runs a workgroup. sample_recount gets one workgroup per copy,
+        # so that threads do not contend for a histogram.
         copies = 4 if traits.shared else max(4, min(16, 2 * traits.cores))
         return cls(
             vocabulary=vocabulary,
@@ -249,7 +250,7 @@ class Shape:
         )
 
     def make(self, file: str, narrow: bool = False) -> Compilation:
-        """What a kernel is compiled with."""
+        """Return what a kernel is compiled from."""
         defines: Defines = {
             **STATE, **SETTINGS, **CONTROL, **CURSOR, "VOCABULARY": self.vocabulary,
             "BLOCKS": self.blocks, "SPAN": self.span, "COPIES": self.copies,
@@ -262,7 +263,7 @@ class Shape:
         return file, file, defines, {"local_size_x": size}
 
     def groups(self, file: str, size: int, looked_at: int = 0) -> int:
-        """How many workgroups, so that none makes more than MOST_TURNS turns of its loops."""
+        """Return how many workgroups keep every invocation within MOST_TURNS iterations."""
         if file in _LONE:
             return 1
         if file == "sample_penalise":
@@ -274,7 +275,7 @@ class Shape:
         return -(-self.blocks // size)
 
 
-#: Kernels of a single subgroup.
+#: Kernels that run as a single subgroup.
 _LONE = ("sample_greedy", "sample_begin", "sample_seek", "sample_draw")
 
 

@@ -1,4 +1,4 @@
-"""Every kernel of this package in every variant, for whoever wants to compile or weigh them all."""
+"""Every kernel of this package in every variant, for tools that compile or measure them all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.llm.sampling import CONTROL, CURSOR, SETTINGS, sampling_kernels
 def every_kernel(subgroup_size: int = 64) -> list[Shader]:
     """All kernels, as name, path, defines and constants, for subgroups of that size.
 
-    Where shapes are compiled in, they are those of Qwen3-0.6B.
+    Kernels that have shapes compiled in get those of Qwen3-0.6B.
     """
     found = list(weight_kernels(subgroup_size))
     for name, file, defines, constants in (
@@ -24,7 +24,7 @@ def every_kernel(subgroup_size: int = 64) -> list[Shader]:
 
 
 def _told_apart(shader: Shader) -> str:
-    """What else it is compiled with, in short."""
+    """Return the defines and constants that distinguish the variant, as short text."""
     chosen = {**shader.defines, **shader.constants}
     words = [f"{key}={value}" for key, value in chosen.items() if key not in _ALWAYS]
     return " ".join([*words, FOR_CPUS] if chosen.keys() & _OF_CPUS else words)
@@ -33,5 +33,5 @@ def _told_apart(shader: Shader) -> str:
 #: In the names of kernels that only CPU drivers run.
 FOR_CPUS = "for CPUs"
 _OF_CPUS = {"LONE", "LANES", "SMALL", "WINDOW_ROWS"}
-#: What is the same in all variants of a kernel, and says nothing.
+#: Defines that are equal in all variants of a kernel, and so left out of names.
 _ALWAYS = {*STATE, *SETTINGS, *CONTROL, *CURSOR, "CURSOR_WORDS"}

@@ -1,4 +1,4 @@
-"""A tensor's place in a file that is mapped, not read: opening costs the same for every size."""
+"""Where a tensor is in its file. Files are mapped, not read: opening takes constant time."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def mapped(path: Path) -> np.memmap[Any, Any]:
 def tensor_at(
     name: str, kind: str, shape: tuple[int, ...], file: np.memmap[Any, Any], offset: int
 ) -> Tensor:
-    """The tensor with these rows of columns at this offset, if it can be there.
+    """Return the tensor of this shape at this offset; raises if it does not fit the file.
 
     `shape` is in NumPy's order, columns last.
     """
@@ -82,7 +82,7 @@ def tensor_at(
 
 
 def check_apart(tensors: Iterable[Tensor]) -> None:
-    """No two tensors of a file share bytes."""
+    """Check that no two tensors of a file share bytes."""
     last: Tensor | None = None
     for tensor in sorted(tensors, key=lambda one: one.offset):
         if last is not None and tensor.offset < last.offset + last.nbytes:

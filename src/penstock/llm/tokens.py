@@ -1,10 +1,11 @@
-"""Text to token ids and back, as the model's own tokenizer does it.
+"""The model's tokenizer: text to token ids and back.
 
-A tokenizer comes from tokenizer.json or from the keys of a GGUF file, and runs on the `tokenizers`
-package. Two families are known. *Byte-level* tokens (GPT-2, Llama 3, Qwen) are bytes written as
-printable characters. *SentencePiece* tokens (Llama 2) are text in which ▁ is a space, with one
-token per byte for what the vocabulary lacks. In both a token may end in the middle of a character,
-so decoding goes through bytes: `Decoder` holds back what is not yet a character.
+A tokenizer is read from tokenizer.json or from the keys of a GGUF file, and runs on the package
+`tokenizers`. Two families are supported. *Byte-level* tokens (GPT-2, Llama 3, Qwen) are bytes
+written as printable characters. *SentencePiece* tokens (Llama 2) are text in which ▁ is a space,
+with one token per byte for characters that the vocabulary lacks. In both families a token may end
+in the middle of a character, so decoding goes through bytes: `Decoder` holds back incomplete
+characters.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _LONGEST_JSON = 1 << 28
-_CONTROL, _USER_DEFINED, _BYTE = 3, 4, 6  # what tokenizer.ggml.token_type says
+_CONTROL, _USER_DEFINED, _BYTE = 3, 4, 6  # values of tokenizer.ggml.token_type
 _ENDS = re.compile(
     r"<\|(im_end|eot_id|endoftext|end_of_text|eom_id|eot|end|eos)\|>|<end_of_turn>|<EOT>"
     "|<\uff5cend\u2581of\u2581sentence\uff5c>"  # DeepSeek's, with fullwidth bars
 )
 _SPACE = "▁"
 
-# How text is cut into words before its bytes are merged, by tokenizer.ggml.pre. Each expression
-# cuts what the one before has left.
+# By tokenizer.ggml.pre, the expressions that split text into words before bytes are merged. Each
+# splits the pieces that the one before left.
 _WORD = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -60,8 +61,8 @@ _CUTS: dict[str, tuple[str, ...]] = {
     ),
     "deepseek-coder": (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _EAST, r"\p{N}"),
 }  # fmt: skip
-_WHOLE_WORDS = ("llama3", "llama-v3", "llama-bpe", "falcon3")  # known words are not merged anew
-_COMPOSED = ("qwen2", "deepseek-r1-qwen")  # their tokenizer.json asks for NFC first
+_WHOLE_WORDS = ("llama3", "llama-v3", "llama-bpe", "falcon3")  # words that are tokens stay whole
+_COMPOSED = ("qwen2", "deepseek-r1-qwen")  # their tokenizer.json normalizes to NFC first
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Tokenizer:
     control_ids: frozenset[int]
     _engine: tokenizers.Tokenizer = field(repr=False)
     _bytes: Mapping[int, bytes] = field(repr=False)
-    _strips_space: bool  # the first space of a text is the tokenizer's own
+    _strips_space: bool  # the tokenizer prepends a space to text, which decoding removes
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @classmethod
@@ -92,9 +93,9 @@ class Tokenizer:
     def encode(self, text: str, special: bool = True) -> list[int]:
         """The ids of a text.
 
-        With `special`, names of control tokens in the text become those tokens, and a beginning
-        token comes first where the model wants one. Without, everything is text: use that for
-        text that comes from others.
+        With `special`, names of control tokens in the text become those tokens, and the BOS token
+        comes first if the model wants one. Without, everything is plain text: use that for
+        untrusted text.
         """
         try:
             text.encode()
@@ -107,25 +108,25 @@ class Tokenizer:
 
     def _encode_text(self, text: str, special: bool) -> list[int]:
         engine = self._engine
-        with self._lock:  # the flag is the engine's, and belongs to this call
+        with self._lock:  # the flag is state of the shared engine
             engine.encode_special_tokens = not special
             encoded = _guarded("the text", lambda: engine.encode(text, add_special_tokens=False))
         return list(encoded.ids)
 
     def decode(self, ids: Iterable[int], special: bool = False) -> str:
-        """The text of these ids; control tokens only with `special`."""
+        """The text of these ids; control tokens are shown only with `special`."""
         decoder = self.decoder(special)
         return "".join([*(decoder.push(one) for one in ids), decoder.finish()])
 
     def decoder(self, special: bool = False) -> Decoder:
-        """Decodes ids as they come."""
+        """Return a decoder that takes one id at a time."""
         return Decoder(self, special)
 
     def id_of(self, token: str) -> int | None:
         """The id of a token by its name, such as `<|im_end|>`."""
         try:
             found = self._engine.token_to_id(token)
-        except UnicodeEncodeError:  # half of a character is part of no name
+        except UnicodeEncodeError:  # no token name has a lone surrogate
             return None
         return None if found is None else int(found)
 
@@ -134,16 +135,16 @@ class Tokenizer:
         return self._engine.id_to_token(token) or "" if 0 <= token < 1 << 32 else ""
 
     def bytes_of(self, token: int) -> bytes:
-        """What the token stands for; nothing for ids that only pad the vocabulary."""
+        """The bytes of the token; empty for ids that only pad the vocabulary."""
         if not 0 <= token < self.vocabulary:
             raise ModelError(f"token {token} is not one of the {self.vocabulary:,} there are")
         return self._bytes.get(token, b"")
 
 
 class Decoder:
-    """Turns ids into text as they come: `push` gives what is complete, `finish` the rest.
+    """Decodes ids one at a time: `push` returns completed characters, `finish` the rest.
 
-    Bytes that can never become a character come out as U+FFFD.
+    Invalid UTF-8 decodes to U+FFFD.
     """
 
     def __init__(self, tokenizer: Tokenizer, special: bool = False) -> None:
@@ -163,7 +164,7 @@ class Decoder:
         return self._utf8.decode(data)
 
     def finish(self) -> str:
-        """What is left at the end; the decoder can be used again."""
+        """Return what was held back, and reset the decoder for another text."""
         rest = self._utf8.decode(b"", final=True)
         self._utf8.reset()
         self._strip = self._tokenizer._strips_space
@@ -221,7 +222,7 @@ def _from_directory(directory: Path, vocabulary: int) -> Tokenizer:
 
 
 def _types(part: Any) -> Iterable[str]:
-    """The types of a part of tokenizer.json and of all parts in it."""
+    """The types of a component of tokenizer.json and of all components inside it."""
     if isinstance(part, dict):
         yield str(part.get("type"))
         for inner in part.get("decoders", []):
@@ -233,7 +234,7 @@ def _optional_json(path: Path) -> dict[str, Any]:
 
 
 def _ids(*values: Any) -> list[int]:
-    """Token ids from files that give one, several or none."""
+    """Return the token ids in values that are an id, a list of ids, or neither."""
     flat = [one for value in values for one in (value if isinstance(value, list) else [value])]
     return [one for one in flat if isinstance(one, int) and not isinstance(one, bool)]
 
@@ -319,7 +320,7 @@ def _pair(where: str, merge: str) -> tuple[str, str]:
 def _pieces(
     where: str, keys: Keys, names: list[str], scores: np.ndarray[Any, Any]
 ) -> tokenizers.Tokenizer:
-    """SentencePiece's tokenizer: of all pairs that are a token, the best score is joined first."""
+    """A SentencePiece tokenizer: of all pairs that form a token, merges the best score first."""
     package = _package()
     if not np.isfinite(scores).all():
         raise ModelError(f"{where}: tokenizer.ggml.scores must be finite")
@@ -354,7 +355,7 @@ def _merges_by_score(
     found: list[tuple[float, int, int, str, str]] = []
     for name, number in numbers.items():
         if len(name) > 1 << 10:
-            continue  # no text is merged into that
+            continue  # absurdly long: leave it out of merging
         for cut in range(1, len(name)):
             left, right = name[:cut], name[cut:]
             if left in numbers and right in numbers:
@@ -403,7 +404,7 @@ def _id(keys: Keys, name: str, count: int) -> int | None:
     if not keys.has(key):
         return None
     number = keys.integer(key)
-    if number in (0xFFFFFFFF, -1):  # how some files say "none"
+    if number in (0xFFFFFFFF, -1):  # some files store these for "none"
         return None
     if not 0 <= number < count:
         raise ModelError(f"{keys.where}: {key} {number} is not one of the {count:,} tokens")
@@ -414,14 +415,14 @@ def _id(keys: Keys, name: str, count: int) -> int | None:
 
 
 def _ending(literal: Mapping[int, str], control: frozenset[int]) -> set[int]:
-    """Control tokens that end an answer by their name, whatever else the file says."""
+    """Control tokens whose names mark the end of an answer, whether or not the file lists them."""
     return {n for n, name in literal.items() if n in control and _ENDS.fullmatch(name)}
 
 
 def _byte_table(
     names: Mapping[int, str], literal: Mapping[int, str], byte_level: bool
 ) -> dict[int, bytes]:
-    """What every token stands for. Names of control and added tokens mean what they say."""
+    """The bytes of every token. Control and added tokens stand for their literal names."""
     plain = _byte_level_bytes if byte_level else _piece_bytes
     table = {number: plain(name) for number, name in names.items()}
     table.update((number, name.encode()) for number, name in literal.items())
@@ -429,7 +430,7 @@ def _byte_table(
 
 
 def byte_characters() -> dict[str, int]:
-    """The characters that stand for bytes: themselves if printable, else from U+0100 on."""
+    """The characters that represent bytes: themselves if printable, else from U+0100 on."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {
@@ -444,7 +445,7 @@ def _byte_level_bytes(name: str) -> bytes:
     try:
         return bytes([_BYTES[character] for character in name])
     except KeyError:
-        return name.encode()  # not in the alphabet: what it says
+        return name.encode()  # not in the byte alphabet: take the name literally
 
 
 def _piece_bytes(name: str) -> bytes:
@@ -467,7 +468,7 @@ def _package() -> Any:
 
 
 def _guarded(where: str, action: Callable[[], _T]) -> _T:
-    """What the package makes of untrusted input; whatever it raises, a panic too, is our error."""
+    """Run `action` on untrusted input; turn any exception, Rust panics too, into `ModelError`."""
     try:
         return action()
     except BaseException as error:

@@ -1,9 +1,8 @@
-"""Puts the weights of a model where kernels can read them: in place, in the mapped file.
+"""Makes the weights of a model readable by kernels: in place in the mapped file, if possible.
 
-Where the device shares the host's memory and can import it, every file is adopted once and each
-weight is a part of it: nothing is read, copied or allocated, and a model is there at once, whatever
-its size. Pages come from the disk when a kernel first reads them. Elsewhere the bytes are copied,
-once.
+If the device shares the host's memory and can import it, each file is adopted once and each weight
+is a slice of it. Nothing is read, copied or allocated, so a model of any size loads at once; pages
+are read from disk when a kernel first touches them. On other devices the bytes are copied once.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from penstock.llm.tensors import Tensor
 
 OnProgress: TypeAlias = Callable[[int, int], None]  # bytes done, bytes in all
 _PAGE = mmap.ALLOCATIONGRANULARITY
-_PART = 1 << 25  # bytes that are copied from one look at the progress to the next
+_PART = 1 << 25  # bytes copied between two calls of `progress`
 
 
 @dataclass(frozen=True)
@@ -53,10 +52,10 @@ class Weight:
 
 
 class Weights(dict[str, Weight]):
-    """The weights of a model by name. `close()` gives their memory back; forgetting it is safe."""
+    """The weights of a model by name. `close()` releases their memory; so does dropping them."""
 
     def close(self) -> None:
-        """Give everything back once work in flight is done with it. Safe to call twice."""
+        """Release the memory once work in flight completes. Safe to call twice."""
         for weight in self.values():
             for piece in weight.pieces:
                 piece.words.close()
@@ -75,11 +74,12 @@ def place(
     *,
     copy: bool | None = None,
 ) -> Weights:
-    """Every tensor of the model as a weight of the device.
+    """Return every tensor of the model as a weight on the device.
 
-    In place where the device can and its memory is the host's; `copy` decides it otherwise. Only
-    copying takes time: `progress` is called with the bytes done and in all, None is a bar if stderr
-    is a terminal, False is nothing.
+    By default weights stay in place if the device shares the host's memory and can import it, and
+    are copied else. `copy=True` always copies; `copy=False` also works in place on a device with
+    memory of its own, if it can import. While copying, `progress` is called with (bytes done, bytes
+    in all); None shows a bar if stderr is a terminal, False shows nothing.
     """
     # A GPU with memory of its own would fetch every weight over the bus, for every token.
     in_place = device.info.uma if copy is None else not copy
@@ -99,7 +99,7 @@ def place(
 
 @dataclass(frozen=True)
 class _Cut:
-    """Rows of a tensor that a kernel can bind at once, by their place in the file."""
+    """Rows of a tensor that fit one binding, and where they are in the file."""
 
     tensor: Tensor
     row: int
@@ -119,7 +119,7 @@ def _pitch(tensor: Tensor) -> int:
 
 
 def _cuts(device: ps.Device, tensor: Tensor) -> list[_Cut]:
-    """The whole tensor, or as few cuts as the device allows, all of about the same size."""
+    """Cut the tensor into as few parts as the device's limits allow, of about equal size."""
     room = min(_limit(device, "binding_range"), _limit(device, "allocation") - 2 * _PAGE)
     fitting = (room - _alignment(device) - 4) // _pitch(tensor)
     if fitting < 1:
@@ -128,7 +128,7 @@ def _cuts(device: ps.Device, tensor: Tensor) -> list[_Cut]:
             f"more than {device.name} can bind at once"
         )
     count = -(-tensor.rows // fitting)
-    # Kernels take several rows at a time, so that a cut had better not leave some over.
+    # Kernels take several rows at a time, so cut at multiples of 64 rows if possible.
     even = -(-tensor.rows // count // 64) * 64
     step = even if 64 <= even <= fitting else fitting
     return [_Cut(tensor, row, min(step, tensor.rows - row)) for row in range(0, tensor.rows, step)]
@@ -147,7 +147,7 @@ def _by_file(tensors: Mapping[str, Tensor]) -> Iterator[list[Tensor]]:
 
 
 def _adopted(device: ps.Device, tensors: list[Tensor]) -> dict[str, list[Piece]]:
-    """The tensors of one file in place; none of them where the device cannot."""
+    """Adopt the tensors of one file in place; empty if the device refuses."""
     cuts = [cut for one in tensors if _words_fit(one) for cut in _cuts(device, one)]
     alignment = _alignment(device)
     pieces: dict[str, list[Piece]] = {}
@@ -168,14 +168,14 @@ def _adopted(device: ps.Device, tensors: list[Tensor]) -> dict[str, list[Piece]]
 
 
 def _words_fit(tensor: Tensor) -> bool:
-    """Whether kernels, which read words, can take the tensor apart from where it is."""
+    """Whether the tensor's offset is aligned enough for kernels, which read 4-byte words."""
     return tensor.offset % (4 if tensor.kind == "F32" else 2) == 0
 
 
 def _windows(cuts: list[_Cut], largest: int) -> Iterator[tuple[int, int, list[_Cut]]]:
-    """Parts of the file that the device can import: first and last byte, and what is in them.
+    """Yield parts of the file that the device can import: first byte, end, and the cuts inside.
 
-    One, the whole file, unless the file is larger than the device takes at once.
+    A single part, the whole file, unless that exceeds the largest import.
     """
     if not cuts:
         return
@@ -201,10 +201,10 @@ def _up(offset: int) -> int:
 
 
 def _mapping(file: np.memmap[Any, Any], first: int, last: int) -> npt.NDArray[np.uint32]:
-    """These bytes of the file as words, the last of them filled up.
+    """Return these bytes of the file as words; the last word is padded.
 
-    The words end in the page in which the bytes end: the system fills it up with zeros, and it is
-    as readable as the rest. A part of a file gets a mapping of its own, because memory that
+    Padding stays within the page in which the bytes end: the system fills the rest of that page
+    with zeros, and it is readable. A part of a file gets a mapping of its own, because memory that
     overlaps cannot be adopted twice.
     """
     whole = np.asarray(file)

@@ -1,4 +1,4 @@
-// Moves the position on by `count` tokens, after a batch from which nothing is sampled.
+// Advances the position by `count` tokens, after a batch from which no token is sampled.
 //
 //   state   its word POSITION
 //

@@ -1,10 +1,10 @@
-// Joins what the shares of the rows gave for each query: the second half of attention. The first
-// `shares` of SPLITS are looked at.
+// Combines the partial results of the shares of the rows, for each query: the second half of
+// attention. Reads the first `shares` of SPLITS shares.
 //
 //   parts   float32 (queries, SPLITS, HEAD_SIZE): sums of values, weighted relative to the share's
 //           highest score; not written where the share had no rows
 //   ends    float32 (queries, SPLITS, 2): that highest score, and the sum of the weights (0: no rows).
-//           SMALL: so many floats are bound
+//           SMALL: the number of floats that are bound
 //   y       float32 (queries, HEAD_SIZE)
 //
 // An invocation for each element of y.

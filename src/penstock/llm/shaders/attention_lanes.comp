@@ -1,7 +1,7 @@
 // Causal attention for CPU drivers: a workgroup is one subgroup, without shared memory or barriers.
 //
-//   q             float32 (tokens, HEADS * HEAD_SIZE), rotated; SMALL: so many floats are bound
-//   keys, values  the planes of the cache; see cache.glsl
+//   q             float32 (tokens, HEADS * HEAD_SIZE), rotated; SMALL: the number of floats bound
+//   keys, values  the planes of the KV cache; see cache.glsl
 //   state         its word POSITION is the position of token 0 of the batch
 //   y             float32 (tokens, HEADS * HEAD_SIZE)
 //   parts, ends   with SPLITS > 1 instead of y; see attention_join.comp
@@ -9,13 +9,13 @@
 // The tokens of the launch are first_token .. first_token + count - 1 of the batch; q and y begin
 // with the first of them. Token t looks at rows 0 .. position + t, at most `context` rows.
 //
-// Groups (SPLITS, KV_HEADS * HEAD_BLOCKS, token blocks). A workgroup has TOKENS tokens times HEADS_EACH
-// heads that share a key head, so that what it loads of the cache serves them all, and one of SPLITS
-// shares of the rows in view, in blocks of as many rows as it has lanes. For scores the lanes
-// are the rows of a block; for the weighted sum they are units of the head, and the rows' weights
-// come from the lanes by shuffle. Maximum and sum run along, so that nothing is kept of the scores.
-// How many groups there are does not depend on the position: groups without rows write nothing
-// but that they had none.
+// Groups (SPLITS, KV_HEADS * HEAD_BLOCKS, token blocks). A workgroup takes TOKENS tokens times
+// HEADS_EACH heads that share a key head, so that each load from the cache serves all of them, and one
+// of SPLITS shares of the rows in view. It goes through its share in blocks of one row per lane. For
+// the scores a lane takes a row of the block; for the weighted sum it takes units of the head, and
+// gets the weights of the rows from the other lanes by shuffle. Maximum and sum are kept online, so
+// that no scores are stored. The number of groups does not depend on the position: a group without
+// rows writes only that it had none.
 
 #extension GL_KHR_shader_subgroup_arithmetic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
@@ -41,7 +41,7 @@ layout(push_constant) uniform Arguments { uint count; uint first_token; uint con
 #define QUERIES (TOKENS * HEADS_EACH)
 #define HEAD_BLOCKS (HEADS / KV_HEADS / HEADS_EACH)
 #define UNITS_EACH ((UNITS + LANES - 1) / LANES)
-#define STRIDE 4  // units of a key between two looks at the loop's condition, which costs on CPUs
+#define STRIDE 4  // units of a key per loop iteration: the loop condition is costly on CPUs
 const float HIDDEN = -3e38;   // the score of a row that a token must not see
 const float LOWEST = -1e30;   // below every score, above HIDDEN
 
@@ -64,7 +64,7 @@ void main() {
     uint block = min(gl_WorkGroupID.x * share, blocks), end = min(block + share, blocks);
 
     uint from[QUERIES];  // where the query begins in q
-    uint seen[QUERIES];  // so many rows
+    uint seen[QUERIES];  // rows that the query sees
     float peak[QUERIES], total[QUERIES], sum[QUERIES][UNITS_EACH * UNIT];
     [[unroll]] for (uint i = 0u; i < uint(QUERIES); ++i) {
         uint token = min(token_of(i), last);

@@ -1,7 +1,7 @@
 // Causal attention for GPUs: a workgroup for each head, token and share of the rows in view.
 //
 //   q             float32 (tokens, HEADS * HEAD_SIZE), rotated
-//   keys, values  the planes of the cache; see cache.glsl
+//   keys, values  the planes of the KV cache; see cache.glsl
 //   state         its word POSITION is the position of token 0 of the batch
 //   y             float32 (tokens, HEADS * HEAD_SIZE)
 //   parts, ends   with SPLITS > 1 instead of y; see attention_join.comp
@@ -9,10 +9,10 @@
 // The tokens of the launch are first_token .. first_token + count - 1 of the batch; q and y begin
 // with the first of them. Token t looks at rows 0 .. position + t, at most `context` rows.
 //
-// Groups (SPLITS, HEADS, count). Rows come in blocks of as many as there are invocations. For
-// scores an invocation has a row; for the weighted sum it has a unit of the head, so that
-// neighbours load neighbours, and every so many-th row of the block, if there are more invocations
-// than units. Query, weights, and at the end the sums, go through shared memory.
+// Groups (SPLITS, HEADS, count). Rows are taken in blocks of one row per invocation. For the scores
+// an invocation takes a row; for the weighted sum it takes a unit of the head, so that loads of
+// neighbouring invocations coalesce. If there are more invocations than units, LINES invocations share
+// a unit, and each takes every LINES-th row. Query, weights and final sums go through shared memory.
 
 layout(local_size_x = SIZE) in;
 
@@ -31,10 +31,10 @@ layout(binding = 4) writeonly buffer Y { float y[]; };
 #endif
 layout(push_constant) uniform Arguments { uint count; uint first_token; uint context; };
 
-// With more units than invocations, an invocation has several.
+// With more units than invocations, an invocation takes several.
 #define UNITS_EACH ((UNITS + SIZE - 1) / SIZE)
 #define LINES ((SIZE + UNITS - 1) / UNITS > 1 ? SIZE / UNITS : 1)
-const float HIDDEN = -3e38;   // the score of a row that is not there
+const float HIDDEN = -3e38;   // the score of a row that does not exist
 const float LOWEST = -1e30;   // below every score, above HIDDEN
 
 shared float query[HEAD_SIZE];

@@ -5,15 +5,15 @@
 //   keys0 ..       WINDOWS windows of WINDOW_ROWS rows each of the plane of keys, from row `first` on
 //   values0 ..     the same of the plane of values; see cache.glsl for rows and HALVES
 //   state          its word POSITION is the position of the token
-//   parts, ends    what this share of the rows gave, as share number `share`; see attention_join.comp
+//   parts, ends    the partial result, written as share number `share`; see attention_join.comp
 //
-// The token looks at rows 0 .. position, at most `context` rows; of windows that lie behind, anything
-// may be bound.
+// The token sees rows 0 .. position, at most `context` rows. Windows beyond are not read, so anything
+// may be bound there.
 //
-// Groups (KV_HEADS * HEADS / KV_HEADS / HEADS_EACH). A workgroup is one subgroup and has HEADS_EACH
-// heads that share a key head. It goes through all windows at once: for scores a lane has a row of
-// each window; for the weighted sum lanes are units of the head, and the rows' weights come from the
-// lanes by shuffle.
+// Groups (KV_HEADS * HEADS / KV_HEADS / HEADS_EACH). A workgroup is one subgroup and takes HEADS_EACH
+// heads that share a key head. It goes through all windows at once: for the scores a lane takes a row
+// of each window; for the weighted sum it takes units of the head, and gets the weights of the rows
+// from the other lanes by shuffle.
 
 #extension GL_KHR_shader_subgroup_arithmetic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
@@ -93,7 +93,7 @@ void add_unit(WORDS words, uint number, float weight[HEADS_EACH]) {
     }
 }
 
-// Rows that are not in view may hold anything, and NaN times 0 is NaN.
+// Rows out of view may hold anything, NaN included, and NaN times 0 is NaN.
 #define SEEN(words, window) \
     (first + window * uint(WINDOW_ROWS) + block + other < rows ? words : WORDS(0))
 
@@ -102,7 +102,7 @@ void main() {
     uint key_head = gl_WorkGroupID.x / uint(HEAD_BLOCKS);
     uint head = gl_WorkGroupID.x * uint(HEADS_EACH);
     uint rows = min(state[POSITION] + 1u, context);
-    // So many rows of the longest window are in view; of the others as many or fewer.
+    // Rows in view of the window that has most of them.
     uint longest = rows > first ? min(rows - first, uint(WINDOW_ROWS)) : 0u;
 
     float peak[HEADS_EACH], total[HEADS_EACH];

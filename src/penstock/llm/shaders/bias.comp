@@ -1,9 +1,9 @@
-// y[t, r] += bias[r], for a bias of plain numbers (F32, F16 or BF16).
+// y[t, r] += bias[r], for a bias of kind F32, F16 or BF16.
 //
 // y       float32[count, stride]
 // begin   the byte of `words` at which the bias begins
 //
-// Mapping: along x an invocation for each row, along y the tokens.
+// Mapping: x, an invocation for each row; y, the tokens.
 
 layout(local_size_x_id = 0) in;
 

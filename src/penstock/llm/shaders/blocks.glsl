@@ -1,16 +1,15 @@
-// How weights lie in GGUF files, and how they become float32: one section for each KIND.
+// The memory layout of weights in GGUF files, and their decoding to float32: a section for each KIND.
 //
-// A row is a sequence of units: columns that are decoded together, 32 to 128 of them as the layout
-// suggests (of plain numbers 4 * STEPS, as many as the includer likes). A unit is decoded in STEPS
-// steps, from the first to the last; each gives QUADS times four consecutive weights, those of the
-// columns that begin at
-//     unit * UNIT + 4 * step + quad * APART.
-// What the steps of a unit share (scales, minima, how far they have read) is its Head.
+// A row is a sequence of units: columns that are decoded together, 32 to 128 depending on the layout
+// (for F32, F16 and BF16 4 * STEPS, where the includer chooses STEPS). A unit is decoded in STEPS
+// steps, in order; each yields QUADS times four consecutive weights, those of the columns from
+//     unit * UNIT + 4 * step + quad * APART
+// on. The Head of a unit is what its steps share: scales, minima, and how far they have read.
 //
 // The includer defines, before the #include:
 //   KIND      one of the numbers below
 //   ALIGNED   1 if rows and blocks begin at multiples of 4 bytes, 0 if at multiples of 2
-//   STEPS     of F32, F16 and BF16, if it is not to be 8
+//   STEPS     for F32, F16 and BF16 (default: 8)
 //   uint fetch(uint source, uint at)      word `at` of memory `source`
 // and calls:
 //   Head read_head(uint source, uint row, uint unit)      `row` is the byte where the row begins
@@ -31,8 +30,8 @@
 #define Q5_K 9
 #define Q6_K 10
 
-// Consecutive words from any even byte on. Where they straddle those of the memory, each of the
-// latter is still read but once.
+// Consecutive words from any even byte on. If they straddle words of memory, each word of memory is
+// still read only once.
 struct Run { uint next; uint held; bool straddles; };
 
 Run run_from(uint source, uint at) {
@@ -64,7 +63,7 @@ float half_at(uint source, uint at) {
     return unpackHalf2x16((at & 2u) == 0u ? word : word >> 16).x;
 }
 
-// To float through int, which is one instruction everywhere; from uint it is not.
+// Converts to float through int: one instruction on all devices, which from uint is not.
 
 vec4 unsigned_bytes(uint word) {
     return vec4(ivec4(word & 0xFFu, (word >> 8) & 0xFFu, (word >> 16) & 0xFFu, word >> 24));
@@ -79,7 +78,7 @@ vec4 signed_bytes(uint word) {
 #define LOW(word) ((word) & 0x0F0F0F0Fu)
 #define HIGH(word) (((word) >> 4) & 0x0F0F0F0Fu)
 
-// Four consecutive bits, each where it is the fifth of a byte of its own.
+// Spreads four consecutive bits, one to bit 4 of each byte.
 uint fifth_bits(uint bits) {
     return ((bits & 1u) << 4) | ((bits & 2u) << 11) | ((bits & 4u) << 18) | ((bits & 8u) << 25);
 }
@@ -118,7 +117,7 @@ void read_step(uint source, inout Head head, uint step, out vec4 weights[QUADS])
 #endif
 }
 
-// One column by itself, for those that are not enough for a unit.
+// A single column, for the last columns that do not fill a unit.
 float read_one(uint source, uint row, uint column) {
 #if KIND == F32
     return uintBitsToFloat(word_at(source, row + 4 * column));

@@ -1,5 +1,5 @@
-// The cache of a layer: the planes `keys` and `values`, each of rows of KV_HEADS * HEAD_SIZE
-// elements, a row for each position.
+// The KV cache of a layer: the planes `keys` and `values`. A plane has a row for each position, of
+// KV_HEADS * HEAD_SIZE elements.
 //
 //   HALVES  elements are float16, two in a word, the first in the low half; else they are float32
 //   WIDE    the device has 64-bit integers, and a load takes 8 bytes: on CPU drivers the cost of a
@@ -36,7 +36,7 @@
 #define UNPACKED(bits, out) out[0] = uintBitsToFloat(bits);
 #endif
 
-// A struct says nothing of the dtype, and so fits planes of either element.
+// A struct leaves the dtype open, so that planes of either element type can be bound.
 struct Word { WORD bits; };
 
 #define PLANE(slot, Block, name, load)                                                \

@@ -1,4 +1,5 @@
-// Where the cursors ended: tokens with a key above `cut` are kept, and the first `kept_ties` at it.
+// The result of the cursors: tokens with a key above `cut` are kept, and the first `kept_ties` with
+// that key.
 
 layout(binding = 0) readonly buffer Settings { uint settings[]; };
 layout(binding = 1) readonly buffer Control { uint control[]; };
@@ -12,7 +13,7 @@ void find_cut() {
     log_min_p = uintBitsToFloat(settings[LOG_MIN_P]);
     cut = 0u;
     kept_ties = ~0u;
-    // What top-p keeps is part of what top-k keeps.
+    // Top-p keeps a subset of what top-k keeps.
     if (control[BY_WEIGHT + DEPTH] == DIGITS + 1u) {
         cut = control[BY_WEIGHT + KEY];
         kept_ties = control[BY_WEIGHT + TIES];

@@ -1,24 +1,24 @@
 // y[t] = weight[tokens[t]], decoded: each weight has exactly the value of the reference decoder.
 //
-// An id that is not in the table gives a row of zeros. If the table is in several pieces, there is
-// a launch for each, which writes the rows that are in it; the launch of the first (row == 0)
-// writes the zeros, too.
+// An id outside the table gives a row of zeros. If the table is in several pieces, each piece has a
+// launch, which writes the rows that the piece holds; the launch of the first piece (row == 0) also
+// writes the zeros.
 //
 // y         float32[count, stride]
-// tokens    uint32[count]; ids below 0 of int32 are large ones of uint32
+// tokens    uint32[count]; negative ids of int32 are read as large ones
 // begin     the byte of `words` at which the piece's first row begins
 // pitch     bytes from one row to the next
 // row       number of the piece's first row
-// rows      of the piece
-// all_rows  of the table
-// units     whole ones in a row: see blocks.glsl
+// rows      number of rows of the piece
+// all_rows  number of rows of the table
+// units     whole units per row: see blocks.glsl
 //
-// Mapping: along x each invocation has a unit of a row, or, behind them, one of the columns that do
-// not make a unit; along y are the tokens.
+// Mapping: x, an invocation for each unit of a row, then one for each column that does not fill a
+// unit; y, the tokens.
 
 layout(local_size_x_id = 0) in;
 
-struct Token { uint id; };  // a struct says nothing of the dtype: int32 fits, too
+struct Token { uint id; };  // a struct leaves the dtype open: int32 can be bound, too
 layout(binding = 0) readonly buffer Words { uint words[]; };
 layout(binding = 1) readonly buffer Tokens { Token tokens[]; };
 layout(binding = 2) writeonly buffer Y { float y[]; };

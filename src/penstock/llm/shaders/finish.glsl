@@ -1,4 +1,4 @@
-// The end of a step: the token goes to where the next step, penalties and the host look for it.
+// The end of a step: writes the token where the next step, penalties and the host read it.
 //
 //   tokens    uint32: word 0 becomes the token
 //   history   uint32, `history_size` words: the token at its position

@@ -3,7 +3,7 @@
 // y      float32[count, stride]
 // up     float32[count, rows]
 //
-// Mapping: along x an invocation for each row, along y the tokens.
+// Mapping: x, an invocation for each row; y, the tokens.
 
 layout(local_size_x_id = 0) in;
 

@@ -1,8 +1,9 @@
 // Sums and maxima over a workgroup.
 //
-// With LONE the workgroup is a single subgroup: no shared memory and no barrier, which is what CPU
-// drivers are slow at. Else subgroups join their values in shared memory; where a device has no
-// subgroup arithmetic (PLAIN), a tree does. Every invocation must call, and gets the same value.
+// With LONE the workgroup is a single subgroup, without shared memory and barriers, which are slow on
+// CPU drivers. Else subgroups combine their values in shared memory. On a device without subgroup
+// arithmetic (PLAIN), a tree reduction in shared memory does it all. Every invocation must call, and
+// gets the same value.
 
 #ifndef PLAIN
 #extension GL_KHR_shader_subgroup_arithmetic : require

@@ -1,32 +1,33 @@
 // y[t, r] (+)= the sum over c of weight[r, c] * x[t, c], in one of four ways.
 //
-// A lane decodes every so many-th unit of its rows (see blocks.glsl), and uses what it decoded for
-// TOKENS tokens; what it reads of x serves ROWS rows. The lanes that share rows then add up.
+// Lanes share rows: the units of a row (see blocks.glsl) are dealt out to them in turn. A lane uses
+// each weight that it decodes for TOKENS tokens, and each x that it reads for ROWS rows. Then the
+// lanes add up their sums.
 //
-//   WAY = ALONE      a lane is an invocation, and has its rows to itself
-//   WAY = SUBGROUP   the lanes are those of a subgroup; a group is one or several
-//   WAY = SHARED     the lanes are those of a group, and add up in shared memory, as a tree
+//   WAY = ALONE      a lane is an invocation, and shares its rows with no other
+//   WAY = SUBGROUP   the lanes of a subgroup share rows; a workgroup is one or more subgroups
+//   WAY = SHARED     the lanes of a workgroup share rows, and add up in shared memory, as a tree
 //   WAY = WINDOWED   as SUBGROUP, but weights and x are read from uniform buffers: ROWS windows of
-//                    WINDOW words, and for each token COLUMNS floats. For lavapipe, which collects
-//                    what lanes read of a storage buffer one by one, through memory, and reads a
-//                    uniform buffer, which cannot be large, several times as fast.
+//                    WINDOW words, and COLUMNS floats for each token. For lavapipe, which gathers the
+//                    lanes' reads of a storage buffer one by one through memory, but reads a uniform
+//                    buffer, whose size is limited, several times as fast.
 //
-// y         float32[tokens, stride]; the first row's column is `place`
-// x         float32[tokens, columns]; of four times a whole number of columns with VECTORS
+// y         float32[tokens, stride]; the result of the first row goes to column `place`
+// x         float32[tokens, columns]; with VECTORS columns is a multiple of four
 // begin0    the byte at which the first row begins; WINDOWED: also begin1, …, in each window
 // pitch     bytes from one row to the next
-// rows      how many there are
-// span      a lane has the rows r, r + span, …, r + (ROWS - 1) * span, of those that exist
-// units     whole ones in a row
-// tokens    how many there are
-// CUT       only the units from `from_unit` to before `to_unit` are taken, the others by other
-//           launches: where all together would be more turns of the loop than a driver makes
-// ADD       y is added to, not overwritten
+// rows      number of rows
+// span      a lane takes the rows r, r + span, …, r + (ROWS - 1) * span, of those that exist
+// units     whole units per row
+// tokens    number of tokens
+// CUT       the launch takes only units `from_unit` to `to_unit` - 1, and other launches the rest: all
+//           together would exceed the driver's limit on loop iterations
+// ADD       adds to y instead of overwriting it
 // OUTPUTS   ROWS * TOKENS
-// UNROLL    steps that are written out, a divisor of STEPS
-// WRITERS   at most the lanes of a subgroup
+// UNROLL    steps to unroll, a divisor of STEPS
+// WRITERS   lanes that write results, at most the lanes of a subgroup
 //
-// Mapping: along x are the rows of a span; along y groups of TOKENS tokens (WINDOWED: one only).
+// Mapping: x, the rows of a span; y, groups of TOKENS tokens (WINDOWED: a single group).
 
 #define ALONE 0
 #define SUBGROUP 1
@@ -121,7 +122,7 @@ uint first_row() { return gl_WorkGroupID.x * gl_NumSubgroups + gl_SubgroupID; }
 
 float sums[OUTPUTS];
 
-// Where row n of this lane begins. Rows that do not exist are read as others that do.
+// Where row n of this lane begins. A row that does not exist is replaced by one that does.
 #if WAY == WINDOWED
 #define ROW_BEGIN(n) begin##n + min(first_row(), span - 1) * pitch
 #else
@@ -146,7 +147,7 @@ void write(uint n, uint token, float sum) {
 void main() {
 #define CLEAR(o) sums[o] = 0.0;
     REPEAT(OUTPUTS, CLEAR)
-    // Read once: some compilers would read push constants anew for every unit.
+    // Read once: some compilers would load push constants again for every unit.
     uint row_begins[ROWS];
 #define BEGIN(n) row_begins[n] = ROW_BEGIN(n);
     REPEAT(ROWS, BEGIN)
@@ -161,7 +162,7 @@ void main() {
 #define HEAD(n) heads[n] = read_head(n, row_begins[n], unit);
         REPEAT(ROWS, HEAD)
         for (uint at = 0; at < STEPS; at += UNROLL)
-        for (uint i = 0; i < UNROLL; ++i) {  // from 0: else not all compilers see how long it is
+        for (uint i = 0; i < UNROLL; ++i) {  // from 0: else some compilers do not see the trip count
             uint step = at + i;
             vec4 inputs[QUADS * TOKENS];
             for (uint quad = 0; quad < QUADS; ++quad) {
@@ -180,7 +181,7 @@ void main() {
     }
 
 #if (KIND == F32 || KIND == F16 || KIND == BF16) && WAY != WINDOWED && !defined(VECTORS)
-    // Behind the last unit, and only with it.
+    // Columns after the last unit; only the launch that takes the last unit adds them.
     uint columns_end = row_units == units ? columns : 0;
     for (uint column = units * UNIT + lane; column < columns_end; column += lanes) {
 #define REST(n)                                                                              \
@@ -207,7 +208,7 @@ void main() {
     barrier();
     for (uint o = lane; o < OUTPUTS; o += lanes) write(o / TOKENS, o % TOKENS, parts[o * lanes]);
 #else
-    // Each lane writes another sum: as many at a time as there are writers.
+    // WRITERS lanes write at a time, each another sum.
     float mine[(OUTPUTS + WRITERS - 1) / WRITERS];
 #define JOIN(o)                             \
     sums[o] = subgroupAdd(sums[o]);         \

@@ -1,10 +1,10 @@
-// Puts the tokens of a batch into the history.
+// Writes the tokens of a batch to the history.
 //
 //   tokens    uint32, the batch
 //   state     its word POSITION is the position of token 0
 //   history   uint32, `size` words: the token at position p goes to p % size
 //
-// An invocation for each token; of those that would go to the same place only the last does.
+// An invocation for each token; of tokens with the same place in the history only the last is written.
 
 layout(local_size_x_id = 0) in;
 

@@ -1,7 +1,7 @@
 // REPEAT(n, F): F(0) F(1) … F(n - 1), for up to 32.
 //
-// For what loops cannot do: names made of numbers. And for what they should not: an array that is
-// indexed by anything but literal numbers may end up in memory, and cost several times the work.
+// Used where a loop cannot form names from numbers, and where a loop is slow: an array indexed by
+// anything but literals may be placed in memory instead of registers, at several times the cost.
 
 #define REPEAT_1(F) F(0)
 #define REPEAT_2(F) REPEAT_1(F) F(1)

@@ -1,12 +1,12 @@
 // RMSNorm: y = x / sqrt(mean(x²) + eps) * w, row by row.
 //
-//   x      float32, rows of n; the first that is normalised is `first_row` (0 with SMALL)
+//   x      float32, rows of n; `first_row` is the first to be normalised (0 with SMALL)
 //   words  the n weights, from byte `first` on; see vector.glsl
-//   y      float32, rows of n, from row 0 on; not the memory of x
+//   y      float32, rows of n, from row 0 on; must not alias x
 //
-// A workgroup for each row and part of its columns: groups (parts, rows). All invocations of a
-// workgroup sum the squares of the whole row together, whatever their part: on a CPU driver that
-// is cheaper than a second launch. SMALL: n, of a single row.
+// A workgroup for each row and part of its columns: groups (parts, rows). Every workgroup sums the
+// squares of the whole row, not only of its part: on a CPU driver that is cheaper than a second
+// launch. SMALL: n, if there is a single row.
 
 layout(local_size_x_id = 0) in;
 

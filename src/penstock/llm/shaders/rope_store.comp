@@ -1,21 +1,21 @@
-// Rotates queries and keys by their positions, and puts keys and values into the cache.
+// Rotates queries and keys by their positions, and appends keys and values to the KV cache.
 //
 //   q             float32 (count, HEADS * HEAD_SIZE); rotated into q_out, of the same shape
 //   k, v          float32 (count, KV_HEADS * HEAD_SIZE)
 //   angles        float32 (context, ROPE_DIMS / 2, 2): cosine and sine for each position and pair
 //   state         its word POSITION is the position of token 0
 //   keys, values  the planes of the cache, rows of KV_HEADS * HEAD_SIZE: token t goes to row
-//                 position + t, and nowhere if the context has no such row. float32, or with
-//                 HALVES float16 in pairs, as bits in words
+//                 position + t, and is dropped if the context has no such row. float32, or with
+//                 HALVES pairs of float16 packed in words
 //   q_words,      with NORMS: weights of an RMSNorm over each head before it is rotated, from
 //   k_words       byte q_first and k_first on; see vector.glsl
 //
 // ADJACENT: a pair is elements 2i and 2i + 1; else i and i + ROPE_DIMS / 2. Elements of a head from
 // ROPE_DIMS on are not rotated. SMALL: there is one token.
 //
-// A workgroup for each token and head of q, of k and of v: groups (HEADS + 2 * KV_HEADS, count). Its
-// invocations take every so many-th two neighbours, which are one word of HALVES, and their
-// partners with them, so that no weight or angle is loaded twice.
+// A workgroup for each token and head of q, of k and of v: groups (HEADS + 2 * KV_HEADS, count).
+// Pairs of neighbours, which are one word of HALVES, are dealt out to its invocations in turn. An
+// invocation also takes the partners in the rotation, so that no weight or angle is loaded twice.
 
 layout(local_size_x_id = 0) in;
 
@@ -28,7 +28,7 @@ INPUT(2, V, v, KV_HEADS * HEAD_SIZE);
 layout(binding = 3) readonly buffer Angles { float angles[]; };
 layout(binding = 4) readonly buffer State { uint state[]; };
 layout(binding = 5) writeonly buffer Rotated { float q_out[]; };
-struct Word { uint bits; };  // says nothing of the dtype of the plane
+struct Word { uint bits; };  // leaves the dtype of the plane open
 layout(binding = 6) writeonly buffer Keys { Word keys[]; };
 layout(binding = 7) writeonly buffer Values { Word values[]; };
 #ifdef NORMS
@@ -47,8 +47,8 @@ layout(push_constant) uniform Arguments {
 
 uint from;      // where the head begins in its array
 uint to;        // where it begins in a plane
-uint row;       // of angles
-float scale;    // of the norm
+uint row;       // row of `angles`
+float scale;    // 1 / root mean square, if NORMS
 
 #ifdef NORMS
 float q_at(uint i) { return q[from + i] * scale * q_weight(q_first, i); }
@@ -80,8 +80,8 @@ vec2 angle(uint pair) {
     return vec2(angles[at], angles[at + 1u]);
 }
 
-// A loop over the head for one source and where it goes. CPU drivers skip loops, but not branches:
-// a workgroup whose head is of another kind is given an end of 0.
+// A loop over the head, from one source to its destination. CPU drivers skip a loop of no iterations,
+// but execute both sides of a branch; so a workgroup whose head is of another kind gets an end of 0.
 
 #define COPY(at, put, start, end)                                                     \
     for (uint i = (start) + 2u * lane; i < (end); i += 2u * lanes) put(i, vec2(at(i), at(i + 1u)));
@@ -103,7 +103,7 @@ vec2 angle(uint pair) {
         put(other, others * cosines + two * sines);                                   \
     }
 #else
-// The halves are odd, so that a word may have one element of each.
+// ROPE_DIMS / 2 is odd, so a word may hold one element of each half.
 #define TURNED(at, i)                                                                 \
     (i < uint(ROPE_DIMS / 2)                                                          \
         ? at(i) * angle(i).x - at(i + uint(ROPE_DIMS / 2)) * angle(i).y               \
@@ -137,7 +137,7 @@ void main() {
     scale = 1.0 / sqrt(group_sum(squares) / float(HEAD_SIZE) + eps);
 #endif
 
-    // Keys and values of a token for which the context has no row go nowhere.
+    // Keys and values of a token beyond the context are dropped.
     bool fits = position < context;
     of_k = of_k && fits;
     of_v = of_v && fits;

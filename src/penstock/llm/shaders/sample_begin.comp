@@ -1,13 +1,13 @@
-// Begins the search for the tokens that are kept: sets the cursors up, and finds a floor below which
-// no token can be among them, so that all that follows has few to look at.
+// Starts the search for the tokens that are kept: initialises the cursors, and finds a floor below
+// which no token can be kept, so that the kernels that follow have few tokens to read.
 //
 //   peaks               uint32 (BLOCKS, 2) from sample_peaks.comp
 //   settings, control   see sampling.glsl
 //
-// Below the floor are tokens whose weight is 0, and with top-k those below the k-th highest peak of
-// a block: k tokens are not below that.
+// Below the floor are tokens of weight 0 and, with top-k, those below the k-th highest peak of a block:
+// at least k tokens are not below that.
 //
-// One subgroup, whose lanes take every so many-th block.
+// One subgroup; the blocks are dealt out to its lanes in turn.
 
 layout(local_size_x_id = 0) in;
 
@@ -33,14 +33,14 @@ void main() {
         peak = max(peak, peaks[2u * block]);
     }
     peak = subgroupMax(peak);
-    // A depth of 22 has no weight any more, whatever the rounding.
+    // At a depth of 22 the weight is 0, however it rounds.
     float temperature = 1.0 / uintBitsToFloat(settings[INVERSE_TEMPERATURE]);
     uint floor_key = min(peak, key_of(logit_of(peak) - 22.0 * temperature));
 
     uint number = settings[TOP_K];
     bool by_number = number != 0u && number < VOCABULARY;
     if (by_number && number <= BLOCKS) {
-        // The highest key that so many blocks reach, to 16 bits: the others are few.
+        // The highest key that k block peaks reach, to 16 bits: few tokens lie between.
         uint reached = 0u;
         for (uint bit = 1u << 31; bit > 1u << 15; bit >>= 1) {
             if (blocks_from(reached | bit) >= number) reached |= bit;
@@ -57,6 +57,6 @@ void main() {
     }
     control[BY_NUMBER + DEPTH] = uint(by_number);
     control[BY_NUMBER + LEFT] = number;
-    // Behind top-k, top-p begins when that is at its end.
+    // With top-k, the top-p cursor starts when the top-k cursor is done.
     control[BY_WEIGHT + DEPTH] = uint(by_weight && !by_number);
 }

@@ -1,15 +1,15 @@
-// Draws a token from those that are kept, by their weights; and the end of the step.
+// Draws a token from those that are kept, by their weights, and ends the step.
 //
 //   settings, control   see sampling.glsl
 //   keys, ids, sizes    from sample_gather.comp
 //   sums                from sample_sums.comp
-//   and what finish.glsl names
+//   and the arguments of finish.glsl
 //
-// The random number is that of seed and position (Philox 4x32-10), so that a text does not depend on
-// what was generated before. It picks from the kept tokens in the order of their ids.
+// The random number is a function of seed and position (Philox 4x32-10), so that a text does not
+// depend on what was generated before. It picks from the kept tokens in the order of their ids.
 //
-// One subgroup. Lanes take neighbouring blocks, twice: to sum all weights, and to find the block
-// in which the drawn part of the sum lies. One of them then goes through that block.
+// One subgroup. Its lanes take neighbouring blocks, in two passes: the first sums all weights, the
+// second finds the block in which the drawn part of the sum lies. One lane then searches that block.
 
 layout(local_size_x_id = 0) in;
 
@@ -32,7 +32,7 @@ uvec4 philox(uvec4 counter, uvec2 key) {
     return counter;
 }
 
-// The upper half of a product of 64 bits each.
+// The upper 64 bits of the product of two 64-bit numbers.
 uvec2 upper(uvec2 a, uvec2 b) {
     uvec2 low = times(a.x, b.x);
     uvec2 middle = plus(times(a.x, b.y), uvec2(low.y, 0u));
@@ -42,7 +42,8 @@ uvec2 upper(uvec2 a, uvec2 b) {
 
 struct Share { uvec2 weight; uint ties_before; };
 
-// What is kept of a block, if `ties` tokens at the cut are in blocks before those of the lanes.
+// The weight that is kept of this lane's block. Blocks before the subgroup's hold `ties` tokens at the
+// cut; adds those of the subgroup's blocks.
 Share share_of(uint block, inout uint ties, uint weight_of_tie) {
     uvec2 sum = uvec2(0u);
     uint own = 0u;

@@ -1,11 +1,11 @@
-// Collects the tokens that can still be kept. All that follows looks at them alone.
+// Collects the tokens that can still be kept. The kernels that follow read only these.
 //
 //   logits, control   see sampling.glsl; with NARROW keys and ids take the place of logits
-//   keys, ids         uint32 (BLOCKS, SPAN): of each block its tokens, in the order of ids
-//   sizes             uint32 (BLOCKS): how many
+//   keys, ids         uint32 (BLOCKS, SPAN): the collected tokens of each block, in the order of ids
+//   sizes             uint32 (BLOCKS): how many tokens each block has
 //
-// First those not below the floor; with NARROW, when a cursor knows its first digit, of these those not
-// below that, in place.
+// The first launch collects the tokens not below the floor. The second, with NARROW, runs when a
+// cursor has its first digit, and drops in place those below it.
 //
 // An invocation for each block.
 

@@ -1,9 +1,9 @@
-// The token with the highest logit, the first of equals; and the end of the step.
+// Takes the token with the highest logit, the first of equals, and ends the step.
 //
 //   peaks   uint32 (BLOCKS, 2) from sample_peaks.comp
-//   and what finish.glsl names
+//   and the arguments of finish.glsl
 //
-// One subgroup, whose lanes take every so many-th block.
+// One subgroup; the blocks are dealt out to its lanes in turn.
 
 #extension GL_KHR_shader_subgroup_arithmetic : require
 

@@ -1,7 +1,7 @@
-// The highest logit of every block of ids, and where it is: the first of equals.
+// Finds the highest logit of every block of ids, and its id: the first of equals.
 //
 //   logits   see sampling.glsl
-//   peaks    uint32 (BLOCKS, 2): key and id; of a block without ids, key 0 and an id past all
+//   peaks    uint32 (BLOCKS, 2): key and id; for a block without ids, key 0 and an id past all others
 //
 // An invocation for each block.
 

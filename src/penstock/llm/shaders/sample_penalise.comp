@@ -1,5 +1,5 @@
-// Repetition penalty: of every token among the last LAST_N of the history the logit is divided by
-// the penalty if it is positive, and multiplied if not; once, however often it occurs.
+// Repetition penalty: for every token among the last LAST_N of the history, divides the logit by the
+// penalty if it is positive, and multiplies it if not. Once per token, however often it occurs.
 //
 //   logits    float32, VOCABULARY; changed in place
 //   history   uint32: the token of position p is at p % size
@@ -7,8 +7,8 @@
 //   state     POSITION: the history holds the tokens before POSITION + count
 //   settings  PENALTY, INVERSE_PENALTY, LAST_N
 //
-// Invocations take every so many-th token of the history: one workgroup, or as many as it takes
-// for none to have more than 60,000.
+// The tokens of the history are dealt out to invocations in turn: those of one workgroup, or of as
+// many as are needed for at most 60,000 tokens per invocation.
 
 layout(local_size_x_id = 0) in;
 

@@ -1,10 +1,12 @@
-// Counts the tokens that were gathered, and their weight, by digit `digit` of their key, if that is
-// the digit that the cursor looks for; of tokens that have the digits found already.
+// Builds the histogram of the gathered tokens, their number and weight, by digit `digit` of their key.
+// Counts only tokens that match the digits that the cursor has found. Does nothing if the cursor is
+// looking for another digit.
 //
 //   keys, sizes                     from sample_gather.comp
 //   settings, control, histograms   see sampling.glsl; region `region`, all 0 before
 //
-// Invocations take every so many-th block. A workgroup counts in the copy that its number says.
+// The blocks are dealt out to invocations in turn. The number of a workgroup selects its copy of the
+// histogram.
 
 layout(local_size_x_id = 0) in;
 
@@ -30,7 +32,7 @@ void main() {
             if (begins_with(key, digits, digit)) {
                 uint weight = weight_of(depth_of(key, peak, inverse_temperature));
                 uint bin = (copy + digit_of(key, digit)) * 3u;
-                if (cursor == BY_NUMBER) atomicAdd(histograms[bin], 1u);  // the other does not ask
+                if (cursor == BY_NUMBER) atomicAdd(histograms[bin], 1u);  // top-p reads weights only
                 uint before = atomicAdd(histograms[bin + 1u], weight);
                 if (before + weight < before) atomicAdd(histograms[bin + 2u], 1u);
             }

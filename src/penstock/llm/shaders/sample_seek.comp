@@ -1,11 +1,11 @@
-// Moves a cursor on by a digit, from the histogram of that digit.
+// Advances a cursor by a digit, from the histogram of that digit.
 //
 //   settings, control, histograms   see sampling.glsl; region `region`
 //
-// The cursor at word `by` is moved, if `digit` is what it looks for. When that of top-k is at its
-// end, what it kept is what top-p takes its share of; without top-k that is everything.
+// Advances the cursor at word `by` if it is looking for `digit`. When the top-k cursor is done, top-p
+// takes its share of what top-k kept; without top-k, of everything.
 //
-// One subgroup, whose lanes take neighbouring bins, from the highest on.
+// One subgroup; its lanes take neighbouring bins, from the highest on.
 
 layout(local_size_x_id = 0) in;
 
@@ -29,15 +29,15 @@ Bin bin_of(uint number) {
     return bin;
 }
 
-// What is compared with LEFT.
+// The amount that is compared with LEFT: tokens for top-k, weight for top-p.
 uvec2 measure(uint kind, Bin bin) {
     return kind == BY_NUMBER ? uvec2(bin.tokens, 0u) : bin.weight;
 }
 
-// Where a search stands; `there` says whether it was successful.
+// The state of a search; `there` is true if it succeeded.
 struct Cursor { bool there; uint key; uvec2 left; uvec2 above; };
 
-// Finds the bin in which `left` runs out. The bins below `from` or at it are looked at, downwards.
+// Finds the bin in which `left` runs out, searching downwards from bin `from`.
 Cursor seek(Cursor cursor, uint kind, uint place, uint from) {
     uint lane = gl_SubgroupInvocationID, lanes = gl_SubgroupSize;
     cursor.there = false;
@@ -67,7 +67,7 @@ Cursor seek(Cursor cursor, uint kind, uint place, uint from) {
     return cursor;
 }
 
-// Without a bin in which it runs out all is kept, which is what not being wanted means.
+// If `left` runs out in no bin, all tokens are kept; the cursor is then marked as not wanted.
 void store(uint at, Cursor cursor, uint depth) {
     control[at + DEPTH] = cursor.there ? depth : 0u;
     control[at + KEY] = cursor.key;
@@ -105,7 +105,7 @@ void main() {
     if (!subgroupElect()) return;
     store(by, cursor, 2u + digit);
     if (by == BY_NUMBER && !cursor.there) {
-        // Fewer have any weight: all are kept, and top-p takes its share of them.
+        // Fewer than k tokens have any weight: all are kept, and top-p takes its share of them.
         control[BY_WEIGHT + DEPTH] = uint(settings[TOP_P] != ~0u);
         return;
     }
@@ -118,7 +118,7 @@ void main() {
         control[BY_WEIGHT + LEFT] = share.x;
         control[BY_WEIGHT + LEFT + 1u] = share.y;
     } else {
-        // The smallest number of ties whose weight is no less than what is left.
+        // The fewest ties whose weight is at least what is left.
         uint ties = 0u;
         for (uint bit = 1u << 31; bit != 0u; bit >>= 1) {
             if (less(times((ties | bit) - 1u, weight), cursor.left)) ties |= bit;

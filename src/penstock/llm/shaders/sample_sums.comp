@@ -1,4 +1,4 @@
-// For every block, what is kept of it.
+// Sums what is kept of every block.
 //
 //   keys, sizes         from sample_gather.comp
 //   settings, control   see sampling.glsl

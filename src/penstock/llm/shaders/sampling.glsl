@@ -1,27 +1,27 @@
-// What the kernels of sampling share: the order of logits, their weights, and the working memory.
+// Shared by the sampling kernels: the order of logits, their weights, and the working memory.
 //
 // Tokens are ordered by key, an unsigned integer in the order of the logits, and tokens of the same
-// key by id, the lower first. Top-k, top-p and min-p each keep a beginning of that order, and so
-// do all three together. NaN counts as lower than everything, 0 and -0 as equal.
+// key by id, the lower first. Top-k, top-p and min-p each keep a prefix of that order, and so do all
+// three together. NaN counts as lower than everything, 0 and -0 as equal.
 //
-// Weights are integers, UNITY for the highest logit, so that sums do not depend on the order in
-// which they are made, and exponentials are made of exact operations: the same logits, settings and
-// seed give the same token on every device. Sums have 64 bits, as two words, the low one first.
+// Weights are integers, UNITY for the highest logit, so that sums do not depend on the order of
+// additions, and exponentials use exact operations only: the same logits, settings and seed give the
+// same token on every device. Sums have 64 bits, in two words, the low one first.
 //
 //   logits      float32, VOCABULARY of them; loaded EACH at a time, two with WIDE
 //   settings    uint32 or float32 bits by the names of `SETTINGS` in sampling.py
 //   control     uint32 by the names of `CONTROL`: PEAK, the key of the highest logit, FLOOR, a key
-//               below which nothing is kept, and two cursors. A cursor is a search for the last token kept: by number of tokens for
-//               top-k, by weight for top-p. Its words are
-//                 DEPTH      0: not wanted; else 1 + how many digits of the key are found
+//               below which nothing is kept, and two cursors. A cursor is a search for the last token
+//               that is kept: by number of tokens for top-k, by weight for top-p. Its words are
+//                 DEPTH      0: not wanted; else 1 + the number of digits of the key found so far
 //                 KEY        those digits, and 0 for the others
 //                 LEFT       (2 words) how much of the tokens with these digits is kept
 //                 ABOVE      (2 words) the weight of all tokens above these
-//                 TIES       when all digits are found: so many tokens of that key are kept
-//   histograms  REGIONS × COPIES × BINS × 3: tokens, and their weight, by digit; the copies are for
-//               workgroups to keep out of each other's way, and count together
+//                 TIES       when all digits are found: how many tokens of that key are kept
+//   histograms  REGIONS × COPIES × BINS × 3: number and weight of tokens, by digit. Workgroups count
+//               in different copies to avoid contention; the copies are added up
 //
-// Ids are cut into BLOCKS blocks of SPAN consecutive ids; an invocation has a block.
+// Ids are split into BLOCKS blocks of SPAN consecutive ids; an invocation takes a block.
 
 #extension GL_EXT_control_flow_attributes : require
 #ifdef WIDE
@@ -51,7 +51,7 @@ float logit_of(uint key) {
     return uintBitsToFloat((key & 0x80000000u) != 0u ? key & 0x7FFFFFFFu : ~key);
 }
 
-// How far below the highest a token is, by its logit divided by the temperature: 0 or less.
+// The distance of a token from the highest, in logits divided by the temperature: 0 or less.
 float depth_of(uint key, uint peak, float inverse_temperature) {
     if (key == peak) return 0.0;
     if (key == 0u) return -1e30;
@@ -60,7 +60,7 @@ float depth_of(uint key, uint peak, float inverse_temperature) {
     return max(scaled, -1e30);
 }
 
-// UNITY * exp(depth), by additions and multiplications that round alike everywhere.
+// UNITY * exp(depth), by additions and multiplications that round alike on every device.
 uint weight_of(float depth) {
     precise float power = max(depth, -40.0) * 1.44269504;
     float whole = floor(power);

@@ -1,9 +1,9 @@
 // y = silu(gate) * up, element by element.
 //
-//   gate, up   float32, n elements; SMALL: at least so many are bound
-//   y          float32, n elements; may be the memory of neither
+//   gate, up   float32, n elements; SMALL: the fewest that are bound
+//   y          float32, n elements; must alias neither
 //
-// Every invocation takes every so many-th element.
+// The elements are dealt out to invocations in turn.
 
 layout(local_size_x_id = 0) in;
 

@@ -1,5 +1,5 @@
-// A vector of weights in its file layout: VECTOR(slot, Block, words, fetch) declares its words and
-// a function that gives element `at` of those that begin at byte `first`, which is even.
+// A vector of weights in its file layout. VECTOR(slot, Block, words, fetch) declares its words, and a
+// function that returns element `at` of the vector that begins at byte `first`, which is even.
 //
 //   KIND   KIND_F32, KIND_F16 or KIND_BF16
 
@@ -8,7 +8,7 @@
 #define KIND_BF16 2
 
 #if KIND == KIND_F32
-// Two-byte alignment is all that a file promises, so an element may lie across two words.
+// A file guarantees only 2-byte alignment, so an element may straddle two words.
 #define ELEMENT(words, first, at)                                                     \
     uint word = first / 4u + at;                                                      \
     uint bits = words[word];                                                          \
