@@ -6,17 +6,17 @@ role       the contract
 generic    none; the ledger alone decides
 weight     once sealed, nothing writes it: reading it waits for nothing, ever
 append     bytes are written once; a second write to them needs `reset` first
-scratch    contents mean nothing to the host, which may not read them unless it insists
-output     written by the device only, read by the host; a write while the host still looks at the
-           last content goes to fresh memory, and does not keep what it does not write, unless the
-           command may read the array, too
+scratch    temporary data of the device; the host may not read it unless it insists
+output     written by the device only, read by the host; a write while a host view still shows the
+           last content goes to fresh memory. Bytes that it does not write are lost then, unless
+           the command may also read the array
 =========  =========================================================================================
 
-A role is checked where an access is about to be recorded or made, and only then: it never takes
-the place of the ledger, which orders accesses by the bytes they really touch. What the roles give
-beyond the checks: outputs live in memory the host reads fast and are renamed without a copy; and
-what the host has no business in (scratch, and appends it never looked at) is not made visible to it
-at the end of every submission.
+A role is checked only when an access is about to be recorded or made. It never replaces the ledger,
+which orders accesses by the bytes they really touch. Beyond the checks, roles have two effects:
+outputs live in memory that the host reads fast, and are renamed without a copy; and writes to
+scratch, and to append-only arrays that the host has not read yet, are not made host-visible at the
+end of every submission.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class AppendHistory(History):
         self.reset()
 
     def follow(self, earlier: AppendHistory) -> None:
-        """Be of other memory with the same content."""
+        """Take over the state of another page, whose content was moved to this memory."""
         self.written = list(earlier.written)
         self.pitch, self.told, self.counter = earlier.pitch, earlier.told, earlier.counter
         self.uncertain = earlier.uncertain
@@ -68,7 +68,7 @@ class AppendHistory(History):
         super().note(region, write, lane, value, what)
 
     def mark(self, region: Region, undo: list[Callable[[], None]] | None = None) -> None:
-        """These bytes are written now. `undo` gets what takes that back."""
+        """Mark these bytes as written. Appends to `undo` a function that reverses it."""
         written = self.written_with(region)
         if undo is not None:
             undo.append(partial(self._take_back, written, self.written, self.pitch))
@@ -76,11 +76,11 @@ class AppendHistory(History):
         self.written = written
 
     def _take_back(self, marked: list[Region], written: list[Region], pitch: int) -> None:
-        if self.written is marked:  # else more was written since
+        if self.written is marked:  # else later writes were marked since
             self.written, self.pitch = written, pitch
 
     def written_with(self, region: Region) -> list[Region]:
-        """What is written once these bytes are, too. What follows on one another is joined."""
+        """The written regions with this one added; adjacent regions are joined."""
         written = list(self.written)
         if any(earlier.covers(region) for earlier in written):
             return written
@@ -97,33 +97,33 @@ class AppendHistory(History):
         return written
 
     def reset(self) -> None:
-        """Nothing counts as written any more."""
+        """Mark nothing as written any more."""
         self.renew_writes()
-        # No call from here on: an exception must not leave a part of it.
+        # Nothing is called from here on, so no exception can leave this half done.
         self.written = []
-        self.pitch = 0  # of rows that were appended side by side
-        self.told = 0  # rows that the device was told of
-        self.uncertain = False  # whether the counter may say something else than `told`
+        self.pitch = 0  # of pitched rows that were appended
+        self.told = 0  # rows that the device's counter holds
+        self.uncertain = False  # whether the counter may hold another number than `told`
 
     def tell(self, rows: int) -> None:
         """Note that the device's counter holds `rows`."""
         self.told, self.uncertain = rows, False
 
     def renew_writes(self) -> None:
-        """Have the next write noted anew, and so marked, also if it is of the very same bytes.
+        """Make `note` run for the next write, and so mark it, even if its region is unchanged.
 
-        The ledger has a short cut for a region that is the same object as before.
+        `note_all` skips `note` if the region is the same object as before. So replace it by a copy.
         """
         for access in self.writes:
             access.region = Region(*access.region)
 
     def overlap(self, region: Region) -> Region | None:
-        """Something written before that shares a byte with the region."""
+        """A written region that shares a byte with this one, if there is one."""
         return next((earlier for earlier in self.written if earlier.overlaps(region)), None)
 
 
 def _joined(first: Region, second: Region) -> Region | None:
-    """One region, if the second continues the first: the block, or every one of its rows."""
+    """Both as one region, if the second continues the first: as a block, or in each row."""
     if first.pitch != second.pitch:
         return None
     if not first.pitch:
