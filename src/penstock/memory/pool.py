@@ -100,7 +100,7 @@ class Hold(weakref.ref[Any]):
 
     backing: Backing
     shown: Shown | None  # the bytes that the device must not disturb meanwhile
-    written: Callable[[], None] | None  # publishes what the host wrote through the view
+    written: Callable[[], None] | None  # flushes what the host wrote through it, if need be
 
 
 class Owner(weakref.ref[Any]):
