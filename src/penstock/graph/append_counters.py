@@ -1,11 +1,11 @@
-"""Append-only arrays whose length the device knows, too.
+"""Append-only arrays whose length the device can read, such as a KV cache.
 
-The host learns from the ledger how much of an append-only array is written (`Array.length`). The
-device reads it from a counter in its own memory, and `Array.advance` moves both on, in stream
-order. While a graph is recorded it makes every replay do so: the graph's kernels get all of the
-array, learn from the counter where to write, and each replay is taken to write exactly the rows
-that come next. So a loop can append for as long as there is room, with no host in between, and the
-host still reads every complete row without waiting for the one in flight.
+The host reads from the ledger how much of an append-only array is written (`Array.length`). The
+device reads it from a counter in device memory. `Array.advance` raises both, in stream order.
+Called while a graph is recorded, it makes every replay advance: the graph's kernels are bound to
+the whole array and read from the counter where to write, and each replay is assumed to write
+exactly the next rows. So a loop of replays can append as long as there is room, without the host
+passing positions, and the host can read every complete row without waiting for the one in flight.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SHADERS = Path(__file__).with_name("shaders")
 
 
 class Growth(NamedTuple):
-    """What every replay of a graph appends to an array."""
+    """How many rows every replay of a graph appends to an array, and along which axis."""
 
     array: Array
     rows: int
@@ -60,25 +60,25 @@ class Rows(NamedTuple):
 
     history: AppendHistory
     region: Region
-    stop: int  # how many there are with them
+    stop: int  # the length of the array including these rows
 
     @property
     def use(self) -> Use:
         return (self.history, self.region, True)
 
     def begun(self) -> None:
-        """The replay is about to be recorded: until it is, the counter may or may not move on."""
+        """Note that the replay is about to be recorded: until then the counter is uncertain."""
         self.history.uncertain = True
 
     def never_written(self) -> None:
-        """The replay was not recorded."""
+        """Note that the replay was not recorded, so the counter keeps its value."""
         self.history.uncertain = False
 
     def on_their_way(self) -> None:
-        """The replay is recorded. May be called again."""
+        """Mark the rows as written, now that the replay is recorded. Calling it again is safe."""
         history = self.history
         written = history.written_with(self.region)
-        # No call from here on: length and counter must not disagree.
+        # Nothing is called from here on, so no exception can leave length and counter different.
         history.written, history.pitch = written, self.region.pitch or history.pitch
         history.told, history.uncertain = self.stop, False
 
@@ -91,12 +91,12 @@ class Counting:
         self._kernel: Kernel | None = None
 
     def counter(self, array: Array) -> Array:
-        """One uint32 on the device: how many rows `advance` was told of."""
+        """The counter: one uint32 on the device, the number of rows that were advanced."""
         scheduler = array.buffer.scheduler
         with scheduler.lock:
             history = array.appended
             if history.counter is None:
-                # Asked for while a graph is recorded, it is still made now, and once.
+                # Created and filled now, even while a graph is recorded: it is no part of it.
                 made = self._device.new_array((1,), np.dtype(np.uint32), f"counter of {array.name}")
                 fill_locked(made, history.told, None)
                 history.counter = made

@@ -1,7 +1,8 @@
-"""Recorded commands, and their encoding into commands that the driver can execute again and again.
+"""Recorded commands, and their encoding into replayable driver commands.
 
 A *node* is a command as it was recorded. A *variant* is a graph encoded with certain values of its
-parameters; the `Encoder` makes it, by the ledger's rules, applied to the recorded commands alone.
+parameters. The `Encoder` encodes it and inserts barriers, by applying the ledger's rules to the
+recorded commands alone.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ _ages = itertools.count()
 
 
 class Scalar:
-    """Stands for a parameter of a graph that is a number: `g["a"]` while recording."""
+    """A numeric parameter of a graph, as a placeholder while recording: `g["a"]`."""
 
     __slots__ = ("name", "of", "value")
 
     def __init__(self, name: str, value: Any, of: str) -> None:
-        """`of` names the graph, which is not kept: it is to end when the user drops it."""
+        """`of` names the graph. No reference to it is kept, so the user can drop the graph."""
         self.name = name
         self.value = value
         self.of = of
@@ -87,7 +88,7 @@ class CopyNode(NamedTuple):
         source, target = encoder.array(self.source), encoder.array(self.target, write=True)
         same = source.buffer.backing is target.buffer.backing
         if same and source.region.overlaps(target.region):
-            between = encoder.room(target)  # as if through a temporary, as NumPy does it
+            between = encoder.room(target)  # overlapping copies go through a temporary, as in NumPy
             encoder.copy(source, between)
             source = between
         encoder.copy(source, target)
@@ -104,7 +105,7 @@ class FillNode(NamedTuple):
     def encode(self, encoder: Encoder) -> None:
         target = encoder.array(self.target, write=True)
         lo = target.region.lo
-        if lo % 4:  # another array than at recording, where the device cannot fill
+        if lo % 4:  # a parameter's new array, misaligned for a device fill
             word = self.word.to_bytes(4, "little")
             encoder.put(encoder.kept(word * (target.nbytes // 4)), target, "a fill")
             return
@@ -117,7 +118,7 @@ class FillNode(NamedTuple):
 
 
 class WriteNode(NamedTuple):
-    """Bytes of the host as they were when the write was recorded."""
+    """A host write, with a snapshot of the bytes taken when it was recorded."""
 
     content: Buffer
     target: Array
@@ -130,18 +131,18 @@ class WriteNode(NamedTuple):
 
 
 Node = LaunchNode | CopyNode | FillNode | WriteNode
-BufferUse = tuple[Buffer, Region, bool]  # what a command touches, and whether it writes it
+BufferUse = tuple[Buffer, Region, bool]  # bytes that a command touches; whether it writes them
 
 
 class Encoder:
-    """Puts recorded commands into driver commands, with the barriers they need among themselves."""
+    """Encodes recorded commands as driver commands, with the barriers needed between them."""
 
     def __init__(
         self, variant: Variant, recorded: Mapping[str, Array], values: Mapping[str, Any],
         growing: Collection[Buffer],
     ) -> None:  # fmt: skip
         self._variant = variant
-        self.growing = growing  # where every replay writes other bytes than the one before
+        self.growing = growing  # append-only buffers to which every replay writes the next rows
         self._recorded = recorded
         self._values = values
         self._lane = Lane("a graph", None)
@@ -150,13 +151,13 @@ class Encoder:
         self.barriers = 0
 
     def value(self, value: Any) -> Any:
-        """What stands for a recorded argument at this replay."""
+        """The value of a recorded argument in this variant."""
         if isinstance(value, Array):
             return self.array(value)
         return self._values[value.name] if isinstance(value, Scalar) else value
 
     def array(self, array: Array, *, write: bool = False) -> Array:
-        """The array, or the part of a parameter's new array that takes its place."""
+        """The array, or the part of a parameter's new array that replaces it."""
         for name, recorded in self._recorded.items():
             if array.buffer is recorded.buffer and recorded.region.covers(array.region):
                 new = self._values[name]
@@ -175,11 +176,11 @@ class Encoder:
         return array
 
     def room(self, like: Array) -> Array:
-        """An array of the variant's own."""
+        """Allocate a temporary array that the variant owns."""
         return self._variant.room(like)
 
     def kept(self, content: bytes) -> Buffer:
-        """Bytes that stay as long as the variant does."""
+        """Copy bytes to a host-visible buffer that the variant owns."""
         return self._variant.keep(content)
 
     def copy(self, source: Array, target: Array) -> None:
@@ -197,7 +198,7 @@ class Encoder:
         self.after(uses, what).copy(origin.memory, goal.memory, rows)
 
     def arguments(self, launch: Launch) -> Place | None:
-        """Where the scalars of a launch are, unless they are push constants."""
+        """The buffer range with the scalars of a launch; None if they are push constants."""
         if not launch.kernel.interface.scalars_in_buffer:
             return None
         backing = self.kept(launch.block).backing
@@ -207,7 +208,7 @@ class Encoder:
         return self._variant.result_slot(kernel)
 
     def after(self, uses: list[BufferUse], what: str) -> Replayable:
-        """The commands, ready for one that touches these bytes."""
+        """Record a barrier if a command that touches these bytes needs one. Returns `commands`."""
         local: list[Use] = [
             (self._histories.setdefault(buffer.backing, History()), region, write)
             for buffer, region, write in uses
@@ -244,7 +245,7 @@ class Variant:
 
     @property
     def has_results(self) -> bool:
-        """Whether results have their place in it, so that it serves one replay at a time."""
+        """Whether it writes results to fixed memory, so that only one replay may be pending."""
         return bool(self._slots)
 
     @property
@@ -255,7 +256,7 @@ class Variant:
 
     @property
     def unread(self) -> bool:
-        """Whether someone may still read a result of its last replay."""
+        """Whether a result of its last replay may still be read by the caller."""
         return len(self._free) < len(self._slots)
 
     def encode(
@@ -272,12 +273,12 @@ class Variant:
         self._buffers = {buffer for buffer, _, _ in self.touched}
         for buffer in self._buffers:
             buffer.graphs.add(weakref.ref(self, buffer.graphs.discard))
-            buffer.backing.reused_in_flight = False  # a replay must not meet another array there
+            buffer.backing.reused_in_flight = False  # replays need this memory for themselves
         self.uses = [(b.backing.history, region, write) for b, region, write in self.touched]
         self.uses += [slot.use for _, slot in self._slots]
 
     def keep(self, content: bytes) -> Buffer:
-        """Put bytes where they stay as long as the variant does."""
+        """Copy bytes to a host-visible buffer that lives as long as the variant."""
         scheduler = self._scheduler
         backing = scheduler.host_pool.allocate(len(content))
         kept = Buffer(scheduler, backing, len(content), "arguments", pinned=True)
@@ -288,7 +289,7 @@ class Variant:
         return kept
 
     def room(self, like: Array) -> Array:
-        """An array of the same shape that stays as long as the variant does."""
+        """Allocate an array of the same shape that lives as long as the variant."""
         made = self._scheduler.device.new_array(like.shape, like.dtype, "between")
         self._blocks.append(made.buffer)
         return made
@@ -302,7 +303,7 @@ class Variant:
         return slot
 
     def new_results(self) -> list[Result]:
-        """The results of a replay that is about to be recorded."""
+        """Create the results of a replay that is about to be recorded."""
         made = []
         for kernel, slot in self._slots:
             self._free.remove(slot)
@@ -315,18 +316,18 @@ class Variant:
         self.last_used = next(_ages)
 
     def unpin(self) -> None:
-        """It is not replayed any more, so its buffers may get other memory again."""
+        """Allow the buffers to get other memory again: this encoding is not replayed any more."""
         for buffer in self._buffers:
             buffer.graphs.discard(weakref.ref(self))
         self._buffers = set()
 
     def clear(self) -> None:
-        """Give back what the encoding holds. Nothing of it may be in flight."""
+        """Give back the memory that the encoding holds. No replay of it may be in flight."""
         self.unpin()
         for kernel, slot in self._slots:
             assert kernel.results is not None
             slot.home = kernel.results.free
-            if slot in self._free:  # else a result that is not read yet: that gives it back
+            if slot in self._free:  # else a pending result holds it, and gives it back when read
                 slot.give_back()
         self._blocks = []
         self._slots = []
@@ -335,7 +336,7 @@ class Variant:
         self.touched = []
 
     def release(self) -> None:
-        """The end. Nothing of it may be in flight. May be called again."""
+        """Free everything, for good. No replay may be in flight. Calling it again is safe."""
         self.clear()
         if not self._released:
             self._released = True
@@ -343,9 +344,9 @@ class Variant:
 
 
 def _joined(touched: Mapping[tuple[Buffer, Region], bool]) -> list[BufferUse]:
-    """What is touched, as few regions: those that are only read and adjoin or overlap are one.
+    """Merge read-only regions that adjoin or overlap.
 
-    A graph may read an array in thousands of pieces, and the ledger looks at each at every replay.
+    A graph may read an array in thousands of pieces, and every replay checks each in the ledger.
     """
     joined: list[BufferUse] = []
     reads: dict[Buffer, list[Region]] = {}
@@ -362,7 +363,7 @@ def _joined(touched: Mapping[tuple[Buffer, Region], bool]) -> list[BufferUse]:
 
 
 def _merged(regions: list[Region]) -> list[Region]:
-    """Contiguous regions, those that adjoin or overlap made one."""
+    """Merge contiguous regions that adjoin or overlap."""
     regions = sorted(regions)
     merged = regions[:1]
     for region in regions[1:]:

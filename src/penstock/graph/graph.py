@@ -1,12 +1,12 @@
 """Work recorded once and replayed as one command.
 
-Inside `with dev.record() as g:` launches, copies and fills are written down instead of done. The
-first replay encodes them: the ledger's rules, applied to the recorded commands alone, say where
-barriers go, and the union of what they touch is what a replay touches. From then on a replay is a
-command like any other: the ledger orders it against everything else, by the same few lines.
+Inside `with dev.record() as g:` launches, copies and fills are recorded instead of executed. The
+first replay encodes them: the ledger's rules, applied to the recorded commands alone, decide where
+barriers go, and a replay touches the union of the bytes that they touch. From then on a replay is a
+command like any other, and the ledger orders it against all other work by the same code.
 
-What may change from replay to replay is named at recording. Every distinct combination of such
-values is a *variant*, encoded when first wanted and kept for the next time.
+Values that may change from replay to replay are named at recording, as parameters. Every distinct
+combination of their values is a *variant*, encoded at its first replay and kept for the next.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ if TYPE_CHECKING:
     from penstock.schedule.scheduler import Scheduler
     from penstock.schedule.stream import Stream
 
-_VARIANTS = 16  # kept; beyond, the one not used for longest is encoded anew
+_VARIANTS = 16  # variants kept; beyond that, the least recently used is encoded anew
 
 Host = npt.NDArray[Any]
 
 
 class Recorded(Pending[Any]):
-    """What a call returns while a graph is recorded: nothing has been done, so nothing to get."""
+    """Returned by calls while a graph is recorded. It has no result, as nothing was executed."""
 
     __slots__ = ()
 
@@ -84,7 +84,7 @@ class Recorded(Pending[Any]):
 class Graph(Closing):
     """Launches, copies and fills, recorded once. Made by `Device.record`.
 
-    `repr(g)` tells what may change from replay to replay, and which values are fixed.
+    `repr(g)` shows its parameters, which may change from replay to replay, and its fixed values.
     """
 
     def __init__(self, device: Device, parameters: Mapping[str, Any]) -> None:
@@ -106,7 +106,7 @@ class Graph(Closing):
         self._nodes: list[Node] = []
         self._kernels: set[Kernel] = set()
         self._growths: dict[Buffer, Growth] = {}
-        self._thread = 0  # that records
+        self._thread = 0  # the thread that records
         self._variants: dict[tuple[Any, ...], deque[Variant]] = {}
         self._recorded = self._closed = False
         retirement, leave = self._scheduler.retirement, self._scheduler.ended.leave
@@ -132,14 +132,14 @@ class Graph(Closing):
         return self
 
     def _end(self, block: Block[Graph], failed: bool) -> None:
-        # First, and in one step: whatever comes of the rest, nothing more is recorded.
+        # First, and in one step: if anything below raises, recording must have ended.
         self._scheduler.captures.pop(self._thread, None)
         if not failed:
             self._check_appends()
             self._recorded = True
 
     def __getitem__(self, name: str) -> Scalar:
-        """The parameter that is a number, to call a kernel with while recording."""
+        """A numeric parameter, to pass to a kernel while recording."""
         if name in self._scalars:
             return self._scalars[name]
         if name in self._arrays:
@@ -168,7 +168,7 @@ class Graph(Closing):
         counts = kernel.group_counts(self._now(threads), self._now(groups))
         with self._scheduler.lock:
             launch = kernel.prepare(now, block, counts)
-            # Whether the graph lets them grow, it may say later.
+            # `advance` may be recorded later, so appends are checked when the recording ends.
             buffers = (array.buffer for array in launch.arrays)
             appended = {buffer for buffer in buffers if buffer.policy.written_once}
             kernel.check_writes(launch.arrays, appended)
@@ -216,7 +216,7 @@ class Graph(Closing):
                 node.kernel.check_writes(arrays, self._growths)
 
     def _check_own(self, label: str, scalar: Scalar) -> None:
-        """Raise for a parameter of another graph, whose replays know nothing of this one's."""
+        """Raise for a parameter of another graph, whose value this graph's replays do not have."""
         if self._scalars.get(scalar.name) is not scalar:
             raise ArgumentError(
                 f"{label} is {scalar!r} of {scalar.of}, and what is recorded is {self._called}; "
@@ -236,9 +236,10 @@ class Graph(Closing):
     # Replaying.
 
     def replay(self, stream: Stream | None = None, **changed: Any) -> Pending[Any]:
-        """Do everything again, in stream order, with these parameters instead of the recorded.
+        """Execute the recorded commands, in stream order, with these parameters replaced.
 
-        Never waits. Its result is that of the kernel that has one, or a tuple if several do.
+        Never waits. Returns a `Pending` with the result of the kernel that has one, or with a tuple
+        if several kernels have one.
         """
         scheduler = self._scheduler
         scheduler.admit(stream)
@@ -246,7 +247,7 @@ class Graph(Closing):
         changed = {name: _frozen(value) for name, value in changed.items()}
         for name, value in changed.items():
             if name in self._scalars and not isinstance(value, _PLAIN):
-                _key(name, value)  # raises unless it is numbers, which can be asked under the lock
+                _key(name, value)  # raises unless they are numbers; those are safe under the lock
         with scheduler.lock:
             on = self._check(stream)
             variant = self._variant(self._values(changed))
@@ -282,7 +283,7 @@ class Graph(Closing):
                     each.on_their_way()
                 value = on.end()
             except BaseException:
-                for each in rows:  # all arrays get their rows, or none does
+                for each in rows:  # either all arrays get their rows or none does
                     if recorded:
                         each.on_their_way()
                     else:
@@ -296,13 +297,13 @@ class Graph(Closing):
         return Pending(scheduler, points, "a graph", lambda: tuple(r.result() for r in results))
 
     def _room_for(self, growth: Growth, stream: Stream) -> Rows:
-        """The rows that a replay appends, with no view in the way."""
+        """The rows that a replay appends, in memory that no host view blocks."""
         rows = growth.next_rows()
         growth.array.buffer.backing_for(stream, rows.region, "a graph", write=True)
         return rows
 
     def close(self) -> None:
-        """Give back what replays need; those in flight finish first. Safe to call twice."""
+        """Free the graph's resources once replays in flight are complete. Safe to call twice."""
         with self._scheduler.lock:
             if not self._closed:
                 self._closed = True
@@ -343,7 +344,7 @@ class Graph(Closing):
         return scheduler.stream_or_default(stream)
 
     def _values(self, changed: Mapping[str, Any]) -> dict[str, Any]:
-        """The parameters of a replay: the arrays, and the numbers."""
+        """All parameters of a replay, arrays and numbers, with the changed ones replaced."""
         values: dict[str, Any] = dict(self._arrays)
         values |= {name: scalar.value for name, scalar in self._scalars.items()}
         for name, value in changed.items():
@@ -366,8 +367,8 @@ class Graph(Closing):
         for other, known in self._arrays.items():
             if array.buffer is known.buffer and array.region.overlaps(known.region):
                 raise ArgumentError(
-                    f"parameters {other!r} and {name!r} are the same bytes, so that nobody could "
-                    "tell which of them is meant; record with an array for each"
+                    f"parameters {other!r} and {name!r} are the same bytes, so commands that use "
+                    "them are ambiguous; record with a separate array for each"
                 )
 
     def _check_array(self, name: str, recorded: Array, array: Any) -> None:
@@ -400,11 +401,11 @@ class Graph(Closing):
             if variant is not None:
                 self._scheduler.retirement.retire_variants([variant])
             raise
-        kept.append(variant)  # with no call before, in which it could be lost
+        kept.append(variant)  # no other call before this one: an exception would lose the variant
         return variant
 
     def _spare(self) -> Variant | None:
-        """A variant that can be encoded anew: the one not used for longest, if it is done."""
+        """The least recently used variant, to be encoded anew, if none of it is in flight."""
         if sum(map(len, self._variants.values())) < _VARIANTS:
             return None
         every = [(variant, key) for key, kept in self._variants.items() for variant in kept]
@@ -422,7 +423,7 @@ class Graph(Closing):
 
 
 def _usable(kept: deque[Variant]) -> Variant | None:
-    """One of these variants that can be replayed now; those with results are used in turn."""
+    """A variant that can be replayed now. Variants with results are used in turn."""
     for _ in range(len(kept)):
         variant = kept[0]
         if variant.has_results and variant.in_flight:
@@ -434,7 +435,7 @@ def _usable(kept: deque[Variant]) -> Variant | None:
 
 
 def _key(name: str, value: Any) -> tuple[Any, ...]:
-    """What tells a parameter's value from others; 0.0 and -0.0, 1 and True are not the same."""
+    """A key that distinguishes values of a parameter, also 0.0 from -0.0 and 1 from True."""
     if isinstance(value, Array):
         return value.buffer, value.buffer.backing, value.layout.offset
     data = as_array(value, None)
@@ -443,14 +444,14 @@ def _key(name: str, value: Any) -> tuple[Any, ...]:
     return data.dtype, data.shape, data.tobytes()
 
 
-#: What needs no asking: to look at one of these runs no code of the caller's.
+#: Types whose values can be read without running the caller's code.
 _PLAIN = (Array, Scalar, int, float, complex, np.generic, type(None))
 
 
 def _frozen(value: Any) -> Any:
-    """The value as it is now, if it is one that the caller could change, or that has to be asked.
+    """Snapshot a value that the caller could change, or whose conversion runs the caller's code.
 
-    May wait, for a result, and may run code of the caller's, so without the lock.
+    May wait for a pending result and may run the caller's code, so call it without the lock.
     """
     if isinstance(value, _PLAIN):
         return value
@@ -463,7 +464,7 @@ def _frozen(value: Any) -> Any:
 
 
 def _number(value: Any) -> Any:
-    """A scalar that answers `int` or `float` only, as what it answers now."""
+    """Convert a scalar that only supports `int()` or `float()` to that number."""
     if isinstance(value, (*_PLAIN, np.ndarray, tuple)):
         return value
     for ask in (operator.index, float):
@@ -473,7 +474,7 @@ def _number(value: Any) -> Any:
 
 
 def _counts(given: Any, what: str) -> Any:
-    """How many threads or groups, as Python's integers; a parameter stays one."""
+    """Numbers of threads or groups as Python integers; parameters are left as they are."""
     if given is None or isinstance(given, Scalar):
         return given
     counts = as_counts(given, what)

@@ -1,1 +1,1 @@
-"""Which access must wait for which: hazards and roles. No driver, no I/O."""
+"""Hazards and roles: which access must wait for which. No driver, no I/O."""

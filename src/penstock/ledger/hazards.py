@@ -22,14 +22,14 @@ waits for (A, 1). A second kernel on A reads y: same lane, same epoch, so one ba
 reads y needs none. A kernel on lane B writes w: it waits for (A, 1), because A still reads it.
 
 Crossing out is what keeps the ledger short. A write is ordered after everything it conflicts with,
-so whoever waits for the write waits for those too: accesses within its bytes can go. A later read
-of the same bytes on the same lane stands for the earlier one, because lanes complete in order. And
-accesses side by side that nobody could wait for apart (same lane, value and epoch) become one, so
-that row after row of an array costs the same. Where all that is not enough, because hundreds of
-parts of one array are in flight, accesses are sorted by their first bytes, and only those near the
-bytes in question are looked at.
+so waiting for the write waits for those too: accesses within its bytes can go. A later read of the
+same bytes on the same lane replaces the earlier one, because lanes complete in order. And adjacent
+accesses that cannot be waited for separately (same lane, value and epoch) become one, so the cost
+does not grow with the number of rows accessed one after another. When hundreds of parts of one
+array are in flight, accesses are sorted by their first bytes, and only those near the bytes in
+question are examined.
 
-Nothing here knows of drivers, and nothing here waits.
+Nothing here calls a driver, and nothing here waits.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _rows_touch(rows: Region, block: Region) -> bool:
 
 
 class Lane:
-    """A line of work that completes in order. `owner` is whoever submits and signals it."""
+    """A line of work that completes in order. `owner` is the object that submits and signals it."""
 
     __slots__ = (
         "__weakref__", "appended", "complete", "epoch", "is_host", "name", "number", "owner",
@@ -99,32 +99,33 @@ class Lane:
         self.submitted = 0
         self.complete = 0
         self.epoch = 0
-        #: What this lane already waits for, by the other's number: later work here need not
-        #: wait again. (By number, so that lanes do not keep each other alive.)
+        #: By number of another lane: the value that this lane already waits for, so that later
+        #: work here need not wait again. (By number, so that lanes do not keep each other alive.)
         self.seen: dict[int, int] = {}
-        #: What the command being recorded appends: bytes that count as written once it is recorded.
+        #: Regions that the command being recorded appends. They count as written once it is
+        #: recorded.
         self.appended: list[tuple[Any, Region]] = []
 
     @property
     def recorded(self) -> int:
-        """The value that everything recorded so far will have reached."""
+        """The value that the lane reaches when everything recorded so far is complete."""
         recorded: int = self.owner.recorded
         return recorded
 
     def forget_appended(self) -> None:
-        """A command failed: what it was to append does not count as written."""
+        """Discard what a failed command was to append: it does not count as written."""
         for history, _ in self.appended:
             history.renew_writes()
         self.appended.clear()
 
     def mark_appended(self) -> None:
-        """Rows of append-only arrays count as written now that the command is recorded."""
+        """Mark rows of append-only arrays as written, now that the command is recorded."""
         appended = self.appended
         try:
             for history, region in appended:
                 history.mark(region)
         except BaseException:
-            for history, region in appended:  # all that the command writes, or nothing
+            for history, region in appended:  # interrupted: complete it, marking twice is harmless
                 history.mark(region)
             raise
         appended.clear()
@@ -152,24 +153,24 @@ class Access:
 
     @property
     def facts(self) -> tuple[str, int, int, str, str]:
-        """What there is to say of it now, to be put into words with `ACCESS`, perhaps later."""
+        """The arguments of the format `ACCESS`, as they are now; formatted when they are read."""
         verb = "write" if self.write else "read"
         return (verb, self.region.lo, self.region.hi, self.what, self.lane.name)
 
 
 class Sorted:
-    """Many accesses, in the order of their first bytes; but for a few that are long."""
+    """Many accesses, sorted by their first bytes. A few long ones are kept apart, unsorted."""
 
     __slots__ = ("_long", "_reach", "_short", "full")
 
     def __init__(self, accesses: list[Access]) -> None:
         lengths = sorted(access.region.hi - access.region.lo for access in accesses)
-        self._reach = 2 * lengths[len(lengths) // 2]  # what is longer is long
-        self._short: list[tuple[int, int, Access]] = []  # by first byte, and then by age
+        self._reach = 2 * lengths[len(lengths) // 2]  # regions longer than this are "long"
+        self._short: list[tuple[int, int, Access]] = []  # by first byte, then by age
         self._long: list[Access] = []
         for access in accesses:
             self.add(access)
-        self.full = 2 * len(accesses)  # when to look again which of them still matter
+        self.full = 2 * len(accesses)  # the length at which to prune again
 
     def __len__(self) -> int:
         return len(self._short) + len(self._long)
@@ -179,7 +180,7 @@ class Sorted:
         yield from self._long
 
     def near(self, region: Region) -> list[Access]:
-        """All that may share a byte with the region, and perhaps some more."""
+        """A superset of the accesses that share a byte with the region."""
         first = bisect_left(self._short, (region.lo - self._reach + 1,))
         last = bisect_left(self._short, (region.hi,))
         return [*(access for _, _, access in self._short[first:last]), *self._long]
@@ -208,13 +209,13 @@ class History:
     __slots__ = ("device_only", "many", "reads", "writes")
 
     def __init__(self) -> None:
-        self.device_only = False  # whether submissions do not make device writes here host-visible
+        self.device_only = False  # device writes here are not made host-visible
         self.reads: list[Access] | Sorted = []
         self.writes: list[Access] | Sorted = []
-        self.many = False  # whether one of the two is, or was, `Sorted`
+        self.many = False  # whether `reads` or `writes` is, or was, `Sorted`
 
     def near(self, region: Region, write: bool) -> list[Access]:
-        """Accesses among which are all that conflict with reading or writing `region`."""
+        """A superset of the accesses that conflict with reading or writing `region`."""
         found = _near(self.writes, region)
         return [*found, *_near(self.reads, region)] if write and self.reads else found
 
@@ -227,8 +228,8 @@ class History:
     def note(self, region: Region, write: bool, lane: Lane, value: int, what: str) -> None:
         """Write down an access that is ordered after everything `collect` found for it.
 
-        First it is there, and then what it makes superfluous goes: an exception in between must not
-        leave the ledger without both.
+        The new access is added before those it makes superfluous are removed: an exception in
+        between must not leave the ledger without either.
         """
         entries = self.writes if write else self.reads
         if len(entries) >= _PRUNE_AT:
@@ -262,7 +263,7 @@ class History:
         """The reads or writes without those that are complete; sorted if many are left."""
         entries = self.writes if write else self.reads
         if isinstance(entries, Sorted) and len(entries) < entries.full:
-            return entries  # as many as were looked at must come before it is worth another look
+            return entries  # prune only when the number has doubled: amortized constant cost
         pending = [access for access in entries if access.value > access.lane.complete]
         left: list[Access] | Sorted = pending
         if len(pending) >= _SORT_AT:
@@ -275,7 +276,7 @@ class History:
         return left
 
     def pending(self) -> dict[Lane, int]:
-        """The values after which nothing uses this memory any more."""
+        """By lane: the value after which no work uses this memory any more."""
         return needs_of_host([*self.reads, *self.writes])
 
 
@@ -286,7 +287,7 @@ def _near(entries: list[Access] | Sorted, region: Region) -> list[Access]:
 def _cross_out(
     entries: list[Access] | Sorted, region: Region, lane: Lane | None, new: Access
 ) -> None:
-    """Forget the accesses within a region but for the new one; with a lane, only its own."""
+    """Remove the accesses within a region, except the new one; with a lane, only that lane's."""
     if isinstance(entries, Sorted):
         for access in entries.near(region):
             own = lane is None or access.lane is lane
@@ -301,7 +302,7 @@ def _cross_out(
 
 
 def _continues(last: Access, region: Region, lane: Lane, value: int, what: str) -> bool:
-    """Whether a new access begins where the last one ends, and is the same otherwise."""
+    """Whether a new access begins where the last one ends, and is otherwise the same."""
     before = last.region
     return (
         before.hi == region.lo
@@ -349,7 +350,7 @@ def needs_of_lane(lane: Lane, uses: Iterable[Use]) -> tuple[bool, dict[Lane, int
     barrier = False
     waits: dict[Lane, int] = {}
     for history, region, write in uses:
-        # `History.collect`, written out: this is on the way of every launch.
+        # `History.collect`, inlined: this is on the hot path of every launch.
         if history.many:
             entries: Iterable[Access] = history.near(region, write)
         elif write and history.reads:
@@ -369,7 +370,7 @@ def needs_of_lane(lane: Lane, uses: Iterable[Use]) -> tuple[bool, dict[Lane, int
 
 
 def needs_of_host(conflicts: Iterable[Access]) -> dict[Lane, int]:
-    """What the host must wait for before it may touch memory: by lane, the value."""
+    """By lane: the value that the host must wait for before it may touch the memory."""
     waits: dict[Lane, int] = {}
     for access in conflicts:
         lane = access.lane

@@ -6,10 +6,10 @@ role       the contract
 generic    none; the ledger alone decides
 weight     once sealed, nothing writes it: reading it waits for nothing, ever
 append     bytes are written once; a second write to them needs `reset` first
-scratch    contents mean nothing to the host, which may not read them unless it insists
-output     written by the device only, read by the host; a write while the host still looks at the
-           last content goes to fresh memory, and does not keep what it does not write, unless the
-           command may read the array, too
+scratch    temporary data of the device; the host may not read it unless it insists
+output     written by the device only, read by the host; a write while a host view still shows the
+           last content goes to fresh memory. Bytes that it does not write are lost then, unless
+           the command may also read the array
 =========  =========================================================================================
 
 `Policy` says what each role allows and gives; all other modules ask it, and compare no names. A
@@ -112,11 +112,11 @@ class AppendHistory(History):
         self.written = written
 
     def _take_back(self, marked: list[Region], written: list[Region], pitch: int) -> None:
-        if self.written is marked:  # else more was written since
+        if self.written is marked:  # else later writes were marked since
             self.written, self.pitch = written, pitch
 
     def written_with(self, region: Region) -> list[Region]:
-        """What is written once these bytes are, too. What follows on one another is joined."""
+        """The written regions with this one added; adjacent regions are joined."""
         written = list(self.written)
         if any(earlier.covers(region) for earlier in written):
             return written
@@ -133,22 +133,22 @@ class AppendHistory(History):
         return written
 
     def reset(self) -> None:
-        """Nothing counts as written any more."""
+        """Mark nothing as written any more."""
         self.renew_writes()
-        # No call from here on: an exception must not leave a part of it.
+        # Nothing is called from here on, so no exception can leave this half done.
         self.written = []
-        self.pitch = 0  # of rows that were appended side by side
-        self.told = 0  # rows that the device was told of
-        self.uncertain = False  # whether the counter may say something else than `told`
+        self.pitch = 0  # of pitched rows that were appended
+        self.told = 0  # rows that the device's counter holds
+        self.uncertain = False  # whether the counter may hold another number than `told`
 
     def tell(self, rows: int) -> None:
         """Note that the device's counter holds `rows`."""
         self.told, self.uncertain = rows, False
 
     def renew_writes(self) -> None:
-        """Have the next write noted anew, and so marked, also if it is of the very same bytes.
+        """Make `note` run for the next write, and so mark it, even if its region is unchanged.
 
-        The ledger has a short cut for a region that is the same object as before.
+        `note_all` skips `note` if the region is the same object as before. So replace it by a copy.
         """
         for access in self.writes:
             access.region = Region(*access.region)
@@ -158,7 +158,7 @@ class AppendHistory(History):
 
 
 def _joined(first: Region, second: Region) -> Region | None:
-    """One region, if the second continues the first: the block, or every one of its rows."""
+    """Both as one region, if the second continues the first: as a block, or in each row."""
     if first.pitch != second.pitch:
         return None
     if not first.pitch:

@@ -1,1 +1,1 @@
-"""Device memory in pieces, and how arrays lie in it."""
+"""Suballocation of device memory, and the layout of arrays in it."""

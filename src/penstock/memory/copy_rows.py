@@ -1,4 +1,4 @@
-"""Which bytes a device copy moves: rows between two layouts, and large arrays in pieces."""
+"""Copy regions for device copies: rows between two layouts, and large arrays split into pieces."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Host = npt.NDArray[Any]
 
 
 def packed_array(array: Array, block: Backing) -> Host:
-    """A staging block as a contiguous array of the same shape and dtype."""
+    """View a staging block as a C-contiguous NumPy array of the array's shape and dtype."""
     return np.ndarray(array.shape, array.dtype, buffer=block.chunk.bytes, offset=block.offset)
 
 
 def pieces(array: Array, data: Host, most: int) -> list[tuple[Array, Host]]:
-    """Array and data in pieces of at most `most` bytes each, split along the first axes."""
+    """Split array and data into pieces of at most `most` bytes each, along the first axes."""
     if array.nbytes <= most:
         return [(array, data)]
     if len(array) == 1:
@@ -41,7 +41,7 @@ def packed_rows(layout: Layout, array: Backing, packed: Backing, *, to_device: b
 
 
 def packed_layout(layout: Layout) -> Layout:
-    """The same elements side by side, from 0 on."""
+    """The C-contiguous layout of the same elements, starting at offset 0."""
     strides = contiguous_strides(layout.shape, layout.itemsize)
     return Layout(0, layout.shape, strides, layout.itemsize)
 
@@ -49,11 +49,14 @@ def packed_layout(layout: Layout) -> Layout:
 def copy_rows(
     source: Layout, origin: Backing, target: Layout, goal: Backing, *, reverse: bool = False
 ) -> CopyRegions:
-    """Copy regions from one layout to another of the same shape, run by run."""
+    """Copy regions from one layout to another of the same shape, one per contiguous run.
+
+    `reverse` swaps source and destination.
+    """
     width, starts = row_offsets(source)
     goal_width, goal_starts = row_offsets(target)
     if goal_width != width:
-        # Cut the longer runs into pieces of the shorter ones; one always divides the other.
+        # Cut the longer runs to the length of the shorter; that length always divides the longer.
         short = min(width, goal_width)
         starts = _cut(starts, width, short)
         goal_starts = _cut(goal_starts, goal_width, short)

@@ -1,9 +1,9 @@
-"""Which host memory a device uses in place, by address.
+"""Registry of the host memory that a device uses in place, by address.
 
-Memory that is adopted twice, whole or in part, must be one backing, or the ledger could not see
-that two arrays are the same bytes. So every such piece is written down here for as long as the
-device may use it, also after its last array is gone: whoever adopts it again is then ordered after
-the work of before. All calls are made under the device's lock.
+Memory that is adopted twice, whole or in part, must map to one backing; otherwise the ledger could
+not see that two arrays share bytes. A piece therefore stays registered for as long as the device
+may use it, even after its last array is gone: if the caller adopts it again, new work is ordered
+after the work still in flight. All calls are made under the device's lock.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class HostMemory:
-    """The pieces, each with what must be kept alive for it, and the buffers over it."""
+    """The registered pieces, each with the object that keeps it alive and the buffers over it."""
 
     def __init__(self) -> None:
         self._pieces: dict[Backing, tuple[int, Any]] = {}
         self._buffers: dict[Backing, WeakSet[Buffer]] = {}
 
     def add(self, backing: Backing, nbytes: int, kept: Any = None) -> None:
-        """Write down a backing of which the host knows the first `nbytes` bytes."""
+        """Register a backing; the host's memory is its first `nbytes` bytes."""
         self._pieces[backing] = (nbytes, kept)
 
     def __bool__(self) -> bool:
@@ -38,11 +38,11 @@ class HostMemory:
         self._buffers.pop(backing, None)
 
     def add_buffer(self, buffer: Buffer) -> None:
-        """Write down a buffer over a piece, or over the part `buffer.whole` of it."""
+        """Register a buffer over a piece, or over the part `buffer.whole` of it."""
         self._buffers.setdefault(buffer.backing, WeakSet()).add(buffer)
 
     def buffers(self, backing: Backing, region: Region) -> list[Buffer]:
-        """The open buffers that share a byte with these of a piece."""
+        """The open buffers over a piece that share a byte with `region`."""
         known = self._buffers.get(backing, ())
         return [each for each in known if not each.closed and each.whole.overlaps(region)]
 
@@ -56,11 +56,11 @@ class HostMemory:
         return found
 
     def sealed(self, backing: Backing, region: Region) -> Buffer | None:
-        """A sealed weight that has any of these bytes of a piece."""
+        """A sealed weight over a piece that shares a byte with `region`, if there is one."""
         return next((each for each in self.buffers(backing, region) if each.sealed), None)
 
     def imported(self) -> Iterator[Backing]:
-        """The pieces that belong to no pool: the caller's own memory."""
+        """The pieces that belong to no pool, which are the caller's own memory."""
         return (backing for backing in self._pieces if backing.pool is None)
 
     @property

@@ -36,7 +36,7 @@ def contiguous_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]
 
 
 def index_layout(layout: Layout, index: Index | tuple[Index, ...]) -> Layout:
-    """What NumPy's basic indexing selects: integers, slices, `...` and None."""
+    """The layout that NumPy's basic indexing selects, by integers, slices, `...` and None."""
     items = list(index) if isinstance(index, tuple) else [index]
     taken = sum(item is not None and item is not Ellipsis for item in items)
     if taken > len(layout.shape):
@@ -94,7 +94,7 @@ def _position(item: Any, length: int, axis: int) -> int:
 
 
 def rows_of(layout: Layout) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
-    """The layout as rows: bytes in each contiguous run, then shape and strides of the runs."""
+    """Split a layout into contiguous runs: bytes per run, then shape and strides of the runs."""
     shape = [n for n in layout.shape if n != 1]
     strides = [s for n, s in zip(layout.shape, layout.strides, strict=True) if n != 1]
     width = layout.itemsize
@@ -102,14 +102,14 @@ def rows_of(layout: Layout) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
         width *= shape.pop()
         strides.pop()
     for axis in range(len(shape) - 2, -1, -1):
-        if strides[axis] == shape[axis + 1] * strides[axis + 1]:  # two axes that step as one
+        if strides[axis] == shape[axis + 1] * strides[axis + 1]:  # the two axes collapse into one
             shape[axis : axis + 2] = [shape[axis] * shape[axis + 1]]
             del strides[axis]
     return width, tuple(shape), tuple(strides)
 
 
 def row_offsets(layout: Layout) -> tuple[int, npt.NDArray[np.int64]]:
-    """Bytes in each contiguous run, and where each run starts."""
+    """Bytes per contiguous run, and the offset of each run."""
     width, shape, strides = rows_of(layout)
     offsets = np.full((1,), layout.offset, np.int64)
     for count, stride in zip(shape, strides, strict=True):
@@ -119,9 +119,10 @@ def row_offsets(layout: Layout) -> tuple[int, npt.NDArray[np.int64]]:
 
 
 def region_of(layout: Layout) -> tuple[Region, bool]:
-    """The bytes a layout touches, and whether they are one block in C order.
+    """The bytes a layout touches, and whether they are one C-contiguous block.
 
-    The bytes are exact for a block and for pitched rows, else their span.
+    The region is exact for a block and for pitched rows. Otherwise it is the span from the first
+    byte to the last.
     """
     if not math.prod(layout.shape):
         return Region(layout.offset, layout.offset), True

@@ -1,12 +1,12 @@
-"""Device memory in pieces: few driver allocations, size-classed free lists, safe reuse.
+"""Suballocation of device memory: few driver allocations, size-classed free lists, safe reuse.
 
-A `Pool` takes chunks from the driver and cuts them into `Backing`s. A backing that nobody wants
-any more is *retired*: it returns to its free list only when its last use is complete and no host
-view shows it. Scratch is the exception: its memory may go to the next scratch array at once, with
-its ledger page, so that what the new array is used for comes after what is in flight. Nothing is
-given back to the driver while it may be wanted again; `trim` gives back what is wholly unused, and
-an allocation that fails trims and tries once more. With `clear`, memory is filled with zeros before
-it is handed out: by the host where that can, else by the device, in stream order.
+A `Pool` allocates chunks from the driver and suballocates `Backing`s from them. A backing that its
+owner gives up is *retired*: it returns to its free list only when its last use is complete and no
+host view shows it. Scratch is the exception: its memory may go to the next scratch array at once,
+together with its ledger page, which orders the new array's work after the work in flight. The pool
+keeps free memory for reuse; `trim` returns chunks that are wholly unused to the driver, and an
+allocation that fails trims and tries once more. With `clear`, the pool fills memory with zeros
+before handing it out: on the host where the host can write it, else on the device, in stream order.
 
 Lifetime: a chunk lives while any of its backings does, and longer if a NumPy array still shows its
 bytes after the device is closed (see `Device.close`).
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 _ALIGN = 256  # every driver's binding alignment divides this
 _FIRST_CHUNK = 1 << 20
 _LARGEST_CHUNK = 64 << 20
-_DEDICATED = 16 << 20  # from here on a backing gets an allocation of its own
-_CLASSES = 4  # size classes to the doubling
+_DEDICATED = 16 << 20  # a backing of at least this size gets its own driver allocation
+_CLASSES = 4  # size classes per power of two
 
 
 @dataclass(frozen=True)
@@ -43,16 +43,16 @@ class MemoryStats:
     """Bytes of device memory, from `dev.memory`."""
 
     reserved: int  #: held from the driver
-    used: int  #: in arrays, staging and results that are alive
-    pending: int  #: dropped, but still in use by work in flight
+    used: int  #: held by live arrays, staging buffers and results
+    pending: int  #: dropped by their owner, but still used by work in flight
     free: int  #: ready for reuse
-    adopted: int  #: of the caller's own memory, used in place
-    peak: int  #: the most that was ever reserved
-    allocations: int  #: how many allocations the driver has made in all
+    adopted: int  #: the caller's own memory, used in place
+    peak: int  #: the maximum of `reserved` so far
+    allocations: int  #: how many allocations the driver has made so far
 
 
 class Chunk:
-    """One allocation of the driver's, and how much of it is taken."""
+    """One driver allocation, how far it is cut into backings, and how many of those are live."""
 
     __slots__ = ("bytes", "cut", "live", "memory")
 
@@ -67,7 +67,7 @@ class Shown(NamedTuple):
     """Bytes of a backing that a live NumPy array shows."""
 
     region: Region
-    #: For a writable view: the thread that holds it, and the point at which it lets go.
+    #: For a writable view: the thread that made it, and the lane and value of its release.
     thread: int = 0
     release: tuple[Lane, int] | None = None
 
@@ -81,32 +81,34 @@ class Shown(NamedTuple):
 
 
 def is_own(thread: int) -> bool:
-    """Whether a writable view that this thread made counts as the calling thread's.
+    """Whether the calling thread is responsible for a writable view that `thread` made.
 
-    A view whose thread has ended counts, too: no other thread is known that could drop it.
+    True for the calling thread's own views, and for views of threads that have ended: such a
+    thread can no longer drop its view.
     """
     return thread == threading.get_ident() or thread not in sys._current_frames()
 
 
 class Hold(weakref.ref[Any]):
-    """Stands for one NumPy array, and all made from it, that shows the bytes of a backing.
+    """Represents a NumPy array that shows the bytes of a backing, and all arrays derived from it.
 
-    It refers weakly to the root of these arrays. So the end of the last of them is heard of even if
-    an exception comes in the middle of its finaliser, of which Python then tells no one.
+    It is a weak reference to the root of these arrays, so the runtime notices when the last of
+    them is gone even if an exception interrupts its finaliser, which Python does not report.
     """
 
     __slots__ = ("backing", "shown", "written")
 
     backing: Backing
-    shown: Shown | None  # what the device has to respect of it
-    written: Callable[[], None] | None  # makes what was written through it count
+    shown: Shown | None  # the bytes that the device must not disturb meanwhile
+    written: Callable[[], None] | None  # flushes what the host wrote through it, if need be
 
 
 class Owner(weakref.ref[Any]):
-    """Stands for one buffer over a backing, until it gives that back.
+    """Represents one buffer over a backing, until the buffer gives the backing back.
 
-    It refers weakly to the buffer, whose end is heard of as that of a view is. (But not if the
-    garbage collector takes the two together: then the backing is dropped, and tells so itself.)
+    It is a weak reference, which reports the end of the buffer as a `Hold` does that of a view.
+    If the garbage collector collects both together, the reference reports nothing; then the
+    backing's own `__del__` does.
     """
 
     __slots__ = ("backing",)
@@ -115,10 +117,10 @@ class Owner(weakref.ref[Any]):
 
 
 class Backing:
-    """A piece of device memory with its ledger page.
+    """A suballocation of device memory with its ledger page.
 
-    One that is dropped without having been retired, because an exception came between taking it
-    and handing it to its owner, or with its owner, goes back to its pool by itself.
+    A backing that is garbage-collected without having been retired returns itself to its pool. That
+    happens when an exception strikes before its owner has it, or when its owner is collected too.
     """
 
     __slots__ = (
@@ -127,20 +129,20 @@ class Backing:
     )  # fmt: skip
 
     def __init__(self, chunk: Chunk, offset: int, nbytes: int) -> None:
-        self.pool: Pool | None = None  # where it goes if it is dropped
+        self.pool: Pool | None = None  # the pool it returns itself to
         self.chunk = chunk
         self.memory: Any = chunk.memory
         self.offset = offset
         self.nbytes = nbytes
         self.owners: set[Owner] = set()  # buffers over it; only adopted memory ever has several
-        self.counted = False  # whether it is part of what the pool says is used
+        self.counted = False  # whether `Pool.used` includes it
         self.retired = False  # whether its owner gave it back to the pool
-        self.released = False  # whether another backing stands for its bytes in the free list
-        self.reused_in_flight = False  # whether a scratch array may take it while it is in use
-        self.holds: set[Hold] = set()  # NumPy arrays, alive somewhere, that show these bytes
-        self.views: list[Shown] = []  # what the device must respect of them
+        self.released = False  # whether a fresh backing has replaced it in the free list
+        self.reused_in_flight = False  # whether a scratch array may take it while in flight
+        self.holds: set[Hold] = set()  # live NumPy arrays that show these bytes
+        self.views: list[Shown] = []  # the bytes of `holds` that the device must not disturb
         self.history = History()
-        #: By which points all device writes for earlier owners that may be unpublished were made.
+        #: By lane: the value by which all possibly unpublished writes for earlier owners were made.
         self.unpublished: dict[Lane, int] = {}
 
     def __del__(self) -> None:
@@ -152,9 +154,9 @@ class Backing:
         return self.memory.address is not None
 
     def is_published(self) -> bool:
-        """Whether the host sees all that the device wrote here for earlier owners.
+        """Whether all device writes made here for earlier owners are host-visible.
 
-        Otherwise the device's caches may still write it back, over what the host writes.
+        If not, the device's caches may still write them back, over what the host writes.
         """
         if self.unpublished:
             self.unpublished = {
@@ -170,12 +172,12 @@ class Backing:
         return self.history.device_only or not self.is_published()
 
     def views_of(self, region: Region) -> list[Shown]:
-        """The host views, alive as far as is known, that show any of these bytes."""
+        """The host views not known to be gone that show any byte of `region`."""
         return [view for view in self.views if view.region.overlaps(region)]
 
     @property
     def idle(self) -> bool:
-        """Whether nothing on the device or host uses it, as far as is known."""
+        """Whether no host view and no work known to be in flight uses it."""
         return not self.holds and not self.history.pending()
 
 
@@ -194,11 +196,12 @@ class Pool:
         leave: Callable[[Backing], None],
         clear: Callable[[Backing], None] | None = None,
     ) -> None:
-        """`lanes` are those of the device's streams; `publish` makes all that was recorded on them
-        host-visible, and returns when that is so. `leave` takes a message from a finaliser: a
-        backing that was dropped without having been retired.
+        """`lanes` returns the lanes of the device's streams. `publish` makes all writes recorded on
+        them host-visible, and returns by lane the value at which they are. Finalisers call `leave`
+        with a backing that was dropped without having been retired.
 
-        `clear` has the device fill a backing with zeros; with it none is handed out as it is.
+        `clear` has the device fill a backing with zeros. If given, every backing is cleared before
+        it is handed out.
         """
         self._driver = driver
         self._clear = clear
@@ -211,14 +214,15 @@ class Pool:
         self._chunks: list[Chunk] = []
         self._free: dict[int, list[Backing]] = {}
         self._retired: deque[Backing] = deque()
-        self._handed_on: dict[int, deque[Backing]] = {}  # retired too, by size, the oldest first
+        self._handed_on: dict[int, deque[Backing]] = {}  # retired scratch by size, oldest first
         self._next_chunk = _FIRST_CHUNK
         self.reserved = self.used = self.pending = self.peak = self.allocations = 0
 
     def allocate(self, nbytes: int, *, for_device: bool = False) -> Backing:
-        """A backing of at least `nbytes` bytes with an empty history.
+        """Allocate a backing of at least `nbytes` bytes with an empty history.
 
-        If it is `for_device` alone, what an earlier owner's kernels wrote may be unpublished.
+        With `for_device`, writes by an earlier owner's kernels may still be unpublished: the host
+        must not touch the memory before they are.
         """
         size = size_class(nbytes)
         backing = self._take_free(self._free.get(size), for_device)
@@ -239,9 +243,9 @@ class Pool:
         return backing
 
     def allocate_scratch(self, nbytes: int) -> Backing:
-        """A backing that work in flight may still use: its history says which.
+        """Allocate a backing that work in flight may still use; its history says which work.
 
-        What is idle is better, since nothing has to be ordered then.
+        An idle backing is preferred, because work on it needs no ordering.
         """
         size = size_class(nbytes)
         backing = None if self._free.get(size) else self._take_handed_on(size)
@@ -249,25 +253,25 @@ class Pool:
             return self.allocate(nbytes, for_device=True)
         if self._clear is not None:
             try:
-                self._clear(backing)  # behind the work that still uses it
+                self._clear(backing)  # ordered after the work that still uses it
             except BaseException:
                 self.retire(backing)
                 raise
         return backing
 
     def retire(self, backing: Backing) -> None:
-        """Take a backing back; it is reused once its last use is complete, or handed on.
+        """Take a backing back. It is reused once its last use is complete; scratch, at once.
 
-        May be called again.
+        Calling it again does nothing.
         """
         if backing.retired:
             return
         place = self._retired
         if backing.reused_in_flight:
             place = self._handed_on.setdefault(backing.nbytes, deque())
-        # No call from here on but the last: an exception must not leave a part of it.
+        # Nothing is called before the last line, so no exception can leave this half done.
         backing.retired = True
-        if not backing.counted:  # an exception came while it was taken
+        if not backing.counted:  # an exception interrupted its allocation
             backing.chunk.live += 1
             self.used += backing.nbytes
         self.used -= backing.nbytes
@@ -275,20 +279,20 @@ class Pool:
         place.append(backing)
 
     def reap(self) -> None:
-        """Move what is no longer in use to the free lists."""
+        """Move retired backings that are no longer in use to the free lists."""
         self._catch_up()
         self._retired = self._still_in_use(self._retired)
         for size, handed_on in self._handed_on.items():
             self._handed_on[size] = self._still_in_use(handed_on)
 
     def trim(self) -> int:
-        """Give wholly unused chunks back to the driver; the bytes given back."""
+        """Return wholly unused chunks to the driver; returns how many bytes that freed."""
         self.reap()
         empty = [chunk for chunk in self._chunks if not chunk.live]
         for chunk in empty:
             self._chunks.remove(chunk)
             for backing in (b for free in self._free.values() for b in free if b.chunk is chunk):
-                backing.retired = True  # it goes with its chunk
+                backing.retired = True  # it must not return itself: its chunk goes
             self._free = {
                 size: [b for b in backings if b.chunk is not chunk]
                 for size, backings in self._free.items()
@@ -301,11 +305,11 @@ class Pool:
         for chunk in self._chunks:
             self._driver.free(chunk.memory)
         self._chunks.clear()
-        self.leave = deque[Backing](maxlen=0).append  # there is no pool left to go back to
+        self.leave = deque[Backing](maxlen=0).append  # late backings have no pool to return to
         self._free.clear()
 
     def _wipe(self, backing: Backing) -> None:
-        """Leave nothing in idle memory of what was there before."""
+        """Fill an idle backing with zeros."""
         seen = backing.chunk.bytes
         if seen is None or backing.unpublished:
             assert self._clear is not None
@@ -317,19 +321,20 @@ class Pool:
             self._driver.flush(backing.memory, lo, hi)
 
     def _still_in_use(self, retired: deque[Backing]) -> deque[Backing]:
-        """Those of the retired that are; the others are free."""
+        """Release the retired backings that are idle; returns the others."""
         for backing in retired:
             if backing.idle and not backing.released:
                 self._release(backing)
         return deque(backing for backing in retired if not backing.released)
 
     def _take_handed_on(self, size: int) -> Backing | None:
-        """The oldest that scratch arrays left, unless a host view still shows it."""
+        """Take the oldest fitting backing that a scratch array left and no host view shows."""
         for fitting in _fitting(size):
             handed_on = self._handed_on.get(fitting, deque())
             for backing in handed_on:
                 if not backing.holds:
-                    # No call from here on but the last, and dropped it is handed on again.
+                    # Nothing is called before `remove`, so no exception can leave this half done;
+                    # if one strikes later, the backing is dropped and returns itself.
                     backing.retired = False
                     backing.owners = set()
                     self.pending -= backing.nbytes
@@ -339,7 +344,11 @@ class Pool:
         return None
 
     def _take_free(self, free: list[Backing] | None, for_device: bool) -> Backing | None:
-        """One of these; for the host, those with unpublished writes are published before."""
+        """Take one of these. For the host, only one without unpublished writes.
+
+        Those with unpublished writes are published and retired; they are free again when the
+        publishing is complete.
+        """
         while free:
             if for_device or free[-1].is_published():
                 return free.pop()
@@ -351,7 +360,7 @@ class Pool:
         return None
 
     def _free_of(self, size: int) -> list[Backing] | None:
-        """Free backings of this class, or of one a little larger: better than a new chunk."""
+        """The free list of this size class, or of one a little larger if that avoids a chunk."""
         return next((free for fitting in _fitting(size) if (free := self._free.get(fitting))), None)
 
     def _release(self, backing: Backing) -> None:
@@ -360,7 +369,7 @@ class Pool:
         if backing.history.device_only and backing.history.writes:
             fresh.unpublished |= {lane: lane.recorded for lane in self._lanes()}
         free = self._free.setdefault(backing.nbytes, [])
-        # No call from here on but the last: the bytes are given out once, whatever comes.
+        # Nothing is called before the last line: no exception can put the bytes in the list twice.
         backing.released = True
         self.pending -= backing.nbytes
         backing.chunk.live -= 1
@@ -372,13 +381,13 @@ class Pool:
         if chunk is None:
             chunk = self._new_chunk(size, asked)
         cut = Backing(chunk, chunk.cut, size)
-        # No call from here on: dropped, it goes to the pool.
+        # Nothing is called from here on. If the backing is dropped, it returns itself to the pool.
         chunk.cut += size
         cut.pool = self
         return cut
 
     def _chunk_with_room(self, size: int) -> Chunk | None:
-        # Only the newest chunk is cut from: the rests of older ones are small by construction.
+        # Only the newest chunk is cut: what is left of older ones is small by construction.
         if size < _DEDICATED and self._chunks:
             chunk = self._chunks[-1]
             if chunk.memory.nbytes - chunk.cut >= size:
@@ -420,7 +429,7 @@ class Pool:
 
 
 def stats_of(pools: Collection[Pool], adopted: int) -> MemoryStats:
-    """What pools have, and how much of the caller's own memory is used beside them."""
+    """Sum up the pools, and add how many bytes of the caller's own memory are adopted."""
     for pool in pools:
         pool.reap()
     reserved = sum(pool.reserved for pool in pools)
@@ -438,7 +447,7 @@ def stats_of(pools: Collection[Pool], adopted: int) -> MemoryStats:
 
 
 def size_class(nbytes: int) -> int:
-    """The size that is really set aside: at most a quarter more than asked for."""
+    """The size that is allocated for `nbytes`: at most a quarter more, and at least `_ALIGN`."""
     if nbytes <= _ALIGN:
         return _ALIGN
     step = max(_ALIGN, (1 << (nbytes - 1).bit_length()) // (2 * _CLASSES))
@@ -446,7 +455,7 @@ def size_class(nbytes: int) -> int:
 
 
 def _fitting(size: int) -> Iterator[int]:
-    """A size class, and those above it up to twice as large."""
+    """A size class, and those above it, up to twice the size."""
     for _ in range(_CLASSES + 1):
         yield size
         size = size_class(size + 1)

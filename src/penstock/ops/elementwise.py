@@ -1,10 +1,11 @@
-"""Kernels that do the same to every element, from one line of GLSL.
+"""Elementwise kernels, generated from one line of GLSL.
 
-`dev.elementwise("y[i] = a * x[i] + y[i]", "in float32 x, inout float32 y, float32 a")` writes the
-rest of the kernel: the bindings, the push constants, and a loop in which each invocation takes
-every so many-th element, so that any number of elements fits any number of groups.
+`dev.elementwise("y[i] = a * x[i] + y[i]", "in float32 x, inout float32 y, float32 a")` generates
+the rest of the kernel: the bindings, the push constants, and a grid-stride loop, so that any number
+of elements fits any number of groups.
 
-As for a kernel, the call is written out once for its parameters, because it is made often.
+As for a kernel, `__call__` is generated as Python source for its parameters, which makes calls
+fast.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 _ARITHMETIC = "GL_EXT_shader_explicit_arithmetic_types_"
 
-#: By name: what GLSL calls an element, and the extension it needs.
+#: By dtype name: the GLSL type of an element, and the extension that it needs.
 _TYPES = {
     "bool": ("uint8_t", _ARITHMETIC + "int8"),
     "int8": ("int8_t", _ARITHMETIC + "int8"),
@@ -51,13 +52,13 @@ _TYPES = {
 _QUALIFIERS = {"in": "readonly ", "out": "writeonly ", "inout": ""}
 
 _GROUP_SIZE = 256
-_CPU_GROUPS = 64  # on a CPU driver a group costs more than a turn of the loop
+_CPU_GROUPS = 64  # on a CPU driver a group costs more than an iteration of the loop
 
-#: The most elements for an invocation: lavapipe ends all loops of one after 65,535 turns together.
+#: Most elements per invocation: lavapipe ends an invocation's loops after 65,535 iterations in all.
 _MOST_EACH = 60_000
 _LOOP = re.compile(r"\b(for|while|do)\b")
 
-#: What follows the user's text. The last step of a loop that counts up could overflow.
+#: What follows the user's text. A loop on `i < n` could overflow at its last step; `more` cannot.
 _MAIN = """
 ;}
 void main() {
@@ -72,7 +73,8 @@ void main() {
 }
 """
 
-#: What stands around the user's text in HIP C++. One line before, so that lines can be counted.
+#: What surrounds the user's text in HIP C++. The head is one line, so that line numbers of errors
+#: can be mapped back.
 _HIP_HEAD = (
     'extern "C" __global__ void penstock_elementwise({parameters}) {{ '
     "unsigned int penstock_step = gridDim.x * blockDim.x; "
@@ -128,9 +130,9 @@ class Parameter(NamedTuple):
 class Elementwise(Closing):
     """An operation on every element of its arrays. Made by `Device.elementwise`.
 
-    Call it with its parameters, in order or by name, and `stream=` if need be. The arrays have
-    one common shape; NumPy arrays are moved to the device, and back if written. An `out` array
-    that is left out is made. The call returns the `out` array, or a tuple if there are several.
+    Call it with its parameters, in order or by name, and optionally `stream=`. All arrays must have
+    the same shape. NumPy arrays are copied to the device, and back if written. An `out` array that
+    is left out is allocated. The call returns the `out` array, or a tuple if there are several.
     """
 
     def __init__(
@@ -163,7 +165,7 @@ class Elementwise(Closing):
                 raise
             raise source.explain(self.name, error) from None
         groups = _most(device, "group_count")[0]
-        # A loop of the operation's own must not share its turns with the loop over elements.
+        # A loop in the operation would count towards the same iteration limit (see `_MOST_EACH`).
         if device.info.kind == "cpu" and not _LOOP.search(f"{preamble}\n{operation}"):
             groups = _CPU_GROUPS
         call = _make_call(self, groups * local)
@@ -171,16 +173,16 @@ class Elementwise(Closing):
         self.__class__ = type("Elementwise", (type(self),), {"__call__": call, "__doc__": doc})
 
     def __call__(self, *arguments: Any, stream: Any = None, **named: Any) -> Any:
-        """Do it to every element, in stream order. Waits for nothing."""
+        """Launch the operation on every element, in stream order. Never waits."""
         raise AssertionError("replaced when the operation was made")
 
     @property
     def signature(self) -> str:
-        """What to call it with."""
+        """Its name and parameters, as text."""
         return f"{self.name}({', '.join(map(str, self.parameters))})"
 
     def close(self) -> None:
-        """Give the program back; launches in flight finish first. Safe to call twice."""
+        """Free the program once launches in flight are complete. Safe to call twice."""
         self.kernel.close()
 
     @property
@@ -190,7 +192,7 @@ class Elementwise(Closing):
     def __repr__(self) -> str:
         return f"<Elementwise {self.signature}: {' '.join(self.operation.split())}>"
 
-    # What a call does when it is not plain sailing.
+    # The slow paths of a call.
 
     def _make(self, parameter: Parameter, shape: tuple[int, ...]) -> Array:
         return self.device.empty(shape, parameter.dtype)
@@ -226,7 +228,7 @@ class Elementwise(Closing):
         )
 
     def _check_nothing(self, given: tuple[Any, ...]) -> None:
-        """Arrays of no elements are not bound, and yet must be what was declared."""
+        """Check device and dtype of arrays without elements, which are not bound to the kernel."""
         self._explain_arrays(given)
         for parameter, array in zip(self._arrays, given, strict=True):
             if isinstance(array, Array) and array.device is not self.kernel.device:
@@ -250,11 +252,11 @@ def _most(device: Device, limit: str) -> tuple[int, ...]:
 
 
 def _make_call(made: Elementwise, most: int) -> Callable[..., Any]:
-    """The `__call__`, with a Python parameter for each of the operation's."""
+    """Generate `__call__`, with one Python parameter for each of the operation's."""
     arrays = [each.name for each in made.parameters if each.mode]
     outputs = [each.name for each in made.parameters if each.mode == "out"]
     given = [name for name in arrays if name not in outputs]
-    # Where nothing is read, any of the arrays tells the shape.
+    # If every array is `out`, the first one that is given determines the shape.
     first = given[0] if given else f"penstock_given({', '.join(outputs)})"
     makes = [
         f"if {name} is MISSING: {name} = penstock_self._make(parameter_{name}, penstock_shape)"
@@ -268,7 +270,7 @@ def _make_call(made: Elementwise, most: int) -> Callable[..., Any]:
         differ=" or ".join(f"{name}.shape != penstock_shape" for name in arrays),
         arrays=", ".join(arrays),
         arguments=", ".join(
-            # What `struct` packs is a Python bool, not one of NumPy's.
+            # `struct` packs Python's bool, but not NumPy's.
             f"{name}=bool({name}) if type({name}) is penstock_bool else {name}"
             if type_ == "bool" and not mode
             else f"{name}={name}"
@@ -286,14 +288,14 @@ def _make_call(made: Elementwise, most: int) -> Callable[..., Any]:
         "penstock_most": most,
         **{f"parameter_{each.name}": each for each in made.parameters},
     }
-    # Named as a file of this package, so that receipts look past it for the user's line.
+    # The file name lies in this package, so that receipts skip the frame to find the user's line.
     exec(compile(source, f"{Path(__file__).parent}/<call of {made.name}>", "exec"), scope)
     call: Callable[..., Any] = scope["__call__"]
     return call
 
 
 class _Source:
-    """The GLSL of an operation, and which of its lines the user wrote."""
+    """The GLSL source of an operation, and which of its lines the user wrote."""
 
     def __init__(self, parameters: list[Parameter], preamble: str, operation: str) -> None:
         self._parameters = parameters
@@ -325,7 +327,7 @@ class _Source:
         self.text = "\n".join(self._lines) + _MAIN
 
     def form(self, name: str, group_size: int) -> KernelSource:
-        """The whole kernel, for groups of this size."""
+        """The complete kernel source, for groups of this size."""
         return KernelSource(self.text, name, constants={"local_size_x": group_size})
 
     def _add(self, part: str, text: str) -> None:
@@ -334,7 +336,7 @@ class _Source:
         self._lines += self._parts[part]
 
     def explain(self, name: str, error: CompileError) -> CompileError:
-        """The error in terms of what the user wrote."""
+        """Translate a compile error to the lines that the user wrote."""
         said = []
         errors = []
         for line, message in error.errors:
@@ -348,7 +350,7 @@ class _Source:
     def _place(self, line: int) -> tuple[str, str, int]:
         operation = self._parts["operation"]
         start = self._starts["operation"]
-        if line > start:  # what comes after belongs to it too: a brace that is not closed
+        if line > start:  # errors after the text count too: an unclosed brace
             at = min(line - start, len(operation)) or 1
             return f"line {at} of the operation", (operation or [""])[at - 1], at
         at = line - self._starts["preamble"]
@@ -360,7 +362,7 @@ class _Source:
 
 
 class _HipSource(_Source):
-    """The same in HIP C++."""
+    """The HIP C++ source of an operation, and which of its lines the user wrote."""
 
     def _write(self, parameters: list[Parameter], preamble: str, operation: str) -> None:
         arrays = [each for each in parameters if each.mode]
@@ -383,12 +385,12 @@ class _HipSource(_Source):
         return KernelSource(self.text, name, signature=self.signature, group_size=group_size)
 
 
-#: By the language that a driver loads.
+#: By the kernel language of a driver.
 _SOURCES: dict[str, type[_Source]] = {"spirv": _Source, "hip": _HipSource}
 
 
 def _hip_type(name: str) -> str:
-    """What HIP C++ calls an element, without any header."""
+    """The HIP C++ type of an element; a type that needs no header."""
     plain = {
         "float16": "_Float16",
         "float32": "float",
@@ -402,7 +404,7 @@ def _hip_type(name: str) -> str:
 
 
 def _parse(name: str, text: str) -> list[Parameter]:
-    """Parameters from text like `in float32 x, out float32 y, float32 a`."""
+    """Parse parameters such as `in float32 x, out float32 y, float32 a`."""
     parameters = []
     for mode, dtype, called, shape in parse(text, name):
         if dtype is None or shape:
@@ -436,7 +438,7 @@ def _check_name(name: str, parameter: Parameter) -> None:
 
 
 def _flat(parameters: list[Parameter], reference: Reference) -> Reference:
-    """The reference with the arrays and numbers as they were declared, and nothing else."""
+    """Wrap the reference so that it gets only the declared arrays and numbers."""
 
     def run(**given: Any) -> None:
         reference(

@@ -1,13 +1,13 @@
-"""Sums, extremes and their like of whole arrays: one launch each, whose result is the value.
+"""Reductions of whole arrays (sum, min, argmax, dot, …): one launch each, which returns the value.
 
-The device reduces the elements to a few hundred parts, which are the result of the launch; the
-host folds them when it reads the result. That takes the place of a second launch: it needs no
-barrier, no memory between launches that streams and threads could share by mistake, and no
-coherence between groups. Folding costs the reader some microseconds.
-The number of parts, and which elements are in which, depend on nothing but the number of elements
-and the device, so the same array always gives the same bits.
+The device reduces the elements to a few hundred partial values, which are the result of the launch;
+the host folds them when it reads the result. This replaces a second launch: it needs no barrier, no
+intermediate memory that streams and threads could share by mistake, and no coherence between
+groups. Folding costs the reading thread a few microseconds.
+The number of partial values, and which elements each one covers, depend only on the number of
+elements and the device, so the same array always gives the same bits.
 
-What is computed follows NumPy: the dtypes of results, NaN, ties, arrays of no elements.
+Results follow NumPy: dtypes, NaN, ties, arrays without elements.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 Host = npt.NDArray[Any]
 
 _SHADERS = Path(__file__).with_name("shaders")
-_BLOCK = 64  # elements that an invocation joins one after the other
+_BLOCK = 64  # consecutive elements that an invocation reduces
 _MOST_ELEMENTS = 1 << 31  # the shader counts in 32 bits
-# lavapipe ends all loops of an invocation after 65,535 turns together, and a block takes two more
-# turns than it has elements.
+# lavapipe ends the loops of an invocation after a total of 65,535 iterations, and a block takes two
+# more iterations than it has elements.
 _MOST_EACH = 60_000
 
 _KINDS = {"f": "FLOAT", "i": "SIGNED", "u": "UNSIGNED", "b": "UNSIGNED"}
@@ -57,12 +57,12 @@ _NOT_OF_NOTHING = ("min", "max", "argmin", "argmax")
 
 
 class Shape(NamedTuple):
-    """How the work is laid out on a device."""
+    """How a reduction is divided into groups and invocations."""
 
-    tree: bool  # the invocations of a group join their values
+    tree: bool  # the invocations of a group combine their values in shared memory
     group_size: int
     most_groups: int
-    elements: int  # per invocation, before there is another group
+    elements: int  # per invocation, before another group is used
 
     @property
     def parts(self) -> int:
@@ -73,7 +73,7 @@ class Shape(NamedTuple):
         return max(1, min(wanted, self.most_groups))
 
     def holds(self, count: int) -> bool:
-        """Whether no invocation has more elements to join than every driver lets it loop over."""
+        """Whether every invocation's share of `count` elements is within `_MOST_EACH`."""
         return count <= self.group_size * self.most_groups * _MOST_EACH
 
 
@@ -85,18 +85,18 @@ _ON_GPU = Shape(tree=True, group_size=256, most_groups=512, elements=16)
 def shape_for(device: Device, count: int = 0) -> Shape:
     """The shape for `count` elements: a tree in shared memory on a GPU.
 
-    On a CPU driver, where each barrier costs, there is no tree until so many invocations are
-    needed that the host would have too many parts to fold.
+    A CPU driver, where a barrier is expensive, uses no tree as long as the loop limit allows it.
+    Beyond that, more invocations without a tree would leave the host too many values to fold.
     """
     if device.info.kind == "cpu" and _ON_CPU.holds(count):
         return _ON_CPU
     most: Any = device.info.limits["group_invocations"]
-    # Every device has 128; the tree wants a power of two.
+    # Every device allows 128 invocations per group; the tree needs a power of two.
     return _ON_GPU if most >= 256 else _ON_GPU._replace(group_size=128)
 
 
 def every_variant() -> Iterator[dict[str, str | int | float]]:
-    """The defines of every reduction there is, on CPUs and on GPUs."""
+    """The defines of every reduction, on CPUs and on GPUs."""
     for shape in (_ON_CPU, _ON_GPU):
         for operation in _FOLDS:
             for kind, sizes in (("f", (2, 4, 8)), ("i", (1, 2, 4, 8)), ("u", (1, 2, 4, 8))):
@@ -105,7 +105,7 @@ def every_variant() -> Iterator[dict[str, str | int | float]]:
 
 
 def _defines(operation: str, kind: str, bits: int, shape: Shape) -> dict[str, str | int | float]:
-    """What the shader is compiled with; `kind` is that of a NumPy dtype."""
+    """The defines to compile the shader with; `kind` is that of a NumPy dtype."""
     wide = operation == "mean" and kind in "iu" and bits == 64
     defines: dict[str, str | int | float] = {
         "BITS": bits,
@@ -135,7 +135,7 @@ class Reductions:
     def reduce(
         self, operation: str, x: Array, y: Array | None = None, stream: Stream | None = None
     ) -> Result:
-        """Launch a reduction. Its value is on its way."""
+        """Launch a reduction; returns its pending value."""
         count = x.size
         x.buffer.check()
         if not count and operation in _NOT_OF_NOTHING:
@@ -176,9 +176,9 @@ class Reductions:
         return self.reduce("dot", x, y, stream)
 
     def _bind(self, kernel: Kernel, x: Array, stream: Stream | None) -> tuple[Array, int]:
-        """The array to bind, and the element in it that is the first of x.
+        """The array to bind for x, and the index in it of x's first element.
 
-        Whole words are read, from where the device can bind memory on.
+        The shader reads whole words, starting at an offset with the device's binding alignment.
         """
         if not x.size:
             if self._nothing is None:
@@ -188,8 +188,8 @@ class Reductions:
         if x.contiguous and not x.region.lo % slot.alignment and not x.nbytes % 4:
             return x, 0
         begin = x.region.lo - x.region.lo % slot.alignment
-        # What lies around x is then read, too, though not used: not where a view may be writing
-        # it, nor where another array may take its place at replay.
+        # Widening the binding also reads (and ignores) bytes around x. Copy x instead if a host
+        # view may be writing those bytes, or if a replay may bind another array in its place.
         exact = x.buffer.backing.views or capturing(x.buffer.scheduler) is not None
         if not x.contiguous or exact or x.region.lo % x.itemsize:
             x = x.copy(stream)
@@ -222,12 +222,12 @@ class Reductions:
             raise Unsupported(f"{error}; {advice}") from None
         assert kernel.results is not None
         kernel.results.convert = partial(_fold, operation, dtype)
-        # Another thread may have been faster.
+        # Another thread may have made the same kernel meanwhile.
         return self._kernels.setdefault((operation, dtype, shape.tree), kernel)
 
 
 def _signature(operation: str, dtype: Dtype, parts: int) -> str:
-    """What reduction.hip is called with, and what it returns."""
+    """The signature of reduction.hip: its arguments and its result."""
     fold, words = _FOLDS[operation], _words(dtype)
     out = "uint32"
     if fold == "SUM" and dtype.kind == "f":
@@ -245,11 +245,11 @@ def _signature(operation: str, dtype: Dtype, parts: int) -> str:
     return f"{arguments} -> uint32 used, uint32 elements, {out} parts{size}"
 
 
-# What the parts mean.
+# Folding the partial values.
 
 
 def _fold(operation: str, dtype: Dtype, made: Any) -> Any:
-    """The value, from the parts that a launch made."""
+    """The value of the reduction, from the partial values in the launch's result."""
     parts: Host = made.parts[: made.used]
     if operation in ("any", "all"):
         return np.bool_(parts.any() == (operation == "any"))
@@ -267,11 +267,11 @@ def _fold(operation: str, dtype: Dtype, made: Any) -> Any:
 
 
 def _whole(operation: str, dtype: Dtype, parts: Host, elements: int) -> Any:
-    """A sum of integers, which wraps at 64 bits; a mean of integers, which does not."""
+    """Fold integers: a sum, which wraps at 64 bits, or a mean, which is exact."""
     long = np.dtype(np.uint64 if dtype.kind == "u" else np.int64)
     if operation == "mean":
         exact = sum(_joined(parts[:, -2:]).view(long).tolist())
-        if dtype.itemsize == 8:  # those were the high words
+        if dtype.itemsize == 8:  # those were only the high words
             exact = (exact << 32) + sum(_joined(parts[:, :2]).tolist())
         return np.float64(exact / elements if elements else np.nan)
     total = _joined(parts).sum(dtype=np.uint64)
@@ -281,12 +281,12 @@ def _whole(operation: str, dtype: Dtype, parts: Host, elements: int) -> Any:
 
 
 def _words(dtype: Dtype) -> int:
-    """How many words a key has."""
+    """The number of 32-bit words in a key."""
     return 2 if dtype.itemsize == 8 else 1
 
 
 def _joined(words: Host) -> Host:
-    """Pairs of words as the 64-bit numbers they are; single words as they are."""
+    """Combine pairs of words to 64-bit numbers; leave single words as they are."""
     if words.ndim == 1:
         return words
     if words.shape[1] == 1:
@@ -296,7 +296,7 @@ def _joined(words: Host) -> Host:
 
 
 def _keys(operation: str, elements: Host) -> Host:
-    """Unsigned integers in the order of the elements, as the shader makes them."""
+    """Map elements to unsigned integers that sort in the same order, as the shader does."""
     dtype = elements.dtype
     unsigned, sign, every = _bits_of(dtype)
     keys = elements.view(unsigned).astype(np.uint64)
@@ -314,7 +314,7 @@ def _keys(operation: str, elements: Host) -> Host:
 
 
 def _value(operation: str, dtype: Dtype, key: int) -> Any:
-    """The element that a key was made from."""
+    """The element that a key was made from: the inverse of `_keys`."""
     unsigned, sign, every = _bits_of(dtype)
     if dtype.kind == "f" and key == every:
         return dtype.type(np.nan)
@@ -337,7 +337,7 @@ def _reference(
     operation: str, dtype: Dtype, *, x: Host, count: int, first: int, result: dict[str, Host],
     threads: object, y: Host | None = None, first_y: int = 0,
 ) -> None:  # fmt: skip
-    """The shader in NumPy, for the simulator; it makes one part of everything."""
+    """The shader in NumPy, for the simulator; it returns a single partial value."""
     elements = x.view(dtype)[first : first + count]
     part = result["parts"][0, ...]
     words = part.reshape(-1)

@@ -1,1 +1,1 @@
-"""The receipt: what was done, what it cost, and the pages that show it."""
+"""The receipt: what the runtime did, what it cost, and the pages that show it."""

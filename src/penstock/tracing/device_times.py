@@ -1,12 +1,13 @@
-"""When the device did what is on a receipt, told once it is known and to whom it concerns.
+"""Device timestamps of traced commands, delivered to their traces once they are known.
 
-A command that is recorded while a trace is active takes the device's time before and after it, and
-remembers the traces it is for. The times are read when the command is done, which may be after a
-trace has ended: nothing here waits for a trace's sake, unless the trace itself is told to wait.
+A command that is recorded while a trace is active is enclosed in two device timestamps, and its
+`Mark` names the traces that want them. The timestamps are read when the command is complete, which
+may be after a trace has ended. Tracing never makes the runtime wait; only
+`Trace.wait_for_times` does.
 
-Reading gives ticks of the device's clock. To turn them into the host's seconds takes knowing how
-the two clocks differ, which a driver may have to find out by asking the device (`learn_time`),
-behind all that is in flight there. So ticks are kept until that is known.
+Timestamps are ticks of the device's clock. To convert them to host seconds, the driver must know
+the offset between the two clocks. It may have to measure that with submissions of its own
+(`learn_time`), which run after all work in flight. Ticks are kept here until the offset is known.
 """
 
 from __future__ import annotations
@@ -21,31 +22,32 @@ from penstock.tracing import events
 if TYPE_CHECKING:
     from penstock.driver.protocol import Driver, Recording
 
-#: For which traces, of which command, and the numbers of its two times in the recording.
+#: A timed command: the traces that want its times, its place, and the indices of its start and end
+#: timestamps in the recording.
 Mark = tuple[tuple[events.Collector, ...], events.At, int, int]
 
 
 class Timekeeper:
-    """Belongs to one device. Called under its lock."""
+    """Collects the timestamps of one device. Called under the device's lock."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._kept: list[tuple[Sequence[int], list[Mark]]] = []
 
     def read(self, recording: Recording, marks: list[Mark]) -> None:
-        """Keep the times in a recording that is done, and is about to be used again."""
-        with contextlib.suppress(Error):  # a receipt is not worth a failure
+        """Save the timestamps of a completed recording before it is reused."""
+        with contextlib.suppress(Error):  # losing timestamps must not fail the program
             self._kept.append((recording.ticks(), marks))
             if self._driver.knows_time:
                 self.tell()
 
     @property
     def owed(self) -> bool:
-        """Whether ticks are kept that no receipt has heard of."""
+        """Whether ticks are kept that have not been delivered yet."""
         return bool(self._kept)
 
     def tell(self) -> None:
-        """Put what is known on the receipts. Only once the driver knows the time."""
+        """Convert the kept ticks and deliver them. Requires `Driver.knows_time`."""
         kept, self._kept = self._kept, []
         with contextlib.suppress(Error):
             for ticks, marks in kept:

@@ -1,8 +1,8 @@
-"""A trace as plain data: what `--json` writes, and what page and Perfetto file are made from.
+"""A trace as plain data: what `--json` writes, and the source of the page and the Perfetto file.
 
-The format is described in docs/tracing.md, and stable: a change that could break a reader raises
-`VERSION`. Times are seconds from the start of the trace; threads and streams are numbers, into
-their lists; what does not apply to an event is left out.
+The format is stable and described in docs/tracing.md: a change that could break a reader raises
+`VERSION`. Times are seconds from the start of the trace. Threads and streams are indices into their
+lists. Fields that do not apply to an event are left out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def as_json(trace: Trace, title: str = "") -> str:
 
 
 def dumped(document: dict[str, Any]) -> str:
-    """As short as JSON can be; integers may be of NumPy's kinds."""
+    """Serialize as compact JSON; accepts NumPy integers."""
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False, default=operator.index)
 
 
@@ -106,14 +106,14 @@ def as_document(trace: Trace, title: str = "") -> dict[str, Any]:
 
 
 def _threads(events: Sequence[TraceEvent]) -> dict[tuple[str, int], int]:
-    """The number of every thread: the main one's is the first, then as they appear."""
+    """Number the threads: the main thread first, the others in order of appearance."""
     found = dict.fromkeys((event.thread, event.thread_id) for event in events)
     ordered = sorted(found, key=lambda thread: thread[1] != os.getpid())
     return {thread: number for number, thread in enumerate(ordered)}
 
 
 def _streams(events: Sequence[TraceEvent]) -> dict[int, dict[str, str]]:
-    """By its number, the name of every stream that is mentioned, in the order they were made."""
+    """By number: the name of every stream in these events, in order of creation."""
     places = {(event.stream_id, event.stream, event.device) for event in events}
     for event in events:
         places |= {(point.stream_id, point.stream, point.device) for point in event.awaited}
@@ -121,8 +121,8 @@ def _streams(events: Sequence[TraceEvent]) -> dict[int, dict[str, str]]:
 
 
 def _rounded(seconds: float) -> float:
-    """To the nanosecond: the clock has no more to say, and the file is half as long.
+    """Round to the nanosecond, the clock's resolution, which halves the size of the file.
 
-    JSON has no infinity; a time that is not finite, which no clock gives, becomes 0.
+    JSON has no infinity, so a time that is not finite becomes 0. No clock returns one.
     """
     return round(seconds, 9) if math.isfinite(seconds) else 0.0

@@ -1,8 +1,8 @@
-"""Events: what the runtime tells the receipts, at the moment at which it happens.
+"""Events: the runtime emits one to every active trace, at the moment something happens.
 
-With no trace active, the runtime's only cost is looking at the empty tuple `active`. With one, an
-event costs about a microsecond: `emit` gathers only what will not be there later, as one plain
-tuple. `receipt` puts reasons and source lines into words when they are read.
+With no trace active, the only cost is testing the empty tuple `active`. With one, an event costs
+about a microsecond: `emit` gathers only what would be lost later, as one plain tuple. `receipt`
+formats reasons and source lines when they are read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _local = threading.local()
 
 
 class Collector(Protocol):
-    """What takes events: a `Trace`."""
+    """A receiver of events: a `Trace`."""
 
     wants_times: bool
     records: list[Any]  #: as `emit` leaves them
@@ -34,10 +34,10 @@ class Collector(Protocol):
 
 
 class Teller(Protocol):
-    """A device, as far as a trace knows of it."""
+    """The part of a device that a trace uses: it delivers device timestamps."""
 
     def tell_times(self, collector: Collector, patience: float) -> None:
-        """Call `device_times` for what completes within `patience` seconds."""
+        """Call `device_times` for all work that completes within `patience` seconds."""
         ...
 
 
@@ -52,16 +52,16 @@ tellers: weakref.WeakSet[Teller] = weakref.WeakSet()
 Place = tuple[str, str, int]
 #: A point on it: the place, the submission, and the command in it (0: the whole submission).
 At = tuple[Place, int, int]
-#: A point that something waited for, and the work at that point if it is known.
+#: A point that was waited for: place, submission, and the work at that point if it is known.
 Awaited = tuple[Place, int, str]
-#: Words, or a format and its arguments, which are put together when the reason is read.
+#: Text, or a format and its arguments, formatted when the reason is read.
 Reason = str | tuple[Any, ...]
 
 NOWHERE: At = (("", "", -1), 0, 0)
 
 
 def activate(collectors: tuple[Collector, ...]) -> None:
-    """Make these the active ones. The caller holds the lock of all traces."""
+    """Replace the active traces. The caller holds the lock that all traces share."""
     global active, timing
     active, timing = collectors, tuple(each for each in collectors if each.wants_times)
 
@@ -80,7 +80,7 @@ def emit(
     at: At = NOWHERE,
     awaited: tuple[Awaited, ...] = (),
 ) -> None:
-    """Add an event to every active trace. Callers test `active` first, so that off costs nothing.
+    """Add an event to every active trace. Callers test `active` first: tracing off costs nothing.
 
     `reason` may be a format and its arguments, which must be immutable. A record holds only plain
     values, so that the garbage collector stops tracking it at its first pass.
@@ -111,9 +111,9 @@ def emit(
 
 
 def device_times(at: At, start: float, seconds: float, collectors: Iterable[Collector]) -> None:
-    """Tell when the device did the command (or the submission) `at`, by its own timestamps.
+    """Deliver the device's timestamps of the command (or the submission) `at`.
 
-    Comes any time after the event, for the traces that were active then.
+    Called at any time after the event, with the traces that were active when it was emitted.
     """
     place, submission, command = at
     for collector in collectors:
@@ -121,7 +121,7 @@ def device_times(at: At, start: float, seconds: float, collectors: Iterable[Coll
 
 
 def since(start: float) -> float:
-    """Seconds since `start`; 0 if `start` is 0, which stands for: no trace was active then."""
+    """Seconds since `start`; 0 if `start` is 0, which means that no trace was active then."""
     return time.perf_counter() - start if start else 0.0
 
 

@@ -1,12 +1,12 @@
-"""When submitted work was on the device, as far as the host can tell.
+"""When submitted work was in flight, as far as the host can tell.
 
-The host knows when it handed a submission over, and when it learned that all up to a certain one
-were done: it waited, or it looked. In between, work on one stream runs in order, so a submission
-cannot have started before the one ahead of it was done. Submissions that the host saw done at the
-same moment are one flight, since nothing tells where one ended and the next began. A host copy in
-stream order is a flight whose times are known exactly.
+The host knows when it submitted, and when it learned, by a wait or a poll, that all submissions up
+to a certain one were complete. Work on one stream runs in order, so a submission cannot have
+started before the previous one was complete. Submissions that the host saw complete at the same
+moment form one flight, since the host cannot tell where one ended and the next began. A host copy
+in stream order is a flight whose times are known exactly.
 
-A device's own timestamps, where a runtime has them, are in the events (`device_start`).
+The device's own timestamps, where the runtime has them, are in the events (`device_start`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.tracing.receipt import TraceEvent
 
 
 class Flight(NamedTuple):
-    """Submissions `first` to `last` of a stream: handed over, begun at the earliest, seen done."""
+    """Submissions `first` to `last` of a stream: when submitted, earliest start, seen complete."""
 
     stream_id: int
     first: int
@@ -27,7 +27,7 @@ class Flight(NamedTuple):
     submitted: float
     start: float
     end: float
-    seen: bool  #: False if the trace ended before the host saw them done
+    seen: bool  #: False if the trace ended before the host saw them complete
 
 
 def flights(events: Iterable[TraceEvent], end: float) -> list[Flight]:
@@ -46,7 +46,7 @@ def flights(events: Iterable[TraceEvent], end: float) -> list[Flight]:
     found: list[Flight] = []
     for stream in sorted({*submitted, *done}):
         ordered = sorted(submitted[stream])
-        # By the device's own times, it may have gone on after the trace.
+        # The device's timestamps may show that it was still working after the trace ended.
         last = ordered[-1][0] if ordered else 0
         times = [over for submission, over in told[stream] if submission <= last]
         found += _of_stream(stream, ordered, done[stream], max([end, *times]))

@@ -1,8 +1,8 @@
-"""The page: one HTML file with everything in it, made from the parts in `assets`.
+"""The page: one self-contained HTML file, assembled from the parts in `assets`.
 
-Whatever comes from the user's program (names, lines, reasons) travels as JSON and is put on the
-page as text, never as markup. The page's content security policy allows only the scripts and
-styles that were put in here, by their hash, and no network at all.
+Text from the user's program (names, lines, reasons) is embedded as JSON and inserted into the page
+as text, never as markup. The page's content security policy allows only the embedded scripts and
+styles, by their hashes, and no network access.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def as_html(trace: Trace, title: str = "") -> str:
         "policy": f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}",
         "style": style,
         "script": script,
-        # "</script>" in a name must not end the element it is in, nor "<!--" open a comment.
+        # "</script>" in a name must not close the script element, nor "<!--" open a comment.
         "data": data.replace("<", "\\u003c"),
     }
     first, *rest = _asset("page.html").split("{{")
-    # Filled in one go: what is filled in is not looked at again.
+    # A single pass: text that was inserted is not searched for placeholders again.
     return first + "".join(parts[name] + text for name, text in (p.split("}}", 1) for p in rest))
 
 
@@ -51,7 +51,7 @@ def _hash(text: str) -> str:
 
 
 def _packed(document: dict[str, Any]) -> dict[str, Any]:
-    """The document with its events as columns, and every text once: a quarter of the size."""
+    """Store events as columns and each distinct text once, which takes a quarter of the size."""
     events = document["events"]
     texts: dict[str, int] = {"": 0}
 
@@ -59,7 +59,7 @@ def _packed(document: dict[str, Any]) -> dict[str, Any]:
         return [texts.setdefault(event.get(name, ""), len(texts)) for event in events]
 
     columns = {name: texts_of(name) for name in ("kind", "reason", "buffer", "path", "where")}
-    for name in ("start", "seconds"):  # nanoseconds are shorter than seconds with a point
+    for name in ("start", "seconds"):  # integer nanoseconds take fewer characters
         columns[name] = [round(event.get(name, 0.0) * 1e9) for event in events]
     for name in ("nbytes", "lo", "hi", "submission", "command", "thread"):
         columns[name] = [event.get(name, 0) for event in events]

@@ -1,8 +1,8 @@
 """A trace in Chrome's JSON format, for https://ui.perfetto.dev and chrome://tracing.
 
 The host is a process whose threads are the host's threads; every device is a process whose threads
-are its streams. What takes time is a slice, what does not is an instant, and a flow leads from the
-work that was waited for to the wait.
+are its streams. An event with a duration is a slice, one without is an instant, and a flow arrow
+leads from the work that was waited for to the wait.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _flight(flight: Entry, track: Entry) -> Entry:
 
 def _event(event: Entry, track: Entry, streams: list[Entry]) -> Entry:
     if event["kind"] == "done":
-        return {}  # its meaning is the end of a flight
+        return {}  # shown as the end of a flight
     shown = ("reason", "nbytes", "buffer", "lo", "hi", "path", "where", "submission", "command")
     told = {name: event[name] for name in shown if name in event}
     entry = {
@@ -97,7 +97,7 @@ def _device_work(document: Entry, streams: list[Entry]) -> Iterator[Entry]:
         if "device_start" in event and "stream" in event:
             track = streams[event["stream"]]
             yield {
-                # A track of its own: these times are the device's, flights are what the host saw.
+                # A separate track: these are device timestamps, flights are what the host saw.
                 "pid": track["pid"],
                 "tid": track["tid"] + 10_000,
                 "ph": "X",
@@ -127,7 +127,7 @@ def _flows(document: Entry, streams: list[Entry], threads: list[Entry]) -> Itera
             number += 1
             flow = {"id": number, "name": "awaited", "cat": "wait"}
             begin = {**streams[flight["stream"]], "ts": _us(flight["start"])}
-            # Just before the wait's end: a flow binds to the slice that it is in.
+            # Just before the wait ends: a flow binds to the slice that encloses it.
             over = event["start"] + max(0.0, event.get("seconds", 0.0) - 1e-9)
             end = {**threads[event["thread"]], "ts": _us(over)}
             yield {**flow, **begin, "ph": "s"}
@@ -140,7 +140,7 @@ def _last(flight: Entry) -> int:
 
 
 def _counters(document: Entry, streams: list[Entry]) -> Iterator[Entry]:
-    """Memory that the driver made, and the submissions on the device, over time."""
+    """Counter tracks: memory allocated by the driver, and submissions in flight."""
     made = 0
     steps: list[tuple[float, int, int]] = []
     for event in document["events"]:

@@ -1,7 +1,7 @@
 """The receipt: every copy, allocation, wait, barrier, submission and launch, with its reason.
 
 `with trace() as t:` collects what all devices do, in all threads, while the block runs. The runtime
-leaves plain records (see `events`); reasons and source lines are put into words when they are read.
+emits plain records (see `events`); reasons and source lines are formatted when they are read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.errors import ArgumentError
 from penstock.handle import Handle
 from penstock.tracing import events
 
-_lock = threading.RLock()  # a finaliser that runs in between may end a trace
+_lock = threading.RLock()  # reentrant: a finaliser may end a trace meanwhile
 
 
 class Point(NamedTuple):
@@ -29,7 +29,7 @@ class Point(NamedTuple):
     stream: str
     stream_id: int
     submission: int
-    what: str = ""  #: the work in it that was the reason, where that is known
+    what: str = ""  #: the work in it that caused the wait, where that is known
 
     def __str__(self) -> str:
         what = f"{self.what}, " if self.what else ""
@@ -37,28 +37,28 @@ class Point(NamedTuple):
 
 
 class TraceEvent(NamedTuple):
-    """Something that cost, and why it was done. Times are seconds of `time.perf_counter`."""
+    """One operation and its reason. Times are seconds of `time.perf_counter`."""
 
     kind: str  #: "copy", "fill", "wait", "barrier", "submission", "launch", "allocation", …
     reason: str
     nbytes: int = 0
     buffer: str = ""  #: the name of the buffer concerned
-    lo: int = 0  #: first byte of it concerned
+    lo: int = 0  #: the first of its bytes concerned
     hi: int = 0  #: one past the last
-    path: str = ""  #: how a transfer travelled: direct, rename, staged, ordered, adopt, …
+    path: str = ""  #: how a transfer was made: direct, rename, staged, ordered, adopt, …
     where: str = ""  #: the user's file and line
     start: float = 0.0
-    seconds: float = 0.0  #: of the host; 0 for what has no duration worth measuring
+    seconds: float = 0.0  #: host time; 0 for events without a measured duration
     thread: str = ""  #: the name of the host thread
-    thread_id: int = 0  #: and its number, as the system counts
+    thread_id: int = 0  #: the operating system's id of that thread
     device: str = ""
     stream: str = ""  #: the stream, or line of host copies, that it is on
-    stream_id: int = -1  #: its number, which no other has, on any device
-    submission: int = 0  #: the submission it is part of; "done": all up to this one are done
-    command: int = 0  #: the command it is in that submission, from 1
+    stream_id: int = -1  #: the stream's number, unique across devices
+    submission: int = 0  #: the submission it is part of; in "done" events, the last complete one
+    command: int = 0  #: the index of the command in that submission, from 1
     awaited: tuple[Point, ...] = ()  #: what a wait, or a submission, waited for
-    #: When the device did it, on the host's clock; only where the runtime has the device's
-    #: timestamps. See `device_times`.
+    #: When the device began it, on the host's clock; None without device timestamps. See
+    #: `device_times`.
     device_start: float | None = None
     device_seconds: float | None = None
 
@@ -79,7 +79,7 @@ class TraceEvent(NamedTuple):
         return "  ".join(parts)
 
 
-#: What is counted: the name of the count, the kind of event, and whether its bytes are summed.
+#: The counts: name, kind of event counted, and whether to sum bytes instead.
 _COUNTS = (
     ("launches", "launch", False),
     ("replays", "replay", False),
@@ -93,35 +93,35 @@ _COUNTS = (
     ("waits", "wait", False),
 )
 _CHEAP = ("launch", "replay", "submission", "barrier", "done")
-_PATIENCE = 10.0  # seconds that a file waits for the times of what is in flight
-_SHOWN = 20  # events in words, before "and so many more"
+_PATIENCE = 10.0  # seconds that saving a file waits for the timestamps of work in flight
+_SHOWN = 20  # events that are printed before "… and N more"
 
 Expected = int | float | range | Callable[[Any], bool]
 
 
 class Trace(Handle):
-    """What happened while this was active. Counts are plain numbers."""
+    """The events and counts of everything the runtime did while this trace was active."""
 
     def __init__(self, *, times: bool = True) -> None:
         self.wants_times = times
         self.records: list[Any] = []  # as `emit` leaves them
-        self._events: list[TraceEvent] = []  # the first of them, as people read them
+        self._events: list[TraceEvent] = []  # the first of the records, formatted
         self.times: deque[tuple[tuple[int, int, int], tuple[float, float]]] = deque()
         self._lines: dict[tuple[int, int], str] = {}
-        self._counted = 0  # records that are in the counts below
+        self._counted = 0  # how many records the counts below include
         self._counts: dict[str, int] = {}
         self._copied = self._inner_commands = self._inner_barriers = 0
-        self._reading = threading.RLock()  # a signal handler may read, too, in between
+        self._reading = threading.RLock()  # reentrant: a signal handler may read, too
         self._stopped: float | None = None
         self.started = time.perf_counter()  #: the clock of `TraceEvent.start`
-        self.started_at = time.time()  #: the same moment, as the calendar has it
+        self.started_at = time.time()  #: the same moment as a Unix timestamp
 
     @property
     def events(self) -> list[TraceEvent]:
-        """Everything that happened so far, in order.
+        """All events so far, in order.
 
-        Of what was still in flight when the trace ended, the device's times are there once it is
-        done; this does not wait for them, `wait_for_times` does.
+        Does not wait: device times of work that is still in flight are missing until it is
+        complete. `wait_for_times` waits for them.
         """
         if self._stopped is not None:
             self._ask_for_times(0)
@@ -134,10 +134,10 @@ class Trace(Handle):
             return done
 
     def wait_for_times(self, timeout: float = _PATIENCE) -> None:
-        """Wait for what is still in flight, `timeout` seconds at most, so that its times are here.
+        """Wait up to `timeout` seconds for the device times of work that is still in flight.
 
-        The end of a trace waits for nothing. Times that do not come (the device is lost, or works
-        longer than that, or waits for a view that this thread holds) are left out.
+        Leaving the `with` block does not wait. Times that do not arrive are left out: the device
+        is lost, is still working, or waits for a view that this thread holds.
         """
         self._ask_for_times(timeout)
 
@@ -154,7 +154,7 @@ class Trace(Handle):
         return self._counts.get(kind, 0)
 
     def _count_up(self) -> None:
-        """Count what came since somebody asked last: asking often costs no more than once."""
+        """Count the records added since the last call, so that reading often stays cheap."""
         with self._reading:
             records, counts = self.records, self._counts
             while self._counted < len(records):
@@ -186,7 +186,7 @@ class Trace(Handle):
 
     @property
     def allocations(self) -> int:
-        """How often the driver made or imported memory, or made a timeline, recording or pool."""
+        """How often the driver allocated or imported memory, or made a timeline or the like."""
         return self._count("allocation")
 
     @property
@@ -204,24 +204,24 @@ class Trace(Handle):
 
     @property
     def replays(self) -> int:
-        """How often a graph was replayed; its launches and barriers are not counted apart."""
+        """How often a graph was replayed. `launches` and `barriers` exclude what is inside it."""
         return self._count("replay")
 
     @property
     def replayed_commands(self) -> int:
-        """The launches, copies and fills inside of the graphs that were replayed."""
+        """Launches, copies and fills inside the replayed graphs, summed over all replays."""
         self._count_up()
         return self._inner_commands
 
     @property
     def replayed_barriers(self) -> int:
-        """The barriers between them."""
+        """Barriers inside the replayed graphs, summed over all replays."""
         self._count_up()
         return self._inner_barriers
 
     @property
     def renames(self) -> int:
-        """How often a buffer got a fresh backing instead of a wait."""
+        """How often a buffer got fresh memory, so that the host need not wait."""
         return self._count("rename")
 
     @property
@@ -234,12 +234,12 @@ class Trace(Handle):
         return (self._stopped or time.perf_counter()) - self.started
 
     def as_dict(self) -> dict[str, int | float]:
-        """The counts, for machines."""
+        """The counts by name."""
         counts: dict[str, int | float] = {name: getattr(self, name) for name, _, _ in _COUNTS}
         return {**counts, "seconds": self.seconds}
 
     def expect(self, **counts: Expected) -> None:
-        """Raise `AssertionError`, with the events to blame, unless the counts are as given.
+        """Raise `AssertionError`, listing the events counted, unless the counts are as given.
 
         Takes the names of `as_dict`, each with a number, a range or a function that judges it:
         `t.expect(waits=1, allocations=0, copies=range(3), bytes_copied=lambda n: n < 4096)`.
@@ -260,9 +260,9 @@ class Trace(Handle):
             raise AssertionError("\n".join(lines))
 
     def save_html(self, path: str | os.PathLike[str], title: str = "") -> None:
-        """Write a page that shows all of it on a timeline, for any browser, in one file.
+        """Write one self-contained HTML page that shows the trace on a timeline.
 
-        This, and the others that write files, wait for the device's times: see `wait_for_times`.
+        Like the other methods that write files, it first calls `wait_for_times`.
         """
         self.wait_for_times()
         from penstock.tracing.page import as_html
@@ -270,7 +270,7 @@ class Trace(Handle):
         _write(path, as_html(self, title))
 
     def save_json(self, path: str | os.PathLike[str], title: str = "") -> None:
-        """Write events and counts, for machines; docs/tracing.md describes the format."""
+        """Write events and counts as JSON; docs/tracing.md describes the format."""
         self.wait_for_times()
         from penstock.tracing.document import as_json
 
@@ -289,7 +289,7 @@ class Trace(Handle):
         try:
             with _lock:
                 events.activate((*events.active, self))
-        except BaseException:  # of a signal handler's: the block is not entered, nor left
+        except BaseException:  # from a signal handler: `__exit__` will not be called
             with _lock:
                 events.activate(tuple(each for each in events.active if each is not self))
             raise
@@ -320,7 +320,7 @@ class Trace(Handle):
     __repr__ = __str__
 
     def _read(self, record: Any) -> TraceEvent:
-        """Put into words what `emit` gathered."""
+        """Format a record that `emit` left."""
         kind, reason, *details, start, seconds, code, instruction, thread, at, awaited = record
         if type(reason) is tuple:
             reason = reason[0] % reason[1:]
@@ -332,7 +332,7 @@ class Trace(Handle):
         return TraceEvent._make((*told, None, None))
 
     def _where(self, code: CodeType, instruction: int) -> str:
-        key = (id(code), instruction)  # the records keep the code, so its id stays its own
+        key = (id(code), instruction)  # records keep the code alive, so ids are not reused
         where = self._lines.get(key)
         if where is None:
             where = self._lines[key] = f"{code.co_filename}:{_line(code, instruction)}"
@@ -351,9 +351,9 @@ _ON_DEVICE = ("launch", "copy", "fill", "replay", "submission")
 
 
 def trace(*, times: bool = True) -> Trace:
-    """A receipt of everything done in the `with` block it opens.
+    """Trace everything the runtime does inside the `with` block.
 
-    Without `times` the device is not asked when it did what, which costs its part of a launch.
+    `times=False` leaves out the device's timestamps, which add to the cost of every launch.
     """
     return Trace(times=times)
 
@@ -366,7 +366,7 @@ def _line(code: CodeType, instruction: int) -> int:
 
 
 def _write(path: str | os.PathLike[str], text: str) -> None:
-    # Names may hold lone surrogates, which UTF-8 has no bytes for: Python's escape is also JSON's.
+    # Names may hold lone surrogates, which UTF-8 cannot encode: Python's escape is valid JSON.
     Path(path).write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
@@ -389,7 +389,7 @@ def _shown(events: Sequence[TraceEvent]) -> Iterable[str]:
 
 
 def human_bytes(count: int) -> str:
-    """A byte count as people write it."""
+    """A byte count with a unit."""
     size = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024 or unit == "GiB":
