@@ -225,7 +225,7 @@ class Running:
         self.batches.clear()
 
     def _finish(self) -> None:
-        """Compare all that was not compared yet. Does not synchronize first: that could hide bugs."""
+        """Compare what was not compared yet, without synchronizing first, which could hide bugs."""
         if self.program.threads > 1:  # only a view's thread may read what it holds writable
             self._check_views()
             self.views.clear()
