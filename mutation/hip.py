@@ -63,7 +63,7 @@ HIP = [
         "            return False\n",
     ),
     _mutant(
-        "nobody attends to what is held",
+        "no thread attends to held submissions",
         "recording",
         "                if ready or recording.counted:\n"
         "                    driver.attend_to_held()\n",

@@ -82,7 +82,7 @@ def statistics(family: str, only: str = "") -> list[Row]:
             rows: list[Row] = json.loads(run.stdout)
             return rows
         said = run.stderr.strip()
-    raise NoCompiler(f"RADV compiles nothing for {family}: {said or 'it does not say why'}")
+    raise NoCompiler(f"RADV compiles nothing for {family}: {said or 'no reason given'}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -261,7 +261,7 @@ class _Compiler:
         features = self._new("VkPhysicalDeviceFeatures2", "PHYSICAL_DEVICE_FEATURES_2", pNext=told)
         lib.vkGetPhysicalDeviceFeatures2(physical[0], features)
         if not told.pipelineExecutableInfo:
-            raise NoCompiler("the driver tells nothing of what it compiled")
+            raise NoCompiler("the driver reports no statistics of pipelines")
         queue = self._new("VkDeviceQueueCreateInfo", "DEVICE_QUEUE_CREATE_INFO", queueCount=1)
         queue.pQueuePriorities = self._keep(ffi.new("float[]", [1.0]))
         name = self._keep(ffi.new("char[]", b"VK_KHR_pipeline_executable_properties"))
