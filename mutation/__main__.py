@@ -1,11 +1,11 @@
-"""`python -m mutation`: hunt every mutant; the table, and exit code 1 if one survives.
+"""`python -m mutation`: run every mutant and print a table; exit code 1 if one survives.
 
 `python -m mutation --driver vulkan`: the same for the calls of the Vulkan driver, with programs on
-the devices of this machine and with the tests that look at the calls. `--driver hip`: the same for
-the HIP driver, over the stand-in for its library.
+the devices of this machine and the tests that check the calls. `--driver hip`: the same for the HIP
+driver, over the stand-in for its library.
 
-`python -m mutation litmus`: every named program, in every transfer mode, with its own safeguard
-taken out; exit code 1 if one passes.
+`python -m mutation litmus`: run every named program, in every transfer mode, with its own safeguard
+removed; exit code 1 if one passes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mutation.hip import HIP
 from mutation.mutants import MUTANTS
 from mutation.vulkan import VULKAN
 
-_LIMIT = 600  # seconds for one process; a mutant may do anything
+_LIMIT = 600  # seconds for one process: a mutant may hang
 
 
 def main(words: Sequence[str]) -> int:
@@ -32,7 +32,7 @@ def main(words: Sequence[str]) -> int:
         return _litmus(words[1:])
     parser = argparse.ArgumentParser(prog="python -m mutation", description=__doc__)
     parser.add_argument("only", nargs="*", help="names of mutants, or parts of them (default: all)")
-    parser.add_argument("--programs", type=int, default=2000, help="random ones, at most, for each")
+    parser.add_argument("--programs", type=int, default=2000, help="most random ones per mutant")
     parser.add_argument("--driver", choices=["sim", "vulkan", "hip"], default="sim")
     _add_formats(parser)
     arguments = parser.parse_args(words)
@@ -97,11 +97,11 @@ def _litmus(words: Sequence[str]) -> int:
 
 def _add_formats(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--markdown", action="store_true", help="a table, for docs")
-    parser.add_argument("--json", action="store_true", help="for machines")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _in_processes(module: str, arguments: Sequence[Sequence[str]]) -> Iterator[Any]:
-    """What the module prints as JSON, for each list of arguments; as many at once as fit."""
+    """Run the module for each list of arguments, one process per core; yield its JSON output."""
 
     def run(words: Sequence[str]) -> Any:
         command = [sys.executable, "-m", f"mutation.{module}", *words]
@@ -145,7 +145,7 @@ def _markdown(outcomes: dict[str, dict[str, Any]]) -> str:
 
 
 def _kind(why: str) -> str:
-    """How a program on a device told: a word or two."""
+    """Summarize in a word or two how a program on a device failed."""
     message = re.search(r"\[ ([\w-]+) \]", why)
     if message:
         return f"validation, `{message[1]}`"
@@ -153,7 +153,7 @@ def _kind(why: str) -> str:
 
 
 def _litmus_markdown(intact: list[dict[str, Any]]) -> str:
-    """A row for each program: by mode, the paths its transfers take, and the safeguards."""
+    """A table with a row per program: by mode, the paths of its transfers, and its safeguards."""
     from mutation.litmus import GUARDS, SAFEGUARDS
     from penstock.array.transfer import MODES
 
@@ -161,7 +161,7 @@ def _litmus_markdown(intact: list[dict[str, Any]]) -> str:
     lines = [f"| program | {' | '.join(MODES)} |", "|---" * (len(MODES) + 1) + "|"]
     for program, guards in GUARDS.items():
         if not guards:
-            continue  # about what is refused or lost
+            continue  # tests refusals or losses, not order
         cells = (_cell(paths[program, mode], guards[mode]) for mode in MODES)
         lines.append(f"| {program} | {' | '.join(cells)} |")
     lines += ["", "| safeguard | the mutant without it |", "|---|---|"]

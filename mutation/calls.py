@@ -1,6 +1,6 @@
-"""Mutants of a driver against the tests that look at its calls. Run as a process.
+"""Runs the tests that check a driver's calls against its mutants. Run as a process.
 
-What a mutant needs is loaded once; each is then looked at in a fork of its own.
+Imports what the tests need once; then tests each mutant in a fork.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from mutation.hip import HIP
 from mutation.loading import load
 from mutation.vulkan import VULKAN
 
-_LIMIT = 150  # seconds for one mutant, which is more than all tests take
-#: By driver: tests, and which of them not.
+_LIMIT = 150  # seconds for one mutant: more than all tests take
+#: By driver: the test file, and the `-k` expression that selects its tests.
 _TESTS = {
     "vulkan": ("tests/driver/test_vulkan_calls.py", "not SwiftShader"),
     "hip": ("tests/driver/test_hip_driver.py", "discrete and not compile and not declarations"),
@@ -31,7 +31,7 @@ _TESTS = {
 
 
 def look(name: str) -> str:
-    """The test that tells a mutant, or how it ended; empty if all pass."""
+    """Return the test that fails for a mutant, or "a hang" or "a crash"; empty if all pass."""
     context = multiprocessing.get_context("fork")
     receive, send = context.Pipe(duplex=False)
     child = context.Process(target=_test, args=(name, send))
@@ -53,10 +53,10 @@ def _test(name: str, told: Connection) -> None:
         def pytest_runtest_logreport(self, report: Any) -> None:
             if report.failed:
                 told.send(report.nodeid.split("::")[1].split("[")[0])
-                os._exit(0)  # what the mutant left behind is not to be tidied up
+                os._exit(0)  # without cleaning up what the mutant left behind
 
-    # Plain assertions: pytest rewrites the modules of packages that bring plugins, as this one
-    # does, and would load them past the mutant.
+    # Plain assertions: pytest rewrites the modules of packages that provide plugins, as Penstock
+    # does, and would load them without the mutation.
     options = ["-x", "-q", "--assert=plain", "-p", "no:cacheprovider", "-k", which]
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         pytest.main([*options, tests], plugins=[Listener()])

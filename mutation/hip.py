@@ -11,7 +11,7 @@ def _mutant(name: str, module: str, old: str, new: str) -> Mutant:
 
 
 HIP = [
-    # Between streams.
+    # Waits between streams.
     _mutant(
         "a stream does not wait for another",
         "recording",
@@ -30,7 +30,7 @@ HIP = [
         "for at, event in self._events if at >= value), None)",
         "for at, event in self._events if at > value), None)",
     ),
-    # What is held back.
+    # Submissions that are held back.
     _mutant(
         "work that waits for the host is not held",
         "recording",
@@ -63,7 +63,7 @@ HIP = [
         "            return False\n",
     ),
     _mutant(
-        "nobody attends to what is held",
+        "no thread attends to held submissions",
         "recording",
         "                if ready or recording.counted:\n"
         "                    driver.attend_to_held()\n",
@@ -75,7 +75,7 @@ HIP = [
         "        if result == NOT_READY:\n            return None\n        self._driver.must(",
         "        if result != NOT_READY:\n            self._driver.must(",
     ),
-    # How far it is.
+    # Completion of work.
     _mutant(
         "a value counts as reached before its event has happened",
         "timeline",
@@ -133,7 +133,7 @@ HIP = [
         "            replayable.forget_stream()\n",
         "            pass\n",
     ),
-    # What is asked for.
+    # Flags of HIP calls.
     _mutant(
         "events do not show the host what was written",
         "timeline",

@@ -1,4 +1,4 @@
-"""One mutant: load the runtime with it, and look for a program that tells. Run as a process."""
+"""Loads the runtime with one mutant, and searches for a program that fails. Run as a process."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from mutation.loading import load
 if TYPE_CHECKING:
     from penstock.conformance import Lab, Program
 
-_TURNS = 6  # schedules of every named program, with random programs between
-_AGAIN = 40  # random programs for each device and mode; what runs in order shows little more
+_TURNS = 6  # schedules of every named program, with random programs in between
+_AGAIN = 40  # random programs per device and mode; devices that run in order show little more
 
 
 def hunt(programs: int) -> dict[str, Any]:
-    """The first program that fails on the simulator, made small."""
+    """Find the first program that fails on the simulator, and shrink it."""
     from penstock.array.transfer import MODES
     from penstock.conformance import CORPUS, Lab, generate, shrink
     from penstock.conformance.script import as_script
@@ -50,7 +50,7 @@ def hunt(programs: int) -> dict[str, Any]:
 
 
 def hunt_on_devices(programs: int) -> dict[str, Any]:
-    """The first program that fails on a Vulkan device of this machine, as it is."""
+    """Find the first program that fails on a Vulkan device of this machine; do not shrink it."""
     import penstock as ps
     from penstock.conformance import CORPUS, Lab, generate, runner
 
@@ -58,7 +58,8 @@ def hunt_on_devices(programs: int) -> dict[str, Any]:
 
     def candidates() -> Iterator[tuple[Lab, str, Program]]:
         for info in ps.devices():
-            # Under validation a thread that waits and one that signals stall each other.
+            # Under validation, a thread that waits and one that signals stall each other, so the
+            # mode "ordered" runs without it.
             for modes, validate in ((("auto", "staged", "unmapped"), True), (("ordered",), False)):
                 lab = Lab("vulkan", info.name, validate=validate)
                 yield from ((lab, mode, program) for mode in modes for program in CORPUS)
@@ -82,7 +83,7 @@ def hunt_on_devices(programs: int) -> dict[str, Any]:
 
 
 def hunt_over_stand_in(programs: int) -> dict[str, Any]:
-    """The first program that fails over the stand-in for HIP's library, as it is."""
+    """Find the first program that fails over the stand-in for HIP's library; do not shrink it."""
     from penstock.array.transfer import MODES
     from penstock.conformance import CORPUS, Lab, generate, runner
     from tests.hip import standin
@@ -114,4 +115,4 @@ if __name__ == "__main__":
     mutant = load(sys.argv[1])
     search = _HUNTS[mutant.driver]
     print(json.dumps(search(int(sys.argv[2]))), flush=True)
-    os._exit(0)  # threads that hang must not keep the process
+    os._exit(0)  # hanging threads must not keep the process alive

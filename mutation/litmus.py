@@ -1,9 +1,10 @@
-"""Which safeguard each named program is about, by transfer mode.
+"""Which safeguard each named program tests, by transfer mode.
 
-The same program is kept right by different means in different modes: while a kernel reads x, a
-write of x is safe because it gets a fresh backing, because a device copy waits its turn, or because
-the copier does. This page names the means; `python -m mutation litmus` shows that each program
-passes with all of them in, and fails in that mode with its own taken out.
+Different safeguards make the same program correct in different modes: while a kernel reads x, a
+write of x is safe because it goes to a fresh backing, because a device copy is ordered after the
+kernel, or because the copier thread waits for it. This module names the safeguards. `python -m
+mutation litmus` shows that each program passes with all of them, and fails in that mode without its
+own.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from penstock.array.transfer import MODES
 from penstock.conformance import CORPUS, Program
 
-#: Short names of safeguards, and the mutants without them.
+#: Short names of safeguards, and the mutants that lack them.
 SAFEGUARDS = {
     "fresh backing": "a rename keeps the busy backing",
     "busy check": "a busy array counts as idle",
@@ -63,14 +64,14 @@ SAFEGUARDS = {
     "refusal": "a closed device goes on",
 }
 
-#: Two commands in order: on one stream by a barrier, on several by a wait.
+#: The order of two commands: a barrier if both are on one stream, else a wait of the submission.
 IN_ORDER = "barrier or wait"
 
 Guards = tuple[str, ...]
 
 
 def _modes(most: str | Guards, **others: str | Guards) -> dict[str, Guards]:
-    """The safeguards in most modes, and in those that differ; unmapped is as staged."""
+    """The safeguards in most modes, and in the `others`; "unmapped" defaults to "staged"."""
     if "staged" in others:
         others.setdefault("unmapped", others["staged"])
     chosen = {mode: others.get(mode, most) for mode in MODES}
@@ -89,8 +90,8 @@ GUARDS: dict[str, dict[str, Guards]] = {
     "read, then write, borrowed": _WHOLE_BORROWED,
     "write, then write": _WHOLE,
     "write, then write, borrowed": _WHOLE_BORROWED,
-    # A first write that is neither staged nor ordered is over when its call is; if it were not, the
-    # second would wait for it; and a rename keeps the two apart in any case.
+    # A first write that is neither staged nor ordered is done when its call returns. If it were
+    # not, the second write would wait for it; and a rename gives the two different memory anyway.
     "pinned, then ordinary": _modes(
         "write at once, or noted",
         rename="write at once, noted, or fresh backing",
@@ -105,7 +106,7 @@ GUARDS: dict[str, dict[str, Guards]] = {
         ordered=("write at once", "borrow asked for"),
     ),
     "event covers a read": _modes("event: copies"),
-    # A write that is over when its call is needs no event.
+    # A write that is done when its call returns needs no event.
     "event covers a write": _modes(
         "write at once, or event: copies", staged="event: own work", ordered="event: copies"
     ),
@@ -154,7 +155,7 @@ GUARDS: dict[str, dict[str, Guards]] = {
     "memory of an earlier array": _modes("writes of the gone", unmapped="barrier"),
     "a closed device": _modes("refusal"),
     "a first look beside launches": _modes("look in between", unmapped="submit wait"),
-    # About what is refused or lost, not about order.
+    # These test refusals and losses, not order.
     "write beside a writable view": {},
     "host copies without the lock": {},
     "append after a reset": {},

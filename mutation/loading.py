@@ -1,4 +1,4 @@
-"""Load the runtime with a mutant in it."""
+"""Loads the runtime with a mutant applied."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mutation.vulkan import VULKAN
 
 
 def load(name: str) -> Mutant:
-    """From now on Penstock's modules are imported as the mutant of that name has them."""
+    """Apply the mutant of that name to all later imports of Penstock's modules."""
     assert "penstock" not in sys.modules
     mutant = next(mutant for mutant in (*MUTANTS, *VULKAN, *HIP) if mutant.name == name)
     sys.meta_path.insert(0, _Finder(mutant))
@@ -22,7 +22,7 @@ def load(name: str) -> Mutant:
 
 
 class _Finder:
-    """Puts the loader before the ordinary one for the modules that a mutant changes."""
+    """Finds the modules that a mutant changes, before the ordinary finders do."""
 
     def __init__(self, mutant: Mutant) -> None:
         self._mutant = mutant
@@ -40,7 +40,7 @@ class _Finder:
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Loads a module from changed source, and never from a cache."""
+    """Loads a module from mutated source, never from a bytecode cache."""
 
     def __init__(self, mutant: Mutant, fullname: str, path: str) -> None:
         super().__init__(fullname, path)

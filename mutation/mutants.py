@@ -1,7 +1,7 @@
 """Every barrier, wait, visibility operation, retirement check and rename, removed or weakened.
 
-A mutant is a piece of source text and what stands there instead. The text must occur exactly once,
-so that a mutant cannot silently miss when the code changes.
+A mutant is a piece of source text and its replacement. The text must occur exactly once, so that a
+mutant cannot silently stop applying when the code changes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Mutant:
-    """A safeguard taken out; `also` names others that go with it, where one stands in for all."""
+    """A safeguard removed; `also` has further changes that are needed to remove it entirely."""
 
     name: str
     module: str
@@ -28,14 +28,17 @@ class Mutant:
 
 
 def _late(indent: int) -> str:
-    """Statements that leave a write to the copier, which waits for nothing."""
+    """Statements that hand a write to the copier thread, which waits for nothing."""
     space = " " * indent
     late = "late = _write_ordered(array, data, on, {}, why, what)"
     return f"{space}{late}\n{space}return late\n"
 
 
 def _put_off(name: str, *, when: str) -> Mutant:
-    """Writes to mapped memory, in place or fresh, are made after the call, under a condition."""
+    """A mutant that defers writes to mapped memory until after the call, if `when` holds.
+
+    Covers writes in place and to a fresh backing.
+    """
     fresh = Mutant(
         "and so is one to fresh memory",
         "array.transfer",
@@ -302,7 +305,7 @@ _SINGLE = [
         "        width, starts = row_offsets(layout)\n"
         "        starts, width = starts[:1], int(starts[-1] - starts[0]) + width\n",
     ),
-    # The host, and what only looks as if it had waited.
+    # Barriers are not waits of the host.
     Mutant(
         "the host takes a barrier for a wait",
         "ledger.hazards",
@@ -317,7 +320,7 @@ _SINGLE = [
         "                if \"barrier\" not in batch.recording.commands:\n"
         "                    batch.recording.publish()\n",
     ),
-    # Waits for more than was asked.
+    # Waits for more work than needed.
     Mutant(
         "the host waits for the newest work of a lane",
         "schedule.scheduler",
@@ -424,7 +427,7 @@ _SINGLE = [
         "        if not self.policy.host_reads:\n",
         "        if False:\n",
     ),
-    # Copies put off, as others do it, and copies dropped.
+    # Copies deferred, as other systems do, and copies dropped.
     Mutant(
         "an event drops what is recorded",
         "schedule.stream",
@@ -469,7 +472,7 @@ _SINGLE = [
         "        if backing.history.device_only and backing.history.writes:\n",
         "        if False:\n",
     ),
-    # What belongs to another device, and what is closed.
+    # Arrays of another device, and closed devices.
     Mutant(
         "a kernel takes arrays of any device that it would fit on its own",
         "launch.arguments",
@@ -490,11 +493,11 @@ def _single(name: str) -> Mutant:
 
 
 def _together(name: str, first: Mutant, *others: str) -> Mutant:
-    """Several safeguards at once, each of which would do without the others."""
+    """A mutant without several safeguards, any one of which would suffice."""
     return replace(first, name=name, also=(*first.also, *map(_single, others)))
 
 
-#: Allowed as such: whoever borrows has to wait until it is done.
+#: Correct on its own: a caller that lends its memory must wait until the write is done.
 _BORROWED_PUT_OFF = _put_off("a borrowed write is made after the call", when="borrow")
 
 MUTANTS = [

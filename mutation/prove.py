@@ -1,6 +1,6 @@
-"""One mutant against the named programs that are about it: each must fail. Run as a process.
+"""Runs the named programs that test a safeguard without it: each must fail. Run as a process.
 
-Without a mutant: every program must pass, and it is written down which way its bytes went.
+Without a mutant, every program must pass, and the paths of its transfers are recorded.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from mutation.loading import load
 if TYPE_CHECKING:
     from penstock.conformance import Program
 
-SEEDS = 24  # schedules to try until a program fails
-_INTACT = 6  # schedules on which one must pass
+SEEDS = 24  # schedules, one of which must make a program fail
+_INTACT = 6  # schedules, on all of which an intact program must pass
 
 
 def prove(mutant: str) -> list[dict[str, Any]]:
-    """For every program and mode about this mutant, how it fails; `why` is empty if it does not."""
+    """For every program and mode that test this mutant, how it fails; `why` is empty if not."""
     from mutation.litmus import programs_of
     from penstock.conformance import Lab
 
@@ -34,7 +34,7 @@ def prove(mutant: str) -> list[dict[str, Any]]:
 
 
 def intact() -> list[dict[str, Any]]:
-    """The same with nothing taken out: how a program fails, which must be empty, and its paths."""
+    """The same without a mutant: `why` must be empty; also the paths that transfers take."""
     from penstock.array.transfer import MODES
     from penstock.conformance import CORPUS, Lab
 
@@ -50,7 +50,7 @@ def intact() -> list[dict[str, Any]]:
 
 
 def paths_of(program: Program, mode: str, seed: int) -> list[str]:
-    """The paths that the program's own transfers and fills take, on one schedule."""
+    """The paths that the program's transfers and fills take, on one schedule."""
     import penstock as ps
     from penstock.conformance.program import Fill, Operation, Read, Write
     from penstock.conformance.runner import Bench, Host, Running

@@ -83,7 +83,7 @@ VULKAN = [
         "_GPU, _GPU_WRITE",
         "_GPU, _SHADER_ACCESS | _UNIFORM_READ",
     ),
-    # Towards the host and back.
+    # Visibility to the host, and from the host.
     _mutant(
         "publish: not recorded",
         "recording",
@@ -145,7 +145,7 @@ VULKAN = [
         "_HOST, _HOST_WRITE",
         "_COMPUTE_STAGE, _SHADER_ACCESS | _UNIFORM_READ",
     ),
-    # The same through the call of older devices.
+    # The same through vkCmdPipelineBarrier, on older devices.
     _mutant(
         "old barrier: no stages",
         "recording",
@@ -244,7 +244,7 @@ VULKAN = [
         "map(self._driver.call.vkSignalSemaphore, (self.device,), (info,))",
         "[0]",
     ),
-    # Ends of life.
+    # Lifetimes.
     _mutant(
         "descriptor sets are rewritten while in use",
         "program",
@@ -309,7 +309,7 @@ VULKAN = [
         "            else:\n",
         driver="vulkan",
     ),
-    # What waits for the host.
+    # Submissions that wait for the host.
     _mutant(
         "work that waits for the host is not held",
         "recording",

@@ -1,12 +1,11 @@
-"""What the kernels of language models cost on AMD GPUs that are not here.
+"""Register use of the language-model kernels on AMD GPUs, without such a GPU.
 
-`python -m tools.amd_statistics` compiles every kernel with RADV, Mesa's driver for AMD GPUs, which
-can be told to act as if a GPU of some family were present (RADV_FORCE_FAMILY): it compiles, but
-runs nothing. The driver says how many registers each kernel takes, and whether they suffice: a
-spill means that values are kept in memory instead, which costs far more than it saves.
+`python -m tools.amd_statistics` compiles every kernel with RADV, Mesa's driver for AMD GPUs.
+RADV_FORCE_FAMILY makes the driver act as if a GPU of that family were present: it compiles, but
+cannot run anything. The driver reports how many registers each kernel uses, and whether it spills:
+a spilled value is kept in memory instead of a register, which costs far more than it saves.
 
-Compiling is done in a process of its own for each family, because a driver reads its environment
-but once.
+Each family is compiled in a process of its own, because a driver reads its environment only once.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from penstock.shader.spirv import Interface, reflect
 
 Row = dict[str, Any]
 
-#: By the name of the architecture, what the driver calls a GPU of it. The first it knows is taken.
+#: By architecture, the driver's names for it. The first that the driver accepts is used.
 FAMILIES = {"gfx1100": ("gfx1100", "navi31"), "gfx1030": ("navi21", "gfx1030")}
 
-#: The statistics in the table, as the driver names them.
+#: The columns of the table, by the driver's name of the statistic.
 STATISTICS = {
     "VGPRs": "vgprs", "SGPRs": "sgprs", "Spilled VGPRs": "spilled_vgprs",
     "Spilled SGPRs": "spilled_sgprs", "Code size": "code_bytes", "Instructions": "instructions",
@@ -41,11 +40,11 @@ STATISTICS = {
 
 
 class NoCompiler(ps.Error, OSError):
-    """RADV is not installed, or knows no GPU of the family that was asked for."""
+    """RADV is not installed, or does not support the requested family."""
 
 
 def driver_file() -> Path | None:
-    """The manifest of RADV, in one of the directories where the Vulkan loader looks for them."""
+    """Find the manifest of RADV in the directories that the Vulkan loader searches."""
     data = os.environ.get("XDG_DATA_DIRS") or "/usr/local/share:/usr/share"
     config = os.environ.get("XDG_CONFIG_DIRS") or "/etc/xdg"
     roots = [*config.split(":"), "/etc", *data.split(":")]
@@ -55,20 +54,20 @@ def driver_file() -> Path | None:
                 library = json.loads(path.read_text())["ICD"]["library_path"]
             except (OSError, ValueError, KeyError, TypeError):
                 continue
-            # There is one for each kind of processor: the one that loads here is as good as any.
+            # There may be one per processor architecture; take one whose library exists here.
             if "vulkan_radeon" in str(library) and ("/" not in library or Path(library).exists()):
                 return path
     return None
 
 
 def statistics(family: str, only: str = "") -> list[Row]:
-    """A row for each kernel with `only` in its name, compiled for a family of GPUs."""
+    """Compile each kernel with `only` in its name for a family of GPUs; return a row for each."""
     manifest = driver_file()
     if manifest is None:
         raise NoCompiler("RADV is not installed; on Debian and Ubuntu: mesa-vulkan-drivers")
     said = ""
     for name in FAMILIES.get(family, (family,)):
-        # One name for new loaders, one for old ones.
+        # New loaders read the first variable, old ones the second.
         files = {"VK_DRIVER_FILES": str(manifest), "VK_ICD_FILENAMES": str(manifest)}
         settings = {
             **os.environ,
@@ -83,12 +82,12 @@ def statistics(family: str, only: str = "") -> list[Row]:
             rows: list[Row] = json.loads(run.stdout)
             return rows
         said = run.stderr.strip()
-    raise NoCompiler(f"RADV compiles nothing for {family}: {said or 'it does not say why'}")
+    raise NoCompiler(f"RADV compiles nothing for {family}: {said or 'no reason given'}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.amd_statistics", description=__doc__)
-    parser.add_argument("--family", action="append", help=f"{', '.join(FAMILIES)}; all if not said")
+    parser.add_argument("--family", action="append", help=f"{', '.join(FAMILIES)} (default: all)")
     parser.add_argument(
         "--only", default="", metavar="TEXT", help="kernels with this in their name"
     )
@@ -130,8 +129,8 @@ def _spills(row: Row) -> bool:
     return bool(row.get("spilled_vgprs") or row.get("spilled_sgprs"))
 
 
-# Compiling, in the process of its own. The `vulkan` package is used for its declarations alone:
-# see penstock.driver.vulkan.api, whose reasons hold here, too.
+# Compiling, in the child process. Uses only the declarations of the `vulkan` package, for the
+# reasons given in penstock.driver.vulkan.api.
 
 
 def _compile_all(kernels: Iterable[Shader]) -> Iterator[Row]:
@@ -141,7 +140,7 @@ def _compile_all(kernels: Iterable[Shader]) -> Iterator[Row]:
 
 
 class _Compiler:
-    """The only device of the only driver, opened for nothing but making pipelines."""
+    """Creates pipelines on the only device of the only driver, and reads their statistics."""
 
     def __init__(self) -> None:
         from vulkan._vulkan import ffi, lib
@@ -184,7 +183,7 @@ class _Compiler:
 
     def _read(self, pipeline: Any) -> Row:
         ffi = self._ffi
-        # One shader is one executable.
+        # A compute pipeline has a single executable.
         info = self._new("VkPipelineExecutableInfoKHR", "PIPELINE_EXECUTABLE_INFO_KHR")
         info.pipeline = pipeline
         count = ffi.new("uint32_t *")
@@ -248,7 +247,7 @@ class _Compiler:
         self._check(lib.vkEnumeratePhysicalDevices(instance[0], count, physical), "finding the GPU")
         if not count[0]:
             raise NoCompiler("the driver has no GPU")
-        # Everything that shaders may need, as far as there is such a thing.
+        # Enable every feature that the device supports, because shaders may need any of them.
         twelve = self._new(
             "VkPhysicalDeviceVulkan12Features", "PHYSICAL_DEVICE_VULKAN_1_2_FEATURES"
         )
@@ -262,7 +261,7 @@ class _Compiler:
         features = self._new("VkPhysicalDeviceFeatures2", "PHYSICAL_DEVICE_FEATURES_2", pNext=told)
         lib.vkGetPhysicalDeviceFeatures2(physical[0], features)
         if not told.pipelineExecutableInfo:
-            raise NoCompiler("the driver tells nothing of what it compiled")
+            raise NoCompiler("the driver reports no statistics of pipelines")
         queue = self._new("VkDeviceQueueCreateInfo", "DEVICE_QUEUE_CREATE_INFO", queueCount=1)
         queue.pQueuePriorities = self._keep(ffi.new("float[]", [1.0]))
         name = self._keep(ffi.new("char[]", b"VK_KHR_pipeline_executable_properties"))
@@ -280,7 +279,7 @@ class _Compiler:
         return self._ffi.cast(f"PFN_{name}", address)
 
     def _made(self, ctype: str, tag: str, **members: Any) -> Any:
-        """A Vulkan object of its create structure's members."""
+        """Create a Vulkan object from the members of its create structure."""
         create = self._new(f"{ctype}CreateInfo", f"{tag}_CREATE_INFO", **members)
         made = self._ffi.new(f"{ctype} *")
         call = getattr(self._lib, f"vkCreate{ctype.removeprefix('Vk')}")
@@ -295,7 +294,7 @@ class _Compiler:
         return made
 
     def _keep(self, made: Any) -> Any:
-        """cffi frees what nobody refers to, though a structure points to it."""
+        """Hold a reference: cffi frees memory without one, even if a structure points to it."""
         self._kept.append(made)
         return made
 

@@ -1,9 +1,9 @@
-"""Every kernel of Penstock's own in the variants that are shipped, and the archive of them.
+"""Compiles Penstock's own kernels, in all variants that are shipped, into an archive.
 
-`hatch_build.py` writes the archive when a wheel is built; nothing calls this when kernels are used.
+`hatch_build.py` writes the archive when a wheel is built; nothing calls this at run time.
 
-Of language models, kernels that have the shapes of a model compiled in are shipped for the models
-that `penstock.llm.shaders` names. Others, and all GLSL of the user's, take a compiler at run time.
+Kernels of language models that have a model's shapes compiled in are shipped for the models that
+`penstock.llm.shaders` names. Other shapes, and the user's own GLSL, need a compiler at run time.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from penstock.shader import glsl, prebuilt
 _PACKAGE = Path(reductions.__file__).parents[1]
 _BENCH = _PACKAGE / "bench/shaders"
 
-#: The sizes of subgroups there are: lavapipe's and Intel's 8, Intel's 16, AMD's and NVIDIA's 32,
-#: AMD's 64; SwiftShader's 4.
+#: The subgroup sizes of known devices: SwiftShader 4; lavapipe and Intel 8; Intel 16; AMD and
+#: NVIDIA 32; AMD 64.
 _SUBGROUPS = (4, 8, 16, 32, 64)
 
 
 def every_shader() -> Iterable[Shader]:
-    """All that are in files, each with the defines of its variants."""
+    """Yield every kernel that is in a file, once for each variant."""
     for folder, name in (("graph", "advance"), ("cli", "saxpy")):
         yield Shader(name, _PACKAGE / folder / f"shaders/{name}.comp", {}, {})
     for name in ("pick", "saxpy", "touch"):
@@ -42,15 +42,15 @@ def every_shader() -> Iterable[Shader]:
 
 
 def compile_all() -> dict[str, bytes]:
-    """SPIR-V of everything, by the key of its text. Takes a compiler, and some seconds."""
+    """Return the SPIR-V of every kernel, by the key of its text. Needs a compiler and seconds."""
     texts = {prebuilt.key_of(one.text): one for one in _compilations()}
-    # Most compilers are processes of their own.
+    # Threads suffice: most compilers run as separate processes.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return dict(zip(texts, pool.map(_Compilation.compile, texts.values()), strict=True))
 
 
 def write(path: str | os.PathLike[str]) -> int:
-    """Write the archive; how many kernels are in it."""
+    """Write the archive; return the number of kernels in it."""
     made = compile_all()
     prebuilt.write(path, made)
     return len(made)

@@ -1,14 +1,14 @@
-"""How much of Penstock a call passes through: files, functions and lines.
+"""Counts how much of Penstock a call executes: files, functions and lines.
 
-`python -m tools.walk` makes each of a handful of everyday calls in the steady state (the same call
-was made several times before) and counts what the interpreter passes under `src/penstock`: distinct
-files, distinct functions, and lines (a line that is passed twice counts twice). That is what a
-reader follows who asks what a call does, and most of what the call costs. `--list` names the
-functions, too, in the order of their first calls.
+`python -m tools.walk` makes each of a handful of common calls in the steady state (after several
+calls of the same kind) and counts what the interpreter executes under `src/penstock`: distinct
+files, distinct functions, and lines (a line executed twice counts twice). That is the code that a
+reader must follow to understand a call, and most of what the call costs. `--list` also names the
+functions, in the order of their first calls.
 
-An array is made busy by a launch that is recorded and not yet submitted, so that the counts do not
-depend on how fast the device is. (How often a wait looks does depend on it; each count is the
-smallest of several.) No trace is active. Threads of the runtime's own are not counted.
+An array is made busy by a launch that is recorded but not yet submitted, so that the counts do not
+depend on the speed of the device. (The number of polls of a wait does depend on it, so each count
+is the smallest of several.) No trace is active. The runtime's own threads are not counted.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ import penstock as ps
 
 _PACKAGE = f"{Path(ps.__file__).parent}/"
 _SIZE = 256  # elements: a transfer of them is small
-_WARM_UP = 5  # calls that do not count
-_TRIES = 5  # calls that do; the shortest walk is taken
+_WARM_UP = 5  # calls before those that count
+_TRIES = 5  # calls that count; the one with the fewest lines is reported
 
 _TWICE = """
     layout(local_size_x = 64) in;
@@ -37,10 +37,11 @@ _TWICE = """
 
 
 class Walk:
-    """What the calling thread passes through while `follow` makes a call."""
+    """The functions and lines that the calling thread executes while `follow` makes a call."""
 
     def __init__(self) -> None:
-        self.functions: dict[tuple[str, str], int] = {}  # (file, function): lines, by first call
+        #: (file, function): lines, in the order of first calls.
+        self.functions: dict[tuple[str, str], int] = {}
 
     @property
     def files(self) -> int:
@@ -74,7 +75,7 @@ class Walk:
 
 
 def calls(dev: ps.Device) -> Iterator[tuple[str, Callable[[], Any], Callable[[], Any]]]:
-    """Name, what to do before, and the call itself; everything is done in a batch."""
+    """Yield each call's name, its preparation and the call itself; both run in a batch."""
     k = dev.kernel(_TWICE, name="twice")
     x, y = dev.ones(_SIZE, name="x"), dev.ones(_SIZE, name="y")
     a = np.ones(_SIZE, np.float32)
@@ -101,7 +102,7 @@ def calls(dev: ps.Device) -> Iterator[tuple[str, Callable[[], Any], Callable[[],
 
 
 def measure(dev: ps.Device) -> dict[str, Walk]:
-    """By call, what it passes through."""
+    """Return the walk of each call, by name."""
     found = {}
     for name, before, call in calls(dev):
         walks = []
@@ -118,8 +119,8 @@ def measure(dev: ps.Device) -> dict[str, Walk]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.walk", description=__doc__)
-    parser.add_argument("--driver", default="vulkan", help="the driver; vulkan if not said")
-    parser.add_argument("--list", action="store_true", help="name the functions, too")
+    parser.add_argument("--driver", default="vulkan", help="the driver (%(default)s)")
+    parser.add_argument("--list", action="store_true", help="also name the functions")
     chosen = parser.parse_args(arguments)
     with ps.Device(driver=chosen.driver) as dev:
         found = measure(dev)

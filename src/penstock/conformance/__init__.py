@@ -1,9 +1,9 @@
-"""The specification as programs: random and named ones, run on a device and checked by NumPy.
+"""The specification as programs, named and random, run on a device and checked against NumPy.
 
 A `Program` is a list of operations over a few small arrays and streams. The `Oracle` executes it
 one operation after another on plain NumPy arrays; `run` executes it on a device through the public
-API, and compares all that can be seen. Whoever writes a driver runs `penstock check` to learn
-whether it keeps the contract; a failing program is shrunk and printed as a script.
+API, and compares everything that the program observes. The author of a driver runs `penstock check`
+to learn whether it keeps the contract; a failing program is shrunk and printed as a script.
 """
 
 from penstock.conformance.corpus import CORPUS

@@ -1,4 +1,4 @@
-"""What programs run on: an open device with kernels and streams, and a second device like it."""
+"""What programs run on: an open device with kernels and streams, and a second, equal device."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Bench(Closing):
 
     @property
     def messages(self) -> list[str]:
-        """What both devices said."""
+        """The messages of both devices."""
         other = self.other.messages if "other" in vars(self) else []
         return [*self.device.messages, *other]
 
@@ -53,7 +53,7 @@ class Bench(Closing):
 
     @property
     def mapped(self) -> bool:
-        """Whether there are views."""
+        """Whether views show device memory; if not, programs use copies instead."""
         return self.transfers != "unmapped" and self.device.info.uma
 
     def close(self) -> None:

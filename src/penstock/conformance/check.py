@@ -24,7 +24,7 @@ _SIZE = 20  # operations of a random program
 
 @dataclass(frozen=True)
 class Report:
-    """How many programs ran, how fast, and the one that failed, made small."""
+    """How many programs ran, how fast, and the one that failed, if any, shrunk."""
 
     device: str
     corpus: int
@@ -40,7 +40,7 @@ class Report:
         return (self.corpus + self.programs) / max(self.seconds, 1e-9)
 
     def as_dict(self) -> dict[str, Any]:
-        """For machines."""
+        """The report as JSON-compatible values."""
         plain = {"device": self.device, "corpus": self.corpus, "programs": self.programs}
         plain |= {"seconds": round(self.seconds, 3), "per_second": round(self.per_second, 1)}
         if self.failure is None:
@@ -65,7 +65,7 @@ class Report:
 def check(
     lab: Lab, programs: int, seed: int, modes: Sequence[str], terminal: TextIO | None = None
 ) -> Report:
-    """Run everything; stops at the first program that fails."""
+    """Run the corpus and random programs; stop at the first that fails, and shrink it."""
     bar = _Bar(terminal or sys.stderr, len(CORPUS) * len(modes) + programs)
     start = time.perf_counter()
     named = others = 0
@@ -89,7 +89,7 @@ def check(
 def check_faults(
     programs: int, seed: int, modes: Sequence[str], terminal: TextIO | None = None
 ) -> Report:
-    """Fail every call of the simulator in turn, over the corpus and some random programs."""
+    """Inject a fault at every call of the simulator in turn, for the corpus and random programs."""
     chosen = [*CORPUS, *(generate(number, _SIZE) for number in range(seed, seed + programs))]
     bar = _Bar(terminal or sys.stderr, len(chosen))
     start = time.perf_counter()
@@ -113,11 +113,11 @@ def check_faults(
 def _all(
     lab: Lab, programs: int, seed: int, modes: Sequence[str]
 ) -> Iterator[tuple[Program, str, int]]:
-    """Programs with a transfer mode and a seed for the simulator."""
+    """Yield every program with a transfer mode and a seed for the simulator."""
     for number, (program, mode) in enumerate(itertools.product(CORPUS, modes)):
         yield program, mode, seed + number
     for number in range(seed, seed + programs):
-        mode = modes[number % len(modes)]  # so that one seed alone has the same mode
+        mode = modes[number % len(modes)]  # by seed, so that a replay has it too
         yield generate(number, _SIZE, lab.alignment(mode)), mode, number
 
 
@@ -137,7 +137,7 @@ def _explain(lab: Lab, report: Report, program: Program, failure: Failure) -> Re
 
 
 def _located(script: str) -> tuple[str, ...]:
-    """What the simulator says of a script: the same races, with the script's lines."""
+    """Run a script on the simulator; return its messages, whose races name the script's lines."""
     scope: dict[str, Any] = {}
     with contextlib.suppress(Exception):  # it is known to fail
         exec(compile(script, "program.py", "exec"), scope)
@@ -146,7 +146,7 @@ def _located(script: str) -> tuple[str, ...]:
 
 
 class _Bar:
-    """A progress bar; silent where there is no terminal."""
+    """A progress bar; prints nothing if there is no terminal."""
 
     def __init__(self, terminal: TextIO, total: int) -> None:
         self._terminal = terminal

@@ -1,4 +1,4 @@
-"""Compares what a device shows with what the oracle says, and says how a program failed."""
+"""Compares the results of a device with those of the oracle, and describes failures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Host = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Failure:
-    """What went wrong, at which operation (None: at the end), and on what."""
+    """What went wrong, at which operation (None: at the end), and on which device."""
 
     what: str
     operation: int | None
@@ -27,7 +27,7 @@ class Failure:
 
 
 class Wrong(Exception):
-    """The device showed something else than the oracle."""
+    """The device and the oracle disagree."""
 
 
 def compare(what: str, got: Host | None, expected: Host) -> None:

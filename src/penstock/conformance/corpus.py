@@ -1,7 +1,7 @@
-"""Known ways to lose or misplace a copy, as named programs.
+"""Named programs: known bugs with lost or misordered copies, and minimal cases of each rule.
 
-Each was a bug in a system before this one, or is the smallest case of a rule. x is array 0 and y
-array 1; s is the stream of the work, t the stream of what comes after it, which may be another.
+Each was a bug in an earlier system, or is the smallest case of a rule. x is array 0, y is array 1
+and z is array 2. Work is on stream 0, and operations after it often on another stream.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _read_x(stream: int = 0) -> Launch:
 
 
 def _first_look(others: int = 8) -> Program:
-    """So many threads launch that some do while the host waits for its first look at the array."""
+    """Enough threads launch that some do so while the host waits for its first read of x."""
     parts = [Part(0, 4 * number, 4 * number + 4) for number in range(others + 1)]
     launches = [Launch("store", (part,), 5, stream) for stream, part in enumerate(parts)]
     return Program(
@@ -59,7 +59,7 @@ def _first_look(others: int = 8) -> Program:
         len(parts),
         (*launches, Numpy(parts[0])),
         "a first look beside launches",
-        "what a kernel writes while the host waits to see other rows is published, too",
+        "rows that kernels write while the host waits for its first read are published, too",
         threads=len(parts),
     )
 
@@ -75,9 +75,9 @@ def _both(
     role: Role = "generic", closed_at: int = 0,
 ) -> list[Program]:  # fmt: skip
     """The program as written, on several streams, and on one; with `borrowed`, also with every
-    write borrowed, without which a transfer is never *ordered*.
+    write borrowed, because only borrowed writes can take the *ordered* path.
 
-    All start with everything done, so that a failure is one of the program's own operations.
+    All start with an idle device, so that a failure is due to one of the program's operations.
     """
     arrays = (Declared(_N, how, role=role), Declared(_N), Declared(_N, "adopted"))
     variants = {name: (Synchronize(), *operations)}
@@ -152,7 +152,7 @@ CORPUS: tuple[Program, ...] = tuple(
         ),
         _both(
             "blocking write",
-            "compute in flight; write of what it reads, waited for: waits or renames",
+            "compute in flight; a blocking write of what it reads: waits or renames",
             _read_x(), Flush(), Write(X, 5, 0, 1), Collect(0),
             borrowed=True,
         ),
@@ -182,7 +182,7 @@ CORPUS: tuple[Program, ...] = tuple(
         ),
         _both(
             "read after a borrowed write",
-            "a borrowed write is in its place for a kernel, a read and a look",
+            "a kernel, a read and numpy() after a borrowed write all see it",
             _read_x(), Write(X, 5, 0, 1, borrow=True), Launch("copy", (X, Z), 0),
             Read(X, 1), Numpy(X), Collect(0), Change(0),
         ),
@@ -211,7 +211,7 @@ CORPUS: tuple[Program, ...] = tuple(
         ),
         _both(
             "a barrier is not a wait",
-            "work on the device is behind a barrier, and the host still has to wait",
+            "a barrier orders work on the device; the host must still wait for it",
             BeginBatch(), _add_x(1), _read_x(), Numpy(X), EndBatch(),
         ),
         _both(
@@ -239,7 +239,7 @@ CORPUS: tuple[Program, ...] = tuple(
             _read_x(), Copy(Part(0, 0, 255), Part(0, 1, 256)), _add_x(1, 1),
             Copy(Part(0, 1, 256), Part(0, 0, 255), 1), Copy(X, Z),
         ),
-        # Waiting for value 1 of a lane must not be waiting for whoever makes value 2.
+        # A wait for value 1 of a lane must not wait for the work that signals value 2.
         _both(
             "value 1, not value 2",
             "the host waits for an event and a read; later work on the stream is held back",
@@ -266,7 +266,7 @@ CORPUS: tuple[Program, ...] = tuple(
         ),
         _both(
             "a copy behind held work",
-            "a host copy waits for work that is recorded and held back, so that must be let go",
+            "a host copy waits for work that a batch holds back, so that must be submitted",
             BeginBatch(), _read_x(), Write(X, 5, 0, 1, borrow=True), Collect(0), EndBatch(),
         ),
         # Graphs, results, roles.
@@ -298,13 +298,13 @@ CORPUS: tuple[Program, ...] = tuple(
         ),
         _both(
             "a look at scratch",
-            "what was not made visible to the host is, when it insists to look",
+            "unpublished writes become visible to the host when it forces a read",
             _add_x(1), Flush(), Synchronize(), _read_x(1),
             role="scratch",
         ),
         _both(
             "scratch in memory that is busy",
-            "the memory of scratch goes on to the next while it is read; the next comes after that",
+            "scratch memory is reused while a kernel reads it; the next array's work comes after",
             Launch("store", (X,), 5), _read_x(), Renew(0, close=True),
             Launch("store", (X,), 9, 1, slow=True), Launch("copy", (X, Z), 0, 1),
             Renew(0, close=True), _add_x(1),
@@ -313,7 +313,7 @@ CORPUS: tuple[Program, ...] = tuple(
         # Found by this suite.
         _both(
             "borrowed writes on two streams",
-            "a host copy that waits for another stream's host copy does not wait for ever",
+            "a host copy that waits for another stream's host copy does not deadlock",
             _read_x(), Write(Part(1, 0, 1), 5, 0, 0, borrow=True),
             Write(Part(1, 0, 1), 9, 1, 1, borrow=True), Numpy(Y),
         ),
@@ -333,7 +333,7 @@ CORPUS: tuple[Program, ...] = tuple(
         ),
         _both(
             "write through a view",
-            "what is written through a view is there for the device when the view is gone",
+            "the device sees what was written through a view once the view is dropped",
             _add_x(1), View(_HALF, 0, "w"), Touch(0, 5), Drop(0), _read_x(),
         ),
         _both(
@@ -351,7 +351,7 @@ CORPUS: tuple[Program, ...] = tuple(
         ),
         _both(
             "rows appended in any order",
-            "the length is of what is there from the first row on, whatever came first",
+            "the length counts rows without a gap from the first on, in whatever order they came",
             Fill(Part(0, 192, _N), 3), Length(0), Fill(Part(0, 0, 64), 5, 1), Length(0),
             Write(_HALF, 7, 0, 1), Length(0),
             how="zeros", role="append",
@@ -364,7 +364,7 @@ CORPUS: tuple[Program, ...] = tuple(
         ),
         _both(
             "memory of an earlier array",
-            "what a kernel wrote for an array that is gone does not come after the host's writes",
+            "a kernel's writes to a dropped array do not land after the host's to the next one",
             Launch("store", (X,), 5, 1, again=2), Synchronize(), Renew(0, close=True),
             Launch("copy", (X, Y), 0), Numpy(Y),
             how="zeros", role="scratch",

@@ -1,9 +1,10 @@
-"""Faults at every call: the N-th call of each kind fails, for every N, over programs.
+"""Faults at every driver call: for every N, the N-th call of each kind fails while a program runs.
 
-Out of memory is one-shot: the program catches it, tries the same operation once more, and must come
-out right (rule 8: the call that failed changed nothing). A lost device is for good: everything
-pending and everything new must raise `DeviceLost`, and closing must still work. Either way nothing
-may hang, and what the driver handed out must be given back by the end.
+Running out of memory is transient: the program catches the error, tries the same operation once
+more, and must give the right results (rule 8: a call that fails changes nothing). Losing the device
+is permanent: everything pending and every new call must raise `DeviceLost`, and closing must still
+work. In both cases nothing may hang, and everything the driver handed out must be returned by the
+end.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from penstock.conformance.program import Copy, Program
 from penstock.conformance.runner import Bench, Failure, Running, Wrong
 from penstock.driver.sim import SimDriver
 
-#: Calls that may fail for want of memory, and calls by which a device may turn out lost.
+#: Driver calls that may run out of memory, and driver calls that may report a lost device.
 OUT_OF_MEMORY = (
     "allocate", "import_host", "queue", "timeline", "recordings", "begin", "dispatch", "submit",
 )  # fmt: skip
@@ -27,12 +28,12 @@ LOST = ("submit", "wait", "signal", "begin")
 
 
 class Trying(Running):
-    """Does every operation once more if it ran out of memory."""
+    """Runs a program, and retries once each operation that runs out of memory."""
 
     def _do(self, operation: Any) -> Any:
         if isinstance(operation, Copy):
-            # A copy from another device may fail when a part of it is made. Made again, it must not
-            # read its source again, which may be where it writes.
+            # A copy from another device may fail when part of it is done. A retry must not read its
+            # source again, because the copy may have overwritten it.
             source = _again(lambda: self._source_of(operation))
             return _again(lambda: self._copy(operation, source))
         return _again(lambda: super(Trying, self)._do(operation))
@@ -46,9 +47,9 @@ class Trying(Running):
 
 
 def faults_of(program: Program, transfers: str, seed: int) -> Iterator[tuple[str, Failure | None]]:
-    """Run the program with each fault in turn: which it was, and what went wrong, if anything.
+    """Run the program with each fault in turn; yield the fault, and the failure or None.
 
-    The device stays open: an error of a closed device says nothing about the fault.
+    The program does not close the device: an error from a closed device would hide the fault.
     """
     program = replace(program, closed_at=0)
     for calls, run in ((OUT_OF_MEMORY, _out_of_memory), (LOST, _lost)):
@@ -59,7 +60,7 @@ def faults_of(program: Program, transfers: str, seed: int) -> Iterator[tuple[str
 def _every(
     call: str, run: Callable[[int], tuple[bool, Failure | None]]
 ) -> Iterator[tuple[str, Failure | None]]:
-    """N = 1, 2, … until a run makes fewer than N such calls."""
+    """Run for N = 1, 2, … until a run makes fewer than N such calls."""
     number, reached = 1, True
     while reached:
         reached, failure = run(number)
@@ -69,7 +70,7 @@ def _every(
 
 
 class _Fault:
-    """Fails the n-th call of a kind; afterwards tells whether there was one."""
+    """Fails the n-th call of a kind; `reached` says whether that call was made."""
 
     def __init__(self, call: str, number: int, error: Callable[[str], BaseException]) -> None:
         self.call, self.number, self.error = call, number, error
@@ -89,7 +90,7 @@ def _out_of_memory(
     try:
         device = ps.Device(driver="sim", seed=seed, transfers=transfers, fault=fault)
     except ps.OutOfMemory:
-        return True, None  # opening fails as a whole
+        return True, None  # opening failed as a whole, as it should
     what = ""
     with device:
         running: Trying | None = None
@@ -109,7 +110,7 @@ def _out_of_memory(
         messages = tuple(device.messages)
         del running
     what = what or (messages[0] if messages else "")
-    if not what and not program.interrupted:  # an interrupted allocation is the driver's to free
+    if not what and not program.interrupted:  # the driver frees an interrupted allocation
         what = _left_behind(device)
     failure = Failure(f"after {call} {number} failed: {what}", at, transfers, seed, messages)
     return fault.reached, failure if what else None
@@ -134,7 +135,7 @@ def _lost(
         except Exception as error:
             what = f"{type(error).__name__} instead of DeviceLost: {error}"
         else:
-            # Nobody asked for anything that was lost; but whoever asks now is told.
+            # The program needed nothing that was lost, but the scheduler must know of the loss.
             if fault.reached and device.scheduler.lost is None:
                 what = "the loss went unnoticed"
     failure = Failure(f"lost at {call} {number}: {what}", None, transfers, seed)
@@ -142,7 +143,7 @@ def _lost(
 
 
 def _after_the_loss(device: ps.Device, running: Running | None) -> str:
-    """Everything new, and everything pending that is not done, raises `DeviceLost`."""
+    """Check that new calls, and pending values not yet done, raise `DeviceLost`."""
     if device.scheduler.lost is None:
         return "a call raised DeviceLost, but the device does not know that it is lost"
     calls: list[Callable[[], Any]] = [device.stream, lambda: device.zeros(1), device.synchronize]
@@ -152,12 +153,12 @@ def _after_the_loss(device: ps.Device, running: Running | None) -> str:
             return f"{call} worked on a lost device"
     for pending in running.pending.values() if running is not None else ():
         with contextlib.suppress(ps.DeviceLost):
-            pending.result(1)  # a value that had arrived stays; any other must raise
+            pending.result(1)  # a value that has arrived stays readable; any other must raise
     return ""
 
 
 def _left_behind(device: ps.Device) -> str:
-    """What the driver handed out and did not get back, after `close`."""
+    """Describe memory that the driver handed out and `close` did not return; "" if none."""
     driver = device.scheduler.driver
     assert isinstance(driver, SimDriver)
     left = driver.machine.memories

@@ -1,4 +1,4 @@
-"""Random programs: few arrays and overlapping slices, so that conflicts are likely."""
+"""Random programs: few arrays and overlapping slices, so that conflicting accesses are likely."""
 
 from __future__ import annotations
 
@@ -46,17 +46,20 @@ from penstock.conformance.program import (
 from penstock.conformance.scripting import MISUSES
 from penstock.ledger.roles import Role
 
-_ERRORS = 0.3  # of the operations that turn out to raise, so many are kept
-_KEEPING = 5  # one program in so many is about who keeps which memory
+_ERRORS = 0.3  # the share of operations that raise that are kept
+_KEEPING = 5  # one program in this many comes from `_Keeper`
 _INTERRUPTED = 0.18  # the share of programs of one thread that are interrupted
 _POINTS = (7, 150)  # the distance between the points at which an operation is interrupted
 _CLOSED = 1 / 40  # the share of programs whose device is closed in the middle
-_ACROSS = 0.3  # of the copies; about half of those are valid
+_ACROSS = 0.3  # the share of copies across devices; about half of those are valid
 _LARGE = 300_000  # elements: more than a megabyte
 
 
 def generate(seed: int, size: int = 20, alignment: int = 4) -> Program:
-    """A random program of `size` operations; slices for kernels start at so many words."""
+    """Return a random program of `size` operations.
+
+    Slices for kernels start at multiples of `alignment` 4-byte words.
+    """
     chance = random.Random(seed)
     choose = (_Keeper if seed % _KEEPING == _KEEPING - 1 else _Chooser)(chance, alignment)
     oracle = Oracle(choose.arrays, choose.streams, alignment=alignment, threads=choose.threads)
@@ -88,7 +91,7 @@ def generate(seed: int, size: int = 20, alignment: int = 4) -> Program:
 
 
 def _interrupts(chance: random.Random, repeatable: list[int]) -> tuple[tuple[int, int], ...]:
-    """Which operations are interrupted, and where."""
+    """Choose which operations are interrupted, and at which points."""
     if chance.random() >= _INTERRUPTED:
         return ()
     numbers = chance.sample(repeatable, min(len(repeatable), chance.choice((1, 2, 3))))
@@ -96,7 +99,7 @@ def _interrupts(chance: random.Random, repeatable: list[int]) -> tuple[tuple[int
 
 
 def _declare(chance: random.Random) -> tuple[Declared, ...]:
-    """Half of the programs have plain arrays only; for the others anything goes."""
+    """Declare arrays: plain ones for half of the programs, any kind for the others."""
     count = chance.choice((1, 2, 2, 3))
     if chance.random() < 0.5:
         hows = ("zeros", "array", "array", "adopted")
@@ -133,7 +136,7 @@ def _declare_any(chance: random.Random, common: str) -> Declared:
 
 
 class _Chooser:
-    """Picks operations; many are not possible at the moment, which is for the oracle to say."""
+    """Picks operations at random. Many are invalid at that point; the oracle rejects them."""
 
     oracle: Oracle
 
@@ -154,7 +157,7 @@ class _Chooser:
         return _declare(self.chance)
 
     def note(self, operation: Operation | None) -> None:
-        """Remember what later operations may refer to; nothing if it raised."""
+        """Record the slot of an operation for later ones to refer to; None if it raised."""
         self.count += 1
         self.last = operation
         kinds = {
@@ -172,7 +175,7 @@ class _Chooser:
         return self._follow_up() or self.chance.choices(*_WEIGHED)[0](self)
 
     def _follow_up(self) -> Operation | None:
-        """What makes the last operation count, and would hardly come next by chance."""
+        """Sometimes pick an operation that tests the last one and would rarely follow by chance."""
         match self.last:
             case StreamWait(stream=stream) if self.chance.random() < 0.4:
                 return Record(self.count, stream)
@@ -200,7 +203,7 @@ class _Chooser:
         return self.chance.randrange(self.streams)
 
     def slot(self, kind: str) -> int:
-        """One of the last few of a kind; a number that fits none if there is none."""
+        """One of the last few slots of a kind; -1, which is invalid, if there is none."""
         return self.chance.choice(self.slots[kind][-4:] or [-1])
 
     # Slices.
@@ -223,7 +226,7 @@ class _Chooser:
         return found
 
     def _cut(self, length: int) -> tuple[int, int, int]:
-        """A slice of so many."""
+        """A random slice of `length` elements."""
         lo, hi = sorted(self.chance.sample(range(length + 1), 2))
         if self.chance.random() < 0.02:
             return lo, lo, 1
@@ -253,7 +256,7 @@ class _Chooser:
         return Part(array, los[0], los[0] + sizes[0], 1, across, way)
 
     def kernel_part(self, nbytes: int | None = None) -> Part:
-        """A part that kernels take, of so many bytes."""
+        """A part that kernels accept, of `nbytes` if given."""
         chance = self.chance
         array = chance.randrange(len(self.arrays))
         declared = self.arrays[array]
@@ -337,10 +340,10 @@ _WEIGHED = (list(_WEIGHTS), list(_WEIGHTS.values()))
 
 
 class _Keeper(_Chooser):
-    """Programs about memory that several have a hand in.
+    """Picks operations about the lifetime and sharing of memory.
 
-    Append-only arrays, of which the host reads what is complete while more is appended; scratch
-    arrays that are dropped and made while their memory is busy; views and arrays by way of DLPack.
+    Append-only arrays that the host reads while kernels append; scratch arrays that are dropped and
+    recreated while their memory is in use; views and arrays through DLPack.
     """
 
     def declare(self) -> tuple[Declared, ...]:
@@ -386,7 +389,7 @@ class _Keeper(_Chooser):
         return super()._follow_up()
 
     def _look(self, appended: Part) -> Operation:
-        """At what is complete, while this is perhaps in flight; or try to write it again."""
+        """Read complete rows while the append may be in flight, or try to write it again."""
         chance = self.chance
         rows = Part(
             appended.array, 0, max(1, appended.lo if chance.random() < 0.7 else appended.hi)
@@ -410,7 +413,10 @@ class _Keeper(_Chooser):
         return self._not_written(found, exactly) if self.chance.random() < 0.7 else found
 
     def _not_written(self, part: Part, exactly: bool = False) -> Part:
-        """Of an append-only array, rather the rows that come next: so many, or a few."""
+        """Move a part of an append-only array to the next unwritten rows.
+
+        Keeps the number of rows if `exactly`, else limits it to a quarter of the array.
+        """
         declared = self.arrays[part.array]
         if declared.role != "append":
             return part

@@ -1,11 +1,11 @@
-"""Something happens in the middle of a call, wherever CPython lets a signal handler run.
+"""Runs code in the middle of a call, at every point where CPython may run a signal handler.
 
-CPython looks for signals when a function begins, after a call, and when a loop jumps back.
-`at_point` runs a function and does something at the n-th such place within the package: it raises,
-as Ctrl-C does, or it uses the device, as a signal handler or a finaliser may. The places are found
-by tracing bytecodes, so they follow the code wherever it moves. What the simulator does to play the
-device is left out: no signal handler runs inside of hardware. So is the suite itself, so that a
-program and its script pass the same points.
+CPython checks for signals when a function begins, after a call, and when a loop jumps back.
+`at_point` runs a function and acts at the n-th such point within the package: it raises, as Ctrl-C
+does, or it uses the device, as a signal handler or a finaliser may. Points are found by tracing
+bytecodes, so they need no maintenance when code moves. The simulator's model of the device is left
+out, because no signal handler runs inside hardware. So is this suite, so that a program and its
+script pass the same points.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import penstock as ps
 
 _PACKAGE = f"{Path(ps.__file__).parent}{os.sep}"
 _SUITE = f"{Path(__file__).parent}{os.sep}"
-#: What the simulator does to play the device, and how the suite makes its kernels.
+#: Code without points: the simulator's model of the device, and the suite's kernels.
 _LEFT_OUT = (f"{_PACKAGE}driver{os.sep}sim{os.sep}", f"{_SUITE}kernels.py")
 
 _ATTEMPTS = 16  # the last one is not interrupted
@@ -33,7 +33,7 @@ _ATTEMPTS = 16  # the last one is not interrupted
 
 @functools.cache
 def _handlers(code: CodeType) -> dict[int, int]:
-    """By offset of each instruction, the handler that an exception there goes to."""
+    """Map the offset of each instruction to the handler of exceptions raised there; -1: none."""
     table = dis._parse_exception_table(code)  # type: ignore[attr-defined]
     found = dict.fromkeys(range(0, len(code.co_code), 2), -1)
     for entry in table:
@@ -44,7 +44,7 @@ def _handlers(code: CodeType) -> dict[int, int]:
 
 @functools.cache
 def _checks(code: CodeType) -> frozenset[int]:
-    """The instructions after which CPython looks for signals."""
+    """The offsets of the instructions after which CPython checks for signals."""
     return frozenset(
         each.offset
         for each in dis.get_instructions(code)
@@ -55,15 +55,15 @@ def _checks(code: CodeType) -> frozenset[int]:
 
 
 class _Tracer:
-    """Counts the points of the package that are passed; at the n-th, it acts."""
+    """Counts the points that the package passes; acts at the n-th."""
 
     def __init__(self, number: int, act: Callable[[], None]) -> None:
         self.count = 0
         self.place = ""
         self._number = number
         self._act = act
-        self.before: dict[FrameType, int] = {}  # by frame, the instruction before
-        #: Kept, as CPython 3.11 may still call a trace function that it let go of.
+        self.before: dict[FrameType, int] = {}  # by frame, the offset of the previous instruction
+        #: Held here, because CPython 3.11 may call a trace function that it no longer references.
         self._functions = (self.call, self.inside)
 
     def start(self) -> None:
@@ -87,8 +87,9 @@ class _Tracer:
                 self.count += 1
                 if self.count == self._number:
                     self.place = f"{frame.f_code.co_qualname}, line {frame.f_lineno}"
-                    # If this raises, nothing is traced any more. Frames keep what is in them: one
-                    # of a finaliser's, from which the program goes on, what was about to end.
+                    # If `_act` raises, tracing ends. Release the frames first, because they keep
+                    # their locals alive: after a finaliser is interrupted the program goes on, and
+                    # its frame would keep the object that was being finalised.
                     self.before.clear()
                     self._act()
         return self._functions[1]
@@ -109,12 +110,12 @@ def _is_left_out(frame: FrameType | None) -> bool:
 
 
 def _ignore(unraisable: Any) -> None:
-    """What Python does with an exception in a finaliser: it says so, and goes on."""
+    """Stands in for Python's report of an exception in a finaliser, after which it goes on."""
     assert isinstance(unraisable.exc_value, Interrupt)
 
 
 class Interrupt(KeyboardInterrupt):
-    """As Ctrl-C raises it."""
+    """Raised at a point, as Ctrl-C raises `KeyboardInterrupt`."""
 
 
 def at_point(
@@ -123,9 +124,9 @@ def at_point(
     run: Callable[[], None],
     kept: list[BaseException] | None = None,
 ) -> tuple[int, str]:
-    """Run, and act at a point; how many were passed, and where it acted ("" if nowhere).
+    """Run, and act at point `number`; return the points passed, and where it acted ("": nowhere).
 
-    An interrupt is put on `kept`, if given, and with it the frames that it has ended.
+    An `Interrupt` is appended to `kept`, if given; it keeps the frames that it ended alive.
     """
     tracer = _Tracer(number, act)
     earlier, hook = sys.gettrace(), sys.unraisablehook
@@ -139,12 +140,12 @@ def at_point(
     finally:
         sys.settrace(earlier)
         sys.unraisablehook = hook
-        tracer.before.clear()  # frames keep what is in them
+        tracer.before.clear()  # frames keep their locals alive
     return tracer.count, tracer.place
 
 
 def points(run: Callable[[], None]) -> int:
-    """How many points a run passes."""
+    """Return how many points a run passes."""
     return at_point(0, lambda: None, run)[0]
 
 
@@ -153,10 +154,11 @@ def interrupt() -> None:
 
 
 def interrupted(every: int, *, keep: bool = True) -> Callable[[Callable[[], object]], None]:
-    """Call the decorated function until it is not interrupted: at point n, then at 2n, 3n, …
+    """Call the decorated function, interrupting it at point n, then 2n, 3n, …, until it completes.
 
-    `keep` the exceptions meanwhile, as an interactive prompt keeps the last one: no call may depend
-    on the end of what an interrupted one had in its frames. (But a view there is a view held.)
+    With `keep`, hold the exceptions meanwhile, as an interactive prompt holds the last one: a call
+    must not depend on the release of what the frames of an interrupted call hold. Not for views: a
+    view in such a frame counts as held.
     """
 
     def call(run: Callable[[], object]) -> None:
@@ -169,7 +171,7 @@ def interrupted(every: int, *, keep: bool = True) -> Callable[[Callable[[], obje
 
 @contextlib.contextmanager
 def no_collection() -> Iterator[None]:
-    """Keep the garbage collector off, whose finalisers would use the device at any time."""
+    """Disable the garbage collector, whose finalisers would use the device at arbitrary points."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -180,7 +182,7 @@ def no_collection() -> Iterator[None]:
 
 
 def _finishes(run: Callable[[], object], point: int, kept: list[BaseException] | None) -> bool:
-    """Run with an interrupt at a point; whether the end was reached nevertheless."""
+    """Run with an interrupt at a point; return whether the run completed before that point."""
     finished = False
 
     def attempt() -> None:

@@ -1,7 +1,7 @@
-"""Kernels with every access mode, each as GLSL and as the Python function that says what it does.
+"""Kernels with every access mode, each as GLSL, as HIP C++, and as its Python reference.
 
-All work on `n` elements of uint32, one per invocation. A kernel spins before it touches its arrays
-(`spin` rounds), so that on a real device a transfer that does not keep its place is seen.
+All work on `n` elements of uint32, one per invocation. A kernel spins for `spin` iterations before
+it touches its arrays, so that a transfer out of order gives wrong results on a real device.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.shader.glsl import compile_glsl
 
 Host = npt.NDArray[Any]
 
-SLOW = 20_000  # rounds; a fraction of a millisecond for the few elements of a program
+SLOW = 20_000  # iterations; a fraction of a millisecond for the few elements of a program
 
 _SOURCE = """
 layout(local_size_x = 64) in;
@@ -54,7 +54,7 @@ _QUALIFIER = {"r": "readonly", "w": "writeonly", "rw": ""}
 
 @dataclass(frozen=True)
 class Definition:
-    """A kernel: its arrays with their access, its body, and what it does to NumPy arrays."""
+    """A kernel: its arrays with their access modes, its body, and its effect on NumPy arrays."""
 
     arrays: tuple[tuple[str, str], ...]
     body: str
@@ -70,7 +70,7 @@ class Definition:
         return _SOURCE.format(bindings=bindings, body=self.body)
 
     def hip(self, name: str) -> tuple[str, str]:
-        """The same in HIP C++, and its signature."""
+        """The kernel in HIP C++, and its signature."""
         pointers = [f"{'const ' * (access == 'r')}uint *{array}" for array, access in self.arrays]
         arrays = [f"{_MODE[access]} uint32 {array}" for array, access in self.arrays]
         parameters = ", ".join(pointers + [f"uint {number}" for number in _NUMBERS])
@@ -109,7 +109,7 @@ KERNELS = {
     "copy": Definition((("x", "r"), ("y", "w")), "y[i] = x[i] + a + zero;", _copy),
     "add": Definition((("x", "rw"),), "x[i] = x[i] + a + zero;", _add),
     "store": Definition((("x", "w"),), "x[i] = a + i + zero;", _store),
-    # Write-only, and yet not everything is written: the rest must stay.
+    # Write-only, but writes every second element: the others must keep their values.
     "sparse": Definition((("x", "w"),), "if (i % 2 == 0) x[i] = a + zero;", _sparse),
     "sum": Definition((("x", "r"), ("y", "r"), ("z", "w")), "z[i] = x[i] + y[i] + a + zero;", _sum),
     "mix": Definition((("x", "r"), ("y", "rw")), "y[i] = y[i] * 3 + x[i] + a + zero;", _mix),
@@ -120,7 +120,8 @@ def _total(x: Host, result: dict[str, Host], n: int, spin: int, a: int, threads:
     result["total"][...] = np.uint32(a) + x[:n].sum(dtype=np.uint32)
 
 
-#: Eight elements a turn: lavapipe ends all loops of an invocation after 65,535 turns together.
+#: Eight elements per iteration: lavapipe ends all loops of an invocation after 65,535 iterations in
+#: total.
 _ADD = (
     "uint s = a + zero; for (uint k = 0; k < n; k += 8) { "
     + " ".join(f"if (k + {at} < n) s += x[k + {at}];" for at in range(8))
@@ -147,7 +148,7 @@ _TOTAL_HIP = (
 
 
 class Kernels:
-    """The kernels of one device, made when first called."""
+    """The kernels of one device; makes each on first use."""
 
     def __init__(self, device: ps.Device) -> None:
         self._device = device

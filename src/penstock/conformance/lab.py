@@ -1,7 +1,7 @@
-"""Opens devices for programs, and runs programs there; nothing here waits for ever.
+"""Opens devices and runs programs on them, always within a time limit.
 
-Waits have a time limit, and because some calls have none, a program runs in a thread that is given
-up after a while.
+Waits have a timeout. Some calls have none, so a program runs in a thread of its own, which the lab
+abandons when the time is up.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from penstock.conformance.program import Program
 from penstock.conformance.runner import PATIENCE, Bench, Failure, run
 from penstock.handle import Closing
 
-_SIMULATED = 5.0  # seconds for a program on the simulator, which takes milliseconds
+_SIMULATED = 5.0  # seconds for a program on the simulator, which normally takes milliseconds
 _HANGS = "the program hangs"
 _SCHEDULES = 12  # seeds of the simulator to try on a smaller program
 
 
 class Lab(Closing):
-    """Opens devices for programs: on the simulator one for each, else one per mode.
+    """Opens devices for programs: one per program on the simulator, else one per transfer mode.
 
-    A program that closes its device has one of its own.
+    A program that closes its device always gets one of its own.
     """
 
     def __init__(
@@ -56,19 +56,19 @@ class Lab(Closing):
             return replace(failure, seed=seed) if failure else None
         failure = _run_with_limit(program, self._bench(transfers), 2 * PATIENCE)
         if failure is not None:
-            self._benches.pop(transfers)  # it may hang or be lost: left to the garbage collector
+            self._benches.pop(transfers)  # may hang or be lost: leave it to the garbage collector
         return replace(failure, seed=seed) if failure else None
 
     def run_any(self, program: Program, failed: Failure) -> Failure | None:
-        """Run a program as it failed before; on the simulator under some more schedules too."""
+        """Run a program as in an earlier failure; on the simulator, under further schedules too."""
         if not is_valid(program, self.alignment(failed.transfers)):
-            return None  # refused by this device, which is another failure
+            return None  # this device refuses it, which would be another failure
         seeds = range(failed.seed, failed.seed + (_SCHEDULES if self.driver == "sim" else 1))
         runs = (self.run(program, failed.transfers, seed) for seed in seeds)
         return next((failure for failure in runs if failure is not None), None)
 
     def device_arguments(self, failure: Failure) -> str:
-        """The arguments of `ps.Device` that open such a device."""
+        """The arguments of `ps.Device` that open the device of a failure, as text."""
         if self.driver == "sim":
             return f'driver="sim", seed={failure.seed}, transfers="{failure.transfers}"'
         which = "" if self.device is None else f'"{self.device}", '
@@ -81,7 +81,7 @@ class Lab(Closing):
         return "simulator" if self.driver == "sim" else self._bench(transfers).device.name
 
     def alignment(self, transfers: str) -> int:
-        """Words of 4 bytes; kernels take slices that start at multiples of it."""
+        """Where slices for kernels may start: multiples of this many 4-byte words."""
         if self.driver == "sim":
             return 4
         nbytes: Any = self._bench(transfers).device.info.limits["binding_alignment"]
@@ -105,7 +105,7 @@ class Lab(Closing):
 
 
 def _run_with_limit(program: Program, bench: Bench, seconds: float) -> Failure | None:
-    """Run in a thread that is told to end if it takes too long, and is not waited for."""
+    """Run in a thread; if it takes too long, ask it to end, and return without waiting for it."""
     outcome: list[Failure | None] = []
 
     def work() -> None:
@@ -123,4 +123,4 @@ def _run_with_limit(program: Program, bench: Bench, seconds: float) -> Failure |
 
 
 class _Ended(BaseException):
-    """Raised in a thread that has run for too long."""
+    """Raised in a thread that exceeded its time limit."""

@@ -1,8 +1,8 @@
-"""What a program must do: its operations one after another on plain NumPy arrays.
+"""Computes what a program must do: runs its operations one after another on NumPy arrays.
 
-The oracle also says what a program may ask at all. An operation that users must not make, such as
-changing borrowed memory too early, is `Invalid`; generator and shrinker leave those out. One that
-users may try, but that the contract refuses, `Raises`.
+The oracle also decides what a program may do. An operation that breaks the caller's side of the
+contract, such as changing borrowed memory too early, is `Invalid`; generator and shrinker leave
+those out. An operation that the runtime must refuse `Raises`.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ Host = npt.NDArray[Any]
 
 
 class Invalid(Exception):
-    """The program asks for something that the contract does not allow, or that makes no sense."""
+    """The operation breaks the caller's side of the contract, or makes no sense."""
 
 
 @dataclass
 class Transfer:
-    """A read or write that may still be on its way."""
+    """A read or write that may still be pending."""
 
     value: Host | None  # of a read
     borrowed: bool
@@ -72,16 +72,16 @@ class Transfer:
 
 @dataclass
 class Shown:
-    """A held view: the bytes it shows, and what the holder must see in them."""
+    """A held view: the bytes it shows, and the values that its holder must see."""
 
     place: Host
     value: Host
     writable: bool
     array: int
-    current: bool = True  # the array still is these bytes, and not a fresh backing
+    current: bool = True  # the array still has these bytes, not a fresh backing
 
 
-#: Operations that give the device nothing to do.
+#: Operations that issue no work to the device.
 _OF_THE_HOST = (Poke, Numpy, View, Touch, Drop, Collect, Change, Reset, Length)
 
 _REPEATABLE = (
@@ -92,8 +92,8 @@ _REPEATABLE = (
 class Oracle:
     """The state of a program.
 
-    `mapped` tells whether views are views, and `alignment` where slices for kernels may start, in
-    words of 4 bytes; both depend on the device. `threads` is how many make the calls.
+    `mapped` is False where views are copies. Slices for kernels start at multiples of `alignment`
+    4-byte words. Both depend on the device. `threads` is how many threads make the calls.
     """
 
     def __init__(
@@ -111,23 +111,23 @@ class Oracle:
         self.threads = threads
         self.alignment = 4 * alignment
         self.arrays: list[Host] = []
-        self._memories: list[Host] = []  # what each array is adopted from, or itself
+        self._memories: list[Host] = []  # that arrays were adopted from, or the arrays themselves
         for number in range(len(arrays)):
             self.arrays.append(self._initial(number))
             self._memories.append(self._memory(number))
-        # Of append-only arrays, all bits of what is written.
+        # For append-only arrays: all bits set where they are written.
         self.written = [np.zeros_like(each) for each in self.arrays]
-        self._in_rows = [True] * len(arrays)  # nothing but whole rows
-        self.left: dict[int, list[Host]] = {}  # the memory of arrays that are gone
+        self._in_rows = [True] * len(arrays)  # only whole rows were appended
+        self.left: dict[int, list[Host]] = {}  # the memory of arrays that were renewed
         self.transfers: dict[int, Transfer] = {}
-        self.events: dict[int, frozenset[int]] = {}  # the transfers that each covers
+        self.events: dict[int, frozenset[int]] = {}  # by event, the transfers before it
         self.views: dict[int, Shown] = {}
         self.batches: set[int] = set()
-        self.device_only = False  # all work is done
+        self.device_only = False  # the device is idle
         self._before: list[frozenset[int]] = [frozenset()] * streams  # transfers on each stream
 
     def step(self, operation: Operation) -> Host | None:
-        """Do one operation; what the program then sees, if it sees something."""
+        """Do one operation; return the value that the program sees, if any."""
         self._check(operation)
         self._check_errors(operation)
         if not isinstance(operation, _OF_THE_HOST):
@@ -197,7 +197,7 @@ class Oracle:
         return None
 
     def may_repeat(self, operation: Operation) -> bool:
-        """Whether doing the operation twice is doing it once."""
+        """Whether the operation is idempotent."""
         if any(self.declared[part.array].role == "append" for part in parts_of(operation)):
             return False
         match operation:
@@ -209,7 +209,7 @@ class Oracle:
                 return isinstance(operation, _REPEATABLE)
 
     def at(self, part: Part) -> Host:
-        """The bytes of a part, as the oracle has them."""
+        """The oracle's bytes of a part."""
         return part.on_host(self.arrays[part.array])
 
     def _initial(self, number: int) -> Host:
@@ -234,7 +234,7 @@ class Oracle:
     # What must raise.
 
     def _check_errors(self, operation: Operation) -> None:
-        """In the order in which a call looks at its arguments."""
+        """Raise the error that the call must raise; checks in the order in which calls do."""
         for part in parts_of(operation):
             self.at(part)
         match operation:
@@ -274,12 +274,12 @@ class Oracle:
                 raise Raises(ps.ViewHeld)  # a graph keeps the memory it was encoded with
             on_device = isinstance(operation, Launch | Copy | Ask)
             if on_device and self.threads > 1 and any(v.writable for v in self._shown_at(part)):
-                _refuse("raises in the thread that holds the view, waits in the others")
+                _refuse("raises in the thread that holds the view, but waits in others")
             self._check_held(part, write)
 
     def _refuse_for_threads(self, part: Part) -> None:
         if self.threads > 1 and any(view.writable for view in self._shown_at(part)):
-            _refuse("what one thread may be writing is for that thread alone to read")
+            _refuse("only the thread that holds a writable view may read its bytes")
 
     def _check_view(self, part: Part, mode: str) -> None:
         if mode != "r":
@@ -298,7 +298,7 @@ class Oracle:
             raise Raises(ps.RoleViolation)
 
     def _check_role(self, operation: Operation) -> None:
-        """Rule 9, as far as it depends on who touches the array."""
+        """Rule 9, as far as it depends on the kind of operation."""
         for part in parts_of(operation):
             role = self.declared[part.array].role
             match operation:
@@ -310,7 +310,7 @@ class Oracle:
                     pass
 
     def _check_held(self, part: Part, write: bool) -> None:
-        """Rule 6: what a view shows goes to a fresh backing if it can, and is else refused."""
+        """Rule 6: a write under a view goes to a fresh backing if possible, and is refused else."""
         shown = self._shown_at(part)
         if any(view.writable for view in shown):
             raise Raises(ps.ViewHeld)
@@ -328,7 +328,7 @@ class Oracle:
         for view in self.views.values() if self.mapped else ():
             if view.current and np.may_share_memory(view.place, place):
                 if not np.shares_memory(view.place, place):
-                    _refuse("bytes between those of a view: it may or may not keep them, too")
+                    _refuse("bytes between those of a view, which it may or may not keep")
                 found.append(view)
         return found
 
@@ -340,7 +340,7 @@ class Oracle:
         ]
 
     def _mark(self, operation: Operation) -> None:
-        """An append-only array is written where it was not."""
+        """Mark what an operation writes to append-only arrays as written."""
         for part, write in accesses_of(operation):
             declared = self.declared[part.array]
             if write and declared.role == "append":
@@ -353,18 +353,18 @@ class Oracle:
         self._in_rows[array] = True
 
     def complete_rows(self, array: int) -> int:
-        """How many rows of an append-only array are written, from the first on."""
+        """Return how many rows of an append-only array are written without a gap from the first."""
         rows: Host = np.all(self.written[array].reshape(len(self.arrays[array]), -1), axis=1)
         return len(rows) if rows.all() else int(rows.argmin())
 
     def _make_way(self, operation: Operation) -> None:
-        """An array that is written where a view shows it leaves its old bytes to the views."""
+        """A write under a view moves the array to a fresh backing; views keep the old bytes."""
         for part, write in accesses_of(operation):
             if write and self._shown_at(part):
                 for view in self._current_views(part.array):
                     view.current = False
 
-    # What a program must not ask.
+    # What is invalid.
 
     def _check(self, operation: Operation) -> None:
         for part in parts_of(operation):
@@ -381,9 +381,9 @@ class Oracle:
                     _refuse("one thread at a time may record")
             case Copy(across=True):
                 if any(self.declared[part.array].role != "generic" for part in parts_of(operation)):
-                    _refuse("a copy through the host, of which roles think otherwise")
+                    _refuse("a copy through the host, to which other role rules apply")
                 if (self.mapped and self.views) or self.threads > 1:
-                    _refuse("a copy through the host, which views hold up otherwise")
+                    _refuse("a copy through the host, which views block differently")
             case Ask(of=part):
                 self._check_launch((part,), accesses_of(operation))
             case Misuse(of=part):
@@ -427,7 +427,7 @@ class Oracle:
                 if self.declared[array].role != "append":
                     _refuse("not an append-only array")
                 if isinstance(operation, Length) and not self._in_rows[array]:
-                    _refuse("the length is another when columns are appended")
+                    _refuse("the length differs when columns are appended")
             case Reopen(stream=stream):
                 if stream == 0 or stream in self.batches:
                     _refuse("the default stream, or one with an open batch")
@@ -449,7 +449,7 @@ class Oracle:
         if not self.mapped:
             return
         if role == "output" and any(view.array == part.array for view in self.views.values()):
-            _refuse("an output that is written while it is looked at does not keep the rest")
+            _refuse("an output written while a view shows it does not keep the rest")
 
     def _check_append(self, operation: Operation, part: Part) -> None:
         plain = part.step == 1 and (part.across is None or part.across[2] == 1)
@@ -478,7 +478,7 @@ class Oracle:
         try:
             self.at(part)
         except Raises:
-            _refuse("a part that there is not")
+            _refuse("a part that does not exist")
 
     def _check_touch(self, slot: int) -> None:
         if slot not in self.views or not self.views[slot].writable:
@@ -503,18 +503,18 @@ def _address(place: Host) -> int:
 
 
 def initial(number: int, declared: Declared) -> Host:
-    """What an array holds at first."""
+    """The initial values of an array."""
     zeros = np.zeros(declared.shape, declared.dtype)
     return zeros if declared.how == "zeros" else numbers(100_000 * (number + 1), zeros)
 
 
 def numbers(first: int, like: Host | ps.Array) -> Host:
-    """first, first + 1, ... of the same shape and dtype."""
+    """Return first, first + 1, ... in the shape and dtype of `like`."""
     return np.arange(first, first + like.size).astype(like.dtype).reshape(like.shape)
 
 
 def fitting(value: int, like: Host | ps.Array) -> int:
-    """A value that fits the dtype."""
+    """Return the value, reduced if it does not fit the dtype."""
     return value % 101 if like.itemsize == 1 else value
 
 

@@ -1,4 +1,4 @@
-"""Parts of arrays: a slice, and a way to see it; on the host, on a device, and as text."""
+"""Parts of arrays, a slice and a reinterpretation of it: on the host, on a device, and as text."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import penstock as ps
 
 Host = npt.NDArray[Any]
 
-#: Ways to see a slice. Rows of bytes are `_WIDTH` wide and `_PITCH` apart.
+#: Reinterpretations of a slice. "rows" are pitched rows of `_WIDTH` bytes, `_PITCH` apart.
 WAYS = ("", "transposed", "flat", "bytes", "words", "rows")
 _WIDTH, _PITCH = 5, 12
 
 
 class Raises(Exception):
-    """What the program asks for must raise this error, and change nothing."""
+    """The operation must raise this error, and change nothing."""
 
     def __init__(self, error: type[ps.Error]) -> None:
         super().__init__(error.__name__)
@@ -27,10 +27,10 @@ class Raises(Exception):
 
 @dataclass(frozen=True)
 class Part:
-    """A slice of an array and a way to see it.
+    """A slice of an array, and a reinterpretation of it (one of `WAYS`).
 
-    From lo to hi along the first dimension, or from hi down to lo if the step is negative; along
-    the second `across`, which is such a slice too, or all of it.
+    Along the first dimension it goes from lo to hi, or from hi down to lo if the step is negative;
+    along the second it is `across`, a slice of the same form, or all if None.
     """
 
     array: int
@@ -50,7 +50,7 @@ class Part:
         )
 
     def lengths(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """How much there is of each dimension, before it is seen in some way."""
+        """The shape of the slice, before it is reinterpreted."""
         rows = len(range(self.lo, self.hi, abs(self.step)))
         if len(shape) == 1:
             return (rows,)
@@ -66,7 +66,7 @@ class Part:
         return (self.lo, self.hi, self.step, self.across) == (0, length, 1, None)
 
     def on_host(self, whole: Host) -> Host:
-        """The part of a NumPy array: always the same bytes, never a copy."""
+        """The part of a NumPy array: always a view of its bytes, never a copy."""
         found = whole[self.index]
         match self.way:
             case "":
@@ -108,7 +108,7 @@ class Part:
         return found.pitched(_rows(found.nbytes), _WIDTH, _PITCH)
 
     def text(self, name: str, length: int) -> str:
-        """The same as an expression."""
+        """The same part as a Python expression."""
         if not self.is_all_of(length):
             across = f", {_text(*self.across)}" if self.across else ""
             name = f"{name}[{_text(self.lo, self.hi, self.step)}{across}]"
@@ -128,7 +128,7 @@ def _rows(nbytes: int) -> int:
 
 
 def _meet(a: tuple[int, int, int], b: tuple[int, int, int]) -> bool:
-    """Whether two slices share a place."""
+    """Whether two slices share an index."""
     near = a[0] < b[1] and b[0] < a[1]
     if not near or {abs(a[2]), abs(b[2])} == {1} or max(a[1], b[1]) >= 1 << 62:
         return near

@@ -1,7 +1,7 @@
 """Programs: operations over a few arrays and streams.
 
-Arrays, streams and slots are numbers. A slot names what an operation leaves behind for a later
-one: a transfer on its way, an event, a held view.
+Arrays, streams and slots are numbers. A slot holds what an operation leaves for a later one: a
+pending transfer, an event, or a held view.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from penstock.ledger.roles import Role
 
 DTYPES = ("uint8", "int16", "uint32", "float32", "int64", "complex128")
 
-#: How an array is made: by the runtime, or in memory of the host that the device uses in place.
+#: How an array is made: allocated by the runtime, or in host memory that the device uses in place.
 HOWS = (
     "zeros",
     "array",  # from host data
     "adopted",  # from host_empty
-    "own",  # adopted, too, but memory that the device did not make
-    "dlpack",  # adopted, too, by way of DLPack
-    "again",  # the end of the memory of the array before, which is adopted once more
+    "own",  # adopted, from memory that the device did not allocate
+    "dlpack",  # adopted, through DLPack
+    "again",  # adopted, from the last part of the previous array's memory, which is adopted already
     "file",  # read-only
 )
 IN_PLACE = ("adopted", "own", "dlpack", "again")
@@ -33,7 +33,7 @@ IN_PLACE = ("adopted", "own", "dlpack", "again")
 
 @dataclass(frozen=True)
 class Declared:
-    """An array: its elements, how it is made, and if it has two dimensions, how many columns."""
+    """An array: its size, how it is made, and its columns if it has two dimensions."""
 
     size: int
     how: str = "zeros"
@@ -55,7 +55,7 @@ class Declared:
 
 @dataclass(frozen=True)
 class Write:
-    """Write value, value + 1, ... from host memory, which may be pinned or full of gaps."""
+    """Write value, value + 1, ... from host memory, which may be `pinned` or strided (`spread`)."""
 
     to: Part
     value: int
@@ -68,14 +68,14 @@ class Write:
 
 @dataclass(frozen=True)
 class Change:
-    """The caller overwrites the source of a write: at once, or if borrowed, when it is done."""
+    """The caller overwrites the source of a write; if borrowed, only once the write is done."""
 
     slot: int
 
 
 @dataclass(frozen=True)
 class Read:
-    """Read asynchronously, maybe into an array of the caller."""
+    """Read asynchronously, with `out` into an array of the caller."""
 
     of: Part
     slot: int
@@ -85,7 +85,7 @@ class Read:
 
 @dataclass(frozen=True)
 class Collect:
-    """Wait for a transfer; the value of a read must be that of its place in the program."""
+    """Wait for a transfer; a read must have the value as of its place in the program."""
 
     slot: int
 
@@ -99,7 +99,7 @@ class Numpy:
 
 @dataclass(frozen=True)
 class View:
-    """Hold a view, maybe one by way of DLPack; where memory is not mapped, a copy."""
+    """Hold a view, perhaps through DLPack; where memory is not mapped, a copy."""
 
     of: Part
     slot: int
@@ -117,7 +117,7 @@ class Touch:
 
 @dataclass(frozen=True)
 class Drop:
-    """Look at a view once more, then drop it."""
+    """Compare a view once more, then drop it."""
 
     slot: int
 
@@ -131,7 +131,7 @@ class Fill:
 
 @dataclass(frozen=True)
 class Copy:
-    """Copy on the device, or `across`: by way of arrays of another device."""
+    """Copy on the device; with `across`, through arrays of another device."""
 
     source: Part
     target: Part
@@ -141,7 +141,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class Poke:
-    """With all work done, the program writes the memory that it lent to an adopted array."""
+    """The host writes the memory behind an adopted array, while the device is idle."""
 
     to: Part
     value: int
@@ -157,12 +157,12 @@ class Launch:
     value: int = 0
     stream: int = 0
     slow: bool = False
-    again: int = 0  # if not 0: recorded so often into a graph, which is replayed so often
+    again: int = 0  # if not 0: recorded this often into a graph, which is replayed as often
 
 
 @dataclass(frozen=True)
 class Ask:
-    """Launch a kernel that returns the sum of what it reads; `Collect` gets it."""
+    """Launch a kernel that returns the sum of what it reads; `Collect` reads the result."""
 
     of: Part
     slot: int
@@ -203,7 +203,7 @@ class Flush:
 
 @dataclass(frozen=True)
 class Reopen:
-    """Close a stream, which waits for its work, and make another in its place."""
+    """Close a stream, which waits for its work, and create another in its place."""
 
     stream: int = 1
 
@@ -220,7 +220,7 @@ class EndBatch:
 
 @dataclass(frozen=True)
 class Renew:
-    """Drop an array, or close it, and make another in its place."""
+    """Drop or close an array, and create another in its place."""
 
     array: int
     close: bool = False
@@ -228,26 +228,26 @@ class Renew:
 
 @dataclass(frozen=True)
 class Reset:
-    """Let an append-only array be written from its start again."""
+    """Reset an append-only array, so that it can be written from the start again."""
 
     array: int
 
 
 @dataclass(frozen=True)
 class Length:
-    """Ask how many rows of an append-only array are written, from the first on."""
+    """Read the length of an append-only array: the rows written without a gap from the first."""
 
     array: int
 
 
 @dataclass(frozen=True)
 class Synchronize:
-    """Wait for everything; an event recorded then is done at once."""
+    """Wait for all work; an event recorded afterwards must be done at once."""
 
 
 @dataclass(frozen=True)
 class Misuse:
-    """A call that must raise and change nothing, see `MISUSES`."""
+    """A call that must raise and change nothing; see `MISUSES`."""
 
     what: str
     of: Part
@@ -260,20 +260,20 @@ Operation: TypeAlias = (
     | Renew | Reset | Length | Synchronize | Misuse
 )  # fmt: skip
 
-#: Operations that a closed device must refuse. The others may find what they need on the host.
+#: Operations that a closed device must refuse. Others may succeed with what the host has.
 NEEDS_DEVICE = (Write, Read, Numpy, Fill, Copy, Launch, Ask)
 
 
 @dataclass(frozen=True)
 class Program:
-    """Operations that take effect one after the other, whoever calls them.
+    """Operations that take effect one after the other, whichever thread calls them.
 
-    With `small`, all thresholds of the runtime are so small that the arrays reach them.
-    `interrupted` are numbers of operations, each with a number n: Ctrl-C comes at point n of the
-    operation, then, as the program does it again, at point 2n, and so on until the operation is
-    through (`penstock.conformance.interrupts`). Only what may be done twice is interrupted.
-    If `closed_at` is not 0, the device is closed before that operation; with several threads,
-    by one more thread, at any time after the operation before it.
+    With `small`, the runtime's size thresholds are low enough for the arrays to reach all of them.
+    `interrupted` has pairs of an operation's number and a number n: Ctrl-C arrives at point n of
+    the operation, then, when the program retries it, at point 2n, and so on until it completes
+    (`penstock.conformance.interrupts`). Only operations that may be repeated are interrupted. If
+    `closed_at` is not 0, the device is closed before that operation; if there are several threads,
+    by an additional one, at any time after the operation before it.
     """
 
     arrays: tuple[Declared, ...]
@@ -288,7 +288,7 @@ class Program:
 
 
 def keeping(program: Program, kept: Iterable[int]) -> Program:
-    """The program without the other operations."""
+    """The program with only the operations of these numbers."""
     places = {number: place for place, number in enumerate(kept)}
     return replace(
         program,
@@ -299,7 +299,7 @@ def keeping(program: Program, kept: Iterable[int]) -> Program:
 
 
 def parts_of(operation: Operation) -> tuple[Part, ...]:
-    """The slices that an operation touches."""
+    """The parts that an operation names."""
     if isinstance(operation, Launch):
         return operation.parts
     values = (getattr(operation, each.name) for each in fields(operation))
@@ -307,7 +307,7 @@ def parts_of(operation: Operation) -> tuple[Part, ...]:
 
 
 def with_parts(operation: Operation, change: Callable[[Part], Part]) -> Operation:
-    """The same operation on other slices."""
+    """The same operation on other parts."""
     if isinstance(operation, Launch):
         return replace(operation, parts=tuple(map(change, operation.parts)))
     values = {each.name: getattr(operation, each.name) for each in fields(operation)}
@@ -316,7 +316,7 @@ def with_parts(operation: Operation, change: Callable[[Part], Part]) -> Operatio
 
 
 def accesses_of(operation: Operation) -> tuple[tuple[Part, bool], ...]:
-    """The slices that the device or a transfer touches, and whether it writes them."""
+    """The parts that the device or a transfer accesses, and whether it writes them."""
     match operation:
         case Write(to=to) | Fill(to=to):
             return ((to, True),)

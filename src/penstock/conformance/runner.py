@@ -1,4 +1,4 @@
-"""Runs programs on a device through the public API, and compares with the oracle."""
+"""Runs programs on a device through the public API, and compares the results with the oracle."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ from penstock.schedule.thresholds import Sizes
 
 Host = npt.NDArray[Any]
 
-PATIENCE = 20.0  # seconds until a wait counts as hanging
+PATIENCE = 20.0  # seconds after which a wait counts as a hang
 
 
 def run(program: Program, bench: Bench) -> Failure | None:
-    """Run a program and compare all that can be seen; what was wrong, if anything."""
+    """Run a program and compare everything it observes; return the failure, if any."""
     said_before = Counter(bench.messages)
     running = Running(program, bench)
     what = ""
@@ -90,7 +90,7 @@ def run(program: Program, bench: Bench) -> Failure | None:
 
 
 class Running:
-    """A program on its way, on the device and on the oracle at once."""
+    """A run of a program, on the device and on the oracle."""
 
     def __init__(self, program: Program, bench: Bench) -> None:
         self.program = program
@@ -107,12 +107,12 @@ class Running:
         self.interrupted = dict(program.interrupted)
         self.at: int | None = None  # the operation that failed
         self.streams = bench.streams(program.streams)
-        self.lent: dict[int, Host] = {}  # the host's side of adopted arrays
-        self.left: dict[int, list[Host]] = {}  # of arrays that are gone, by their number
+        self.lent: dict[int, Host] = {}  # the host memory of adopted arrays
+        self.left: dict[int, list[Host]] = {}  # the same of arrays that were renewed, by number
         self.pending: dict[int, ps.Pending[Any]] = {}
         self.sources: dict[int, Host] = {}
         self.outs: dict[int, Host] = {}
-        #: A graph, and how often it is left to do.
+        #: A graph, and its remaining replays.
         self.replaying: tuple[ps.Graph, int] | None = None
         self.results: dict[int, Host] = {}
         self.events: dict[int, ps.Event] = {}
@@ -127,7 +127,7 @@ class Running:
         for number in range(len(self.program.arrays)):
             self.arrays.append(self._make(number))
         if any(map(uses_other_device, self.program.operations)):
-            _ = self.bench.other  # opened here, and not by several threads at once
+            _ = self.bench.other  # opened here, because several threads must not open it at once
         closed_at = self.program.closed_at
         steps = [partial(self._step, number) for number in range(len(self.expected))]
         if self.program.threads == 1:
@@ -148,7 +148,7 @@ class Running:
             self._finish()
 
     def _close(self) -> None:
-        """Close the device; memory lent to it then holds what the work before has written."""
+        """Close the device; adopted memory must then hold what earlier work has written."""
         self.device.close()
         for number, lent in self.lent.items():
             compare(f"memory of array {number}, closed", lent, self.content_when_closed[number])
@@ -156,7 +156,7 @@ class Running:
     def _step(self, number: int) -> None:
         """Do an operation; once the device may be closed, it may raise `Closed` instead.
 
-        It must, if the device is closed for certain and the operation needs it.
+        It must raise `Closed` if the device is certainly closed and the operation needs it.
         """
         several = self.program.threads > 1
         if not self.program.closed_at or (number < self.program.closed_at and not several):
@@ -164,7 +164,7 @@ class Running:
             return
         operation = self.program.operations[number]
         if getattr(operation, "slot", -1) in self.never_made or isinstance(operation, Length):
-            return  # the length is that of what was appended before
+            return  # the length depends on which appends came before closing
         try:
             self._step_exactly(number)
         except ps.Closed:
@@ -194,7 +194,7 @@ class Running:
             raise
 
     def _attempt(self, number: int) -> Host | None:
-        """Do an operation, and if it is interrupted, do it again."""
+        """Do an operation, and retry it if it is interrupted."""
         operation = self.program.operations[number]
         every = self.interrupted.get(number)
         if every is None:
@@ -225,8 +225,8 @@ class Running:
         self.batches.clear()
 
     def _finish(self) -> None:
-        """Everything that is still to be seen; no waiting for all before, that would help."""
-        if self.program.threads > 1:  # this thread may not read what those hold writable
+        """Compare what was not compared yet, without synchronizing first, which could hide bugs."""
+        if self.program.threads > 1:  # only a view's thread may read what it holds writable
             self._check_views()
             self.views.clear()
         for number, array in enumerate(self.arrays):
@@ -248,7 +248,7 @@ class Running:
                 compare(f"the memory of array {number} before it was renewed", lent, content)
 
     def _finish_closed(self) -> None:
-        """Of a closed device, what the host holds is still there."""
+        """Check that what the host holds of a closed device is still valid."""
         self._check_views()
         for lent in (*self.lent.values(), *(each for gone in self.left.values() for each in gone)):
             lent.copy()
@@ -298,7 +298,7 @@ class Running:
         return part.on_device(self.arrays[part.array])
 
     def _do(self, operation: Operation) -> Host | None:
-        """Do one operation; what it shows."""
+        """Do one operation; return the value that the program sees, if any."""
         match operation:
             case Write():
                 self._write(operation)
@@ -361,7 +361,7 @@ class Running:
         self._part(copy.target).copy_from(source, self.streams[copy.stream])
 
     def _order(self, operation: Operation) -> None:
-        """Operations that move no data."""
+        """Do an operation that moves no data."""
         match operation:
             case Record(slot=slot, stream=stream):
                 self.events[slot] = self.streams[stream].record()
@@ -428,7 +428,7 @@ class Running:
             self.left.setdefault(number, []).append(lent)
 
     def _forget_copies(self, number: int) -> None:
-        """Where views are copies, those of an array that goes are not written back any more."""
+        """Where views are copies, stop writing those of a renewed array back to it."""
         for slot, array in list(self.unmapped.items()):
             if array.buffer is self.arrays[number].buffer:
                 self.unmapped.pop(slot, None)
@@ -454,7 +454,7 @@ class Running:
                 graph.replay(stream)
                 left -= 1
         except ps.OutOfMemory:
-            self.replaying = (graph, left)  # the call is made again, and goes on from here
+            self.replaying = (graph, left)  # the retry goes on from here
             raise
         except ps.Error:
             self.replaying = None
@@ -470,7 +470,7 @@ class Running:
         return None
 
     def _check_events(self, operation: Operation) -> None:
-        """Rule 7: when an event is done, so is all before it, and the bytes have arrived."""
+        """Rule 7: when an event is done, all work before it is, and its bytes have arrived."""
         match operation:
             case EventWait(slot=slot) | EventDone(slot=slot):
                 if not self.events[slot].done:
@@ -488,7 +488,7 @@ class Running:
 
 
 def _outcome(oracle: Oracle, operation: Operation) -> Host | Raises | None:
-    """What an operation must show, or raise."""
+    """What the program must see of an operation, or the error that it must raise."""
     try:
         return oracle.step(operation)
     except Raises as refused:

@@ -1,4 +1,4 @@
-"""A program as a script that anyone can run: the public API, and asserts with what must be seen."""
+"""Writes a program as a standalone script: calls of the public API, and asserts of the results."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ Host = npt.NDArray[Any]
 
 
 def as_script(program: Program, device: str = 'driver="sim"') -> str:
-    """The program as Python text; `device` are the arguments of `ps.Device`."""
+    """Return the program as Python source; `device` has the arguments of `ps.Device`, as text."""
     writer = _Writer(program, mapped='"unmapped"' not in device)
     body = [line for number in range(len(program.arrays)) for line in writer.made(number)]
     body.append("")
@@ -90,7 +90,7 @@ def as_script(program: Program, device: str = 'driver="sim"') -> str:
 
 
 def _steps(program: Program, blocks: list[list[str]]) -> list[str]:
-    """Operations as functions that threads call."""
+    """The lines for operations as functions that threads call."""
     lines: list[str] = []
     calls = []
     after = dependencies(program)
@@ -104,14 +104,14 @@ def _steps(program: Program, blocks: list[list[str]]) -> list[str]:
 
 
 def _closed(block: list[str], *, must: bool = False) -> list[str]:
-    """Lines that may find the device closed; they `must` if they do not raise something else."""
+    """Wrap lines that may find the device closed; with `must` they have to, unless they raise."""
     must = must and not any("raises(" in line for line in block)
     expecting = "raises(ps.Closed)" if must else "perhaps_closed()"
     return [f"with {expecting}:", *(f"    {line}" for line in block)]
 
 
 def _function(name: str, block: list[str]) -> list[str]:
-    """Lines as a function that sets the script's names."""
+    """Wrap lines in a function that sets the script's global names."""
     found = (re.match(r" *(?:del )?(\w+)(?: =|$)", line) for line in block)
     names = sorted({match[1] for match in found if match})
     declared = [f"    global {', '.join(names)}"] if names else []
@@ -147,7 +147,7 @@ def _imports(text: str) -> list[str]:
 
 
 class _Writer:
-    """Writes operations; the oracle tells what to assert."""
+    """Writes operations as text, with asserts of the oracle's results."""
 
     def __init__(self, program: Program, *, mapped: bool) -> None:
         self.program = program
@@ -210,7 +210,7 @@ class _Writer:
     def end(self) -> list[str]:
         views = [_equal(f"view{slot}", shown.value) for slot, shown in self.oracle.views.items()]
         lines = []
-        if self.program.threads > 1:  # this thread may not read what those hold writable
+        if self.program.threads > 1:  # only the holder's thread may read under a writable view
             lines = [*views, *(f"del view{slot}" for slot in self.oracle.views)]
             views = []
         lines += [
@@ -228,7 +228,7 @@ class _Writer:
         return [*lines, *self._lent(), *self._no_messages()]
 
     def end_closed(self) -> list[str]:
-        """What the host holds is still there."""
+        """Assert that what the host holds is still valid after closing."""
         lines: list[str] = []
         for slot, shown in self.oracle.views.items():
             lines += _closed([_equal(f"view{slot}", shown.value)])
@@ -248,7 +248,7 @@ class _Writer:
         return [f'assert not {d}.messages, "\\n".join({d}.messages)' for d in devices]
 
     def _lines(self, operation: Operation) -> list[str]:
-        """The statements of an operation; the last is an expression if it shows a value."""
+        """The statements of an operation; the last is an expression if it yields a value."""
         match operation:
             case Write():
                 return self._write(operation)
@@ -329,14 +329,14 @@ class _Writer:
         return part.text(f"a{part.array}", self.program.arrays[part.array].shape[0])
 
     def _like(self, part: Part) -> Host:
-        """Something of the part's shape and dtype; anything if there is no such part."""
+        """An array of the part's shape and dtype; of any if the part is invalid."""
         try:
             return self.oracle.at(part)
         except Raises:
             return np.zeros(4, np.uint32)
 
     def _is_current(self, slot: int) -> bool:
-        """Whether the array that was viewed is still there."""
+        """Whether the viewed array still has the bytes that the view shows."""
         array = self.oracle.arrays[self.viewed[slot].array]
         return np.may_share_memory(array, self.oracle.views[slot].place)
 
@@ -345,7 +345,7 @@ class _Writer:
         return f", out=np.zeros({_shape(like.shape)}, np.{like.dtype})" if read.out else ""
 
     def _poke(self, part: Part, value: int) -> list[str]:
-        """The host's own memory has no `reinterpret`; a part of it is found as bytes."""
+        """Write host memory with NumPy calls, which have no `reinterpret`: use views of bytes."""
         place = self._like(part)
         text = replace(part, way="").text(f"host{part.array}", -1)
         match part.way:
@@ -402,7 +402,7 @@ def _equal(shown: str, expected: Host) -> str:
 
 
 def _values(content: Host) -> str:
-    """An array as short text."""
+    """Return a short expression for an array."""
     shape, dtype = _shape(content.shape), f"np.{content.dtype}"
     if not content.size:
         return f"np.zeros({shape}, {dtype})"

@@ -1,4 +1,4 @@
-"""What programs and their scripts use besides the public API."""
+"""Helpers that programs and their scripts use in addition to the public API."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from penstock.conformance.program import Misuse, Operation
 from penstock.handle import Closing
 from penstock.schedule.thresholds import Sizes
 
-#: Thresholds so small that the arrays of programs reach all of them.
+#: Size thresholds low enough for the small arrays of programs to reach all of them.
 SMALL = Sizes(under_lock=48, ordered=96, staging_block=64, staging_blocks=2, pooled_result=128)
 
-#: Calls that must raise, by name: the error, and the call on a part x and a stream s.
+#: Calls that must raise, by name: the error, and the call as text, for a part x and a stream s.
 MISUSES: dict[str, tuple[type[ps.Error], str]] = {
     "source of another shape": (
         ps.ShapeMismatch, "{x}.write(np.zeros((7, 7, 7), {x}.dtype), {s})"
@@ -89,7 +89,7 @@ def compiled_misuse(name: str) -> CodeType:
 
 @contextlib.contextmanager
 def raises(error: type[ps.Error]) -> Iterator[None]:
-    """The block must raise this error."""
+    """Assert that the block raises this error."""
     try:
         yield
     except error:
@@ -99,7 +99,7 @@ def raises(error: type[ps.Error]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def perhaps_closed() -> Iterator[None]:
-    """The block may find the device closed, or find nothing that an earlier one was to make."""
+    """Allow the block to raise `Closed`, or to lack a name that an earlier block failed to set."""
     with contextlib.suppress(ps.Closed, NameError):
         yield
 
@@ -113,14 +113,14 @@ def uses_other_device(operation: Operation) -> bool:
 
 
 def launched(device: ps.Device) -> ps.Array:
-    """An array that a kernel of its device has taken."""
+    """Return an array that a kernel of its device has used."""
     array = device.zeros(4, np.uint32)
     Kernels(device)["add"](x=array, a=1, n=4, spin=0, threads=4)
     return array
 
 
 def there_and_on(other: ps.Device, source: ps.Array) -> ps.Array:
-    """Copy an array to another device, and there once more, on a stream that may be busy."""
+    """Copy an array to another device, and copy it again there, on a stream that may be busy."""
     there, on = other.empty_like(source), other.empty_like(source)
     there.copy_from(source)
     on.copy_from(there)
@@ -133,7 +133,7 @@ def closed(thing: C) -> C:
 
 
 def ordinary_memory(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """An array in the middle of pages of its own that no device knows of."""
+    """Return an array inside anonymous pages of its own, which no device allocated."""
     nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
     pages = np.frombuffer(mmap.mmap(-1, nbytes + 512), np.uint8)
     return pages[256 : 256 + nbytes].view(dtype).reshape(shape)

@@ -1,4 +1,4 @@
-"""Makes failing programs small."""
+"""Shrinks failing programs."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from penstock.conformance.program import (
 )
 from penstock.conformance.runner import Failure
 
-_SECONDS = 30.0  # at most
+_SECONDS = 30.0  # time limit for shrinking one program
 
 
 def shrink(
     program: Program, failure: Failure, again: Callable[[Program, Failure], Failure | None]
 ) -> tuple[Program, Failure]:
-    """A small program that still fails, and how; `again` runs a program as the last one failed.
+    """Return a small program that still fails, and its failure.
 
-    Tries one simplification after the other, in a fixed order, and starts over from each that
-    still fails, until none does.
+    `again` runs a program under the conditions of an earlier failure. Tries one simplification
+    after another, in a fixed order; starts over from the first that still fails, until none does.
     """
     deadline = time.monotonic() + _SECONDS
     tried: set[Program] = set()
@@ -53,7 +53,7 @@ def shrink(
 
 
 def _simpler(program: Program) -> Iterator[Program]:
-    """Programs that are a little simpler, the boldest first."""
+    """Yield simpler programs, those with the most removed first."""
     operations = program.operations
     size = len(operations) // 2
     while size:
@@ -61,7 +61,7 @@ def _simpler(program: Program) -> Iterator[Program]:
             gone = range(start, start + size)
             yield keeping(program, (n for n in range(len(operations)) if n not in gone))
         size //= 2
-    # A pair such as begin and end of a batch, or a view and its drop, only goes together.
+    # Pairs, such as a view and its drop or the two ends of a batch, must be removed together.
     slots = {getattr(operation, "slot", None) for operation in operations} - {None}
     for slot in sorted(slots, key=repr):
         kept = (n for n, each in enumerate(operations) if getattr(each, "slot", None) != slot)
@@ -77,7 +77,7 @@ def _simpler(program: Program) -> Iterator[Program]:
 
 
 def _simpler_shape(program: Program) -> Iterator[Program]:
-    """Not closed or interrupted, one thread, ordinary thresholds, fewer streams and arrays."""
+    """Without closing or interrupts; one thread, default thresholds, fewer streams and arrays."""
     operations = program.operations
     if program.closed_at:
         yield replace(program, closed_at=0)
@@ -113,7 +113,7 @@ def _simpler_shape(program: Program) -> Iterator[Program]:
 
 
 def _plainer(declared: Declared) -> Iterator[Declared]:
-    """One dimension, uint32, made by the runtime, small."""
+    """Yield simpler declarations: generic, one dimension, made by the runtime, uint32, smaller."""
     if declared.role != "generic":
         yield replace(declared, role="generic")
     if declared.columns:
@@ -131,10 +131,10 @@ def _plainer(declared: Declared) -> Iterator[Declared]:
 
 
 def _with_array(program: Program, number: int, declared: Declared) -> Program:
-    """The program with an array made otherwise; slices are cut to it."""
+    """The program with an array declared differently; its slices are clipped to fit."""
     before = program.arrays[number]
     arrays = (*program.arrays[:number], declared, *program.arrays[number + 1 :])
-    # Rows become the elements of one dimension.
+    # If columns are dropped, a row becomes this many elements.
     factor = before.columns if before.columns and not declared.columns else 1
 
     def cut(part: Part) -> Part:
@@ -152,7 +152,7 @@ def _with_array(program: Program, number: int, declared: Declared) -> Program:
 
 
 def _moved_down(program: Program, number: int, count: int) -> Program:
-    """The program with all slices of an array so many elements further down."""
+    """The program with all slices of an array moved down by `count` elements."""
 
     def down(part: Part) -> Part:
         moved = replace(part, lo=part.lo - count, hi=part.hi - count)
@@ -163,7 +163,7 @@ def _moved_down(program: Program, number: int, count: int) -> Program:
 
 
 def _simpler_operation(operation: Operation) -> Iterator[Operation]:
-    """The operation with less: shorter and plainer slices, no options."""
+    """Yield simpler forms of the operation: shorter and plainer slices, fewer options."""
     parts = parts_of(operation)
     size = max((part.hi - part.lo for part in parts), default=0)
     half = max(4, size // 8 * 4) if isinstance(operation, Launch | Ask) else size // 2

@@ -1,7 +1,7 @@
-"""Programs in several threads: which calls depend on which, and how to make the others at once.
+"""Programs in several threads: which calls depend on each other, and how to run the rest at once.
 
-A program says what comes before what; of that, only what its outcome depends on is kept. So thread
-and order of the other calls do not matter, and the oracle need not know of threads.
+A program is a sequence of calls. Of that order, only the part that its outcome depends on is kept;
+all other calls may run in any thread and order. So the oracle can ignore threads.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from penstock.conformance.program import (
 )
 from penstock.driver.protocol import as_inline
 
-#: A call: its thread, itself, and the numbers of the calls that must be made before.
+#: A call: its thread, the function, and the numbers of the calls that must return before it.
 Step = tuple[int, Callable[[], object], set[int]]
 
-_SLICE = 0.1  # seconds; waits wake this often
+_SLICE = 0.1  # seconds; a joining thread wakes up this often
 
 
 def thread_of(program: Program, number: int) -> int:
-    """Every stream has a thread; what has no stream is dealt out."""
+    """Return the operation's thread: that of its stream, or by its number if it has none."""
     stream: int = getattr(program.operations[number], "stream", number)
     return stream % program.threads
 
 
 def dependencies(program: Program) -> list[set[int]]:
-    """For each operation the earlier ones that must be called before it, but for implied ones."""
+    """For each operation, the earlier ones that it depends on, without those implied by others."""
     operations = program.operations
     views = {each.slot: each.of.array for each in operations if isinstance(each, View)}
     touched = [_touched(each, program, views) for each in operations]
@@ -65,7 +65,7 @@ def dependencies(program: Program) -> list[set[int]]:
 
 
 def _depends(later: Operation, earlier: Operation) -> bool:
-    """By what they name, whatever they touch."""
+    """Whether two operations name the same slot or stream, or one of them synchronizes."""
     if isinstance(later, Synchronize) or isinstance(earlier, Synchronize):
         return True
     return any(
@@ -74,7 +74,10 @@ def _depends(later: Operation, earlier: Operation) -> bool:
 
 
 class _Touched(NamedTuple):
-    """Rows of an array, or a whole memory, whatever arrays are over it."""
+    """An access to a part of an array or, if `part` is None, to a whole allocation.
+
+    Several arrays may share an allocation.
+    """
 
     memory: int
     part: Part | None
@@ -89,7 +92,7 @@ class _Touched(NamedTuple):
 
 
 def _touched(operation: Operation, program: Program, views: dict[int, int]) -> list[_Touched]:
-    # Who holds a view matters to everyone who uses the memory.
+    # Holding or dropping a view affects every operation on the memory, so it conflicts with all.
     match operation:
         case Renew(array=array) | Reset(array=array) | Length(array=array):
             return [_Touched(_memory(program, array), None, True)]
@@ -105,17 +108,17 @@ def _touched(operation: Operation, program: Program, views: dict[int, int]) -> l
 
 
 def _memory(program: Program, array: int) -> int:
-    """The first array over the same memory."""
+    """The number of the first array over the same memory."""
     while program.arrays[array].how == "again":
         array -= 1
     return array
 
 
 def together(device: ps.Device, steps: Sequence[Step], seed: int = 0) -> None:
-    """Make calls in their threads at once, each after those it depends on.
+    """Run the calls concurrently in their threads, each after those it depends on.
 
-    On the simulator one thread runs at a time. Which is the seed's choice, at every call and within
-    calls, wherever the device's lock is not held: so a program in threads replays exactly, too.
+    On the simulator one thread runs at a time. The seed chooses which, at every call and, within
+    calls, whenever the device's lock is not held. So a program in threads replays exactly, too.
     """
     kind = _InTurns if device.scheduler.driver.inline else _AtOnce
     kind(device, steps, seed).run()
@@ -126,7 +129,7 @@ class _Stopped(BaseException):
 
 
 class _AtOnce:
-    """Threads that run as they like."""
+    """Threads that the operating system schedules."""
 
     def __init__(self, device: ps.Device, steps: Sequence[Step], seed: int) -> None:
         self.device = device
@@ -189,7 +192,7 @@ class _AtOnce:
 
 
 class _InTurns(_AtOnce):
-    """Threads of which one runs at a time."""
+    """Threads that run one at a time, in an order that the seed chooses."""
 
     turn = 0
 
@@ -210,7 +213,7 @@ class _InTurns(_AtOnce):
                 driver.leave(actor)
 
     def _actor(self, me: int) -> Callable[[], bool]:
-        """What may happen while this thread is in the driver: that another goes on."""
+        """Return a function that the driver calls in this thread, to let another thread run."""
         lock: Any = self.device.scheduler.lock
 
         def go_on() -> bool:
@@ -222,7 +225,7 @@ class _InTurns(_AtOnce):
         return go_on
 
     def _let_leave(self) -> None:
-        """A thread that closes the device gives the others turns until none of them is in it."""
+        """Called by the thread that closes the device: run the others until none is inside it."""
         me, ident = self.turn, threading.get_ident()
         while any(guest.thread != ident for guest in tuple(self.device.scheduler.shutdown.guests)):
             self._pass_on(me, self.alive - {me})

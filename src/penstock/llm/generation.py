@@ -183,7 +183,7 @@ class Generation:
         self.close()
 
     def __repr__(self) -> str:
-        state = self._run.finish or ("closed" if self._run.left.is_set() else "on its way")
+        state = self._run.finish or ("closed" if self._run.left.is_set() else "in progress")
         return f"<Generation of {len(self._run.ids)} tokens: {state}>"
 
     def _finish_it(self) -> None:

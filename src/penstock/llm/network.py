@@ -163,7 +163,7 @@ class Network:
 
     def _chosen_by_host(self, count: int, end: End) -> Generator[int, None, None]:
         if end != "greedy":
-            raise ps.InvalidValue("the host takes the likeliest token, and draws none: temperature")
+            raise ps.InvalidValue("sampling on the host is greedy only: use temperature 0")
         for _ in range(count):
             self._chosen = int(self.logits([self._chosen])[0].argmax())
             yield self._chosen
