@@ -238,7 +238,7 @@ class HipQueue:
     ) -> bool:
         """Issue a submission, or the rest of it; False if part of it must be held."""
         if timeline.issued >= value:
-            return True  # by a call that was interrupted
+            return True  # an interrupted call has issued it already
         driver, stream = self.driver, self.stream
         driver.select()
         if not recording.event:

@@ -212,7 +212,7 @@ class SimStreamQueue:
         value: int,
     ) -> None:
         if self._submitted == (timeline, value):
-            return  # by a call that was interrupted
+            return  # an interrupted call has submitted it already
         self._driver.called("submit")
         machine = self._driver.machine
         known = machine.host_knows()
@@ -363,7 +363,7 @@ class SimDriver:
 
     def signal(self, timeline: SimTimeline, value: int) -> None:
         if timeline.reached >= value:
-            return  # by a call that was interrupted
+            return  # an interrupted call has signalled it already
         self.called("signal")
         self.machine.signal(timeline, value)
 

@@ -66,7 +66,7 @@ class Timestamps:
     def end(self, command: C) -> None:
         """Copy the timestamps. Recorded after all of them, and before the barrier for the host."""
         if self._copied:
-            return  # by a call that was interrupted
+            return  # an interrupted call has recorded it already
         where = (self._memory.buffer, 0, 8, _RESULTS_64 | _RESULTS_WAIT)
         arguments = (command, self._pool, 0, self.count, *where)
         # One interpreter step; see `penstock.driver.vulkan.recording`.
