@@ -285,7 +285,7 @@ VULKAN = [
     _mutant(
         "closing does not wait for the device",
         "driver",
-        "        self.call.vkDeviceWaitIdle(self.handle)  # a lost device answers so at once\n",
+        "        self.call.vkDeviceWaitIdle(self.handle)  # returns at once if it is lost\n",
         "        pass\n",
     ),
     Mutant(

@@ -20,17 +20,17 @@ from penstock.driver import DRIVERS, LISTING
 from penstock.install_hints import advice
 from penstock.llm import command as generate
 
-#: Exit codes of a program that Ctrl-C, or the end of the pipe it writes to, has ended.
+#: Exit codes of a program that was ended by Ctrl-C, or by a closed output pipe.
 _INTERRUPTED, _PIPE_CLOSED = 128 + 2, 128 + 13
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; the exit code."""
+    """Run a command; returns the exit code."""
     try:
         try:
             return _run(argv)
         finally:
-            # Now, because at the end of the interpreter a closed pipe could only be complained of.
+            # Flush now: when the interpreter exits, a closed pipe can no longer be handled.
             if sys.stdout is not None:
                 sys.stdout.flush()
     except KeyboardInterrupt:
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str] | None) -> int:
     arguments = _parser().parse_args(argv)
-    if arguments.command != "trace":  # whose output is the program's own
+    if arguments.command != "trace":  # there, the output is the traced program's
         _accept_any_text()
     try:
         code: int = arguments.run(arguments)
@@ -59,7 +59,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def _was_interrupted(error: BaseException) -> bool:
-    """Whether an error came up while Ctrl-C was ending everything."""
+    """Whether an error was raised while Ctrl-C was being handled."""
     before = error.__context__
     while before is not None:
         if isinstance(before, KeyboardInterrupt):
@@ -69,13 +69,13 @@ def _was_interrupted(error: BaseException) -> bool:
 
 
 def _accept_any_text() -> None:
-    """Escape what the terminal's encoding lacks, instead of ending there."""
+    """Escape characters that the terminal's encoding lacks, instead of raising."""
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _discard_output() -> None:
-    """Let what is still to be flushed go nowhere."""
+    """Discard output that has not been flushed yet."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -121,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(run=generate.run)
     generate.add_options(command)
     about = "measure a model, or the runtime; compare two measurements; make a report of them"
-    # Its options are its own: here everything behind the name is a plain word.
+    # `bench` parses its own options: here everything after the name is a plain word.
     command = commands.add_parser("bench", help=about, add_help=False, prefix_chars="\0")
     command.set_defaults(run=bench.run, parsers=bench.parsers)
     bench.add_options(command)
@@ -129,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 class _Completion(argparse.Action):
-    """`--completion SHELL` prints the script and ends, as `--version` does."""
+    """`--completion SHELL` prints the script and exits, as `--version` does."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: object, values: Any, option: object = None

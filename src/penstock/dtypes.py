@@ -1,4 +1,4 @@
-"""What users give for dtypes, shapes, counts, numbers and names, checked and made plain."""
+"""Checks and normalizes the dtypes, shapes, counts, numbers and names that users pass."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Dtype: TypeAlias = np.dtype[Any]
 
 
 def as_dtype(dtype: npt.DTypeLike) -> Dtype:
-    """A NumPy dtype of fixed size in native byte order; "bfloat16" and the like by name too."""
+    """A NumPy dtype of fixed size in native byte order. Accepts names such as "bfloat16", too."""
     if isinstance(dtype, str) and dtype in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
         import ml_dtypes
 
@@ -41,7 +41,7 @@ def as_dtype(dtype: npt.DTypeLike) -> Dtype:
 
 
 def as_shape(shape: Shape) -> tuple[int, ...]:
-    """A shape as NumPy takes it: a number or a sequence of numbers."""
+    """A shape as a tuple, from a number or a sequence of numbers, as in NumPy."""
     dims = as_integers(shape)
     if len(dims) > _MOST_DIMENSIONS:
         raise InvalidValue(f"{len(dims)} dimensions; NumPy and so Penstock has {_MOST_DIMENSIONS}")
@@ -51,7 +51,7 @@ def as_shape(shape: Shape) -> tuple[int, ...]:
 
 
 def as_integers(shape: Shape) -> tuple[int, ...]:
-    """The numbers that make a shape, of which one may yet be unknown. May wait for them."""
+    """The integers of a shape; one may still be unknown (-1). May wait for pending values."""
     try:
         if isinstance(shape, Sequence | np.ndarray):
             return tuple(operator.index(n) for n in shape)
@@ -61,7 +61,7 @@ def as_integers(shape: Shape) -> tuple[int, ...]:
 
 
 def as_name(name: Any) -> str:
-    """What errors and receipts are to call an array or a stream."""
+    """Check the name of an array or a stream, which errors and receipts use."""
     if not isinstance(name, str):
         raise ArgumentError(f"name= is text, not {name!r}")
     return name
@@ -70,7 +70,7 @@ def as_name(name: Any) -> str:
 def as_counts(
     given: Any, what: str, index: Callable[[Any], int] = operator.index
 ) -> tuple[int, int, int]:
-    """How many in each of three dimensions. May run code of the caller's, so without the lock."""
+    """Counts in three dimensions. May run the caller's code, so call it without the lock."""
     sizes = given if isinstance(given, (tuple, list)) else (given,)
     try:
         counts = [n if type(n) is int else index(n) for n in sizes]
@@ -85,7 +85,7 @@ def as_counts(
 
 
 def exactly(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """The value as an array of this dtype and shape; refuses what NumPy would bend to fit."""
+    """Convert to an array of this dtype and shape; raises where NumPy would cast or broadcast."""
     data = np.asarray(value)
     if data.shape != shape:
         raise ValueError(f"its shape is {data.shape}")

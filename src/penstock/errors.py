@@ -1,7 +1,7 @@
 """Every exception Penstock raises on purpose.
 
-One root, `Error`, so that a caller can catch all of them; each is also of the built-in kind
-a Python user would reach for (`TypeError`, `ValueError`, `MemoryError`, `TimeoutError`, …).
+All derive from `Error`, so that a caller can catch all of them. Each is also a subclass of the
+built-in exception that fits (`TypeError`, `ValueError`, `MemoryError`, `TimeoutError`, …).
 A message says what was asked, what was wrong, and what to do about it.
 """
 
@@ -51,7 +51,7 @@ class ShapeMismatch(Error, ValueError):
 
 
 class InvalidValue(Error, ValueError):
-    """A value outside of what the call or the device allows."""
+    """A value outside the range that the call or the device allows."""
 
 
 class BadIndex(InvalidValue, IndexError):
@@ -81,7 +81,7 @@ class ViewHeld(Error, BufferError):
 class CompileError(Error, ValueError):
     """Kernel source that does not compile; the message carries the compiler's lines.
 
-    Where it is known, `errors` has for each error its line, from 1, and what is wrong there.
+    `errors` lists the line (from 1) and the message of each error, where they are known.
     """
 
     errors: list[tuple[int, str]]
@@ -104,7 +104,7 @@ class NoDevice(Error, RuntimeError):
 
 
 class OutOfMemory(Error, MemoryError):
-    """An allocation that failed even after unused caches were given back."""
+    """An allocation that failed even after unused memory was returned to the driver."""
 
 
 class DeviceLost(Error, RuntimeError):
@@ -112,7 +112,7 @@ class DeviceLost(Error, RuntimeError):
 
 
 class Timeout(Error, TimeoutError):
-    """A wait that did not end in the time allowed; the work goes on."""
+    """A wait that exceeded its timeout; the work continues."""
 
 
 class Closed(Error, ValueError):
@@ -128,4 +128,4 @@ class NotWhileRecording(Error, RuntimeError):
 
 
 class Reentered(Error, RuntimeError):
-    """Use of a device by code that runs in the middle of another call: a handler or finaliser."""
+    """Use of a device by a signal handler or finaliser that interrupted another call to it."""

@@ -1,6 +1,5 @@
-"""Handles, which are not copied; what has an end has `close()`, and `with` to call it.
-
-And `with` blocks that know whether they go on.
+"""Base classes: handles that cannot be copied, handles that `with` closes, and `with` blocks that
+know whether they are still active.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from penstock.errors import ArgumentError
 T = TypeVar("T")
 
 
-#: What users may use of each handle: what `dir()` and completion show, and docs/api.md lists. Every
-#: other name is for the layers of this package, which take handles apart without a call.
+#: The public names of each handle: `dir()` and completion show them, and docs/api.md lists them.
+#: All other names are for the layers of this package, which access them directly for speed.
 PUBLIC = {
     "Array": (
         "T advance all any argmax argmin broadcast_to close closed copy copy_from counter device "
@@ -46,9 +45,9 @@ PUBLIC = {
 
 
 class Handle:
-    """Stands for something that exists once: two of it would close, give back or read it twice.
+    """An object for a resource that exists once; a copy would close, free or read it a second time.
 
-    `copy`, `deepcopy` and `pickle` all ask for `__reduce__`, unless a class says otherwise.
+    `copy`, `deepcopy` and `pickle` all call `__reduce__`, which raises.
     """
 
     __slots__ = ()
@@ -69,7 +68,7 @@ class Handle:
 
 
 class Closing(Handle):
-    """Makes anything that has `close()` a context manager that closes it."""
+    """A handle with `close()`, as a context manager that calls it."""
 
     __slots__ = ()
 
@@ -89,11 +88,11 @@ class Closing(Handle):
 
 
 class _Exit:
-    """The `__exit__` of a block: for each `with` statement an object that it alone holds."""
+    """The `__exit__` of a block: for each `with` statement an object that only it refers to."""
 
     def __get__(self, block: Block[Any] | None, kind: type[Block[Any]]) -> Callable[..., None]:
         if block is None:
-            return kind.leave  # `contextlib.ExitStack` asks the class
+            return kind.leave  # `contextlib.ExitStack` looks it up on the class
         made = partial(block.leave)
         if not block._entered:
             block._exit = weakref.ref(made)
@@ -103,17 +102,18 @@ class _Exit:
 class Block(Handle, Generic[T]):
     """A `with` block that begins with one function and ends with another.
 
-    An exception may come before the second function begins, from a signal handler, or after the
-    first has done its work; and whatever keeps the exception keeps the frames of the block and all
-    in them. The `__exit__` that the `with` statement has taken is in none of them. So `goes_on`
-    tells by that whether the statement is still under way, whatever was called at its end.
+    A signal handler may raise after the first function has done its work, or before the second one
+    starts, so the end of the block may never be called. Nor can a finaliser of the block detect the
+    end: a stored exception keeps the block's frames alive, and everything in them. But only the
+    `with` statement itself refers to its `__exit__` object. So `goes_on` tests whether that object
+    is still alive.
     """
 
     def __init__(
         self, begin: Callable[[Block[T]], T], end: Callable[[Block[T], bool], None]
     ) -> None:
         self._begin = begin
-        self._end = end  # is told whether the block has failed
+        self._end = end  # called with whether the block has failed
         self._exit: Callable[[], object] = object
         self._entered = False
 
@@ -124,7 +124,7 @@ class Block(Handle, Generic[T]):
     def __enter__(self) -> T:
         self._entered = True
         if not self.goes_on:
-            self._exit = object  # it was looked at before, and is not called by `with`
+            self._exit = object  # `__exit__` was looked up earlier, not by this `with`
         return self._begin(self)
 
     def leave(

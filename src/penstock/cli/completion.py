@@ -1,6 +1,6 @@
-"""Shell completion: `penstock --completion bash` prints what a shell needs to complete commands.
+"""Shell completion: `penstock --completion bash` prints the completion script of a shell.
 
-It is made from the parser of the command line itself, so it has every command and option there is.
+It is generated from the command line's parser, so it has every command and option.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def completion(parser: argparse.ArgumentParser, shell: str) -> str:
 
 
 def _bash(parser: argparse.ArgumentParser) -> str:
-    # No variable is called words: in zsh that name is taken.
+    # Do not name a variable `words`: zsh reserves that name.
     every = _commands(parser)
     cases = []
     for name, command in every.items():
@@ -68,7 +68,7 @@ def _bash(parser: argparse.ArgumentParser) -> str:
 
 
 def _zsh(parser: argparse.ArgumentParser) -> str:
-    # zsh runs completions of bash, and knows how to show them.
+    # zsh can run bash completions.
     lines = [
         '# penstock: eval "$(penstock --completion zsh)"',
         "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i }",
@@ -88,14 +88,14 @@ def _fish(parser: argparse.ArgumentParser) -> str:
         for below in _below(every, name):
             about = abouts.get(f"{name} {below}".strip(), "")
             described = f" -d {_fish_quoted(about)}" if about else ""
-            # Beside "bench" comes a file, too.
+            # "bench" also takes a file.
             only = "f" if not name else ""
             lines.append(f"complete -c penstock -n '{when}' -{only}a {below}{described}")
     return "\n".join(lines) + "\n"
 
 
 def _fish_condition(every: dict[str, argparse.ArgumentParser], name: str) -> str:
-    """When the command that is being typed is this one."""
+    """The fish condition that holds while this command is being typed."""
     if not name:
         return "__fish_use_subcommand"
     seen = "; and ".join(f"__fish_seen_subcommand_from {word}" for word in name.split())
@@ -127,11 +127,11 @@ SHELLS: dict[str, Callable[[argparse.ArgumentParser], str]] = {
 }  # fmt: skip
 
 
-# What a parser knows. argparse has no public way to ask.
+# Inspection of a parser. argparse has no public interface for it.
 
 
 def _commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """Every command, and those below it by both their words: "bench compare"."""
+    """All commands by name; a subcommand is named by both words: "bench compare"."""
     found: dict[str, argparse.ArgumentParser] = {}
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -143,7 +143,7 @@ def _commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPar
 
 
 def _below(every: dict[str, argparse.ArgumentParser], name: str) -> list[str]:
-    """The words that may follow a command to make another one."""
+    """The names of a command's subcommands."""
     words = [one.split() for one in every]
     start = name.split()
     return [one[-1] for one in words if one[:-1] == start]

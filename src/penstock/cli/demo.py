@@ -1,4 +1,4 @@
-"""The main job in small: a kernel on an adopted NumPy array, and the receipt that proves it."""
+"""The demo: a kernel on an adopted NumPy array, and the receipt that shows no copy was made."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Outcome:
 
 
 def run(which: str | int | None = None, size: int = 1 << 20) -> Outcome:
-    """y = 2 x + y, in memory that belongs to NumPy, twice: the second step is on the receipt."""
+    """Compute y = 2 x + y twice, in memory that NumPy owns; the receipt covers the second step."""
     if size < 1:
         raise InvalidValue(f"size must be at least 1, not {size}")
     with Device(which) as device:

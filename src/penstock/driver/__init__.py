@@ -1,4 +1,4 @@
-"""Drivers: the thin layer that talks to a GPU. `protocol` says what one must provide.
+"""Drivers: the thin layer that talks to a GPU. `protocol` defines what a driver must provide.
 
 To add one, add its name to `DRIVERS` and a package of that name here, with `open_device(options)`
 and, if there are devices to list, `enumerate_devices()`.
@@ -20,7 +20,7 @@ LISTING = ("vulkan", "hip")
 
 
 def open_device(driver: str, options: OpenOptions) -> Driver:
-    """Open a device of the driver so named."""
+    """Open a device of the named driver."""
     if driver not in DRIVERS:
         raise InvalidValue(f"unknown driver {driver!r}; there are {', '.join(map(repr, DRIVERS))}")
     opened: Driver = import_module(f"penstock.driver.{driver}").open_device(options)
@@ -28,7 +28,7 @@ def open_device(driver: str, options: OpenOptions) -> Driver:
 
 
 def list_devices(driver: str) -> list[DeviceInfo]:
-    """Every device of the driver so named; raises `NoDevice` with what is missing otherwise."""
+    """List the devices of the named driver; raises `NoDevice`, naming what is missing, if none."""
     if driver not in LISTING:
         known = " and ".join(map(repr, LISTING))
         raise InvalidValue(f"there is no list of devices of {driver!r}; of {known} is")

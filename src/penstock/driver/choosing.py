@@ -1,4 +1,4 @@
-"""Which of a driver's devices to open."""
+"""Chooses which of a driver's devices to open."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _BEST_FIRST = ("discrete", "integrated", "virtual", "other", "cpu")
 
 
 def choose(which: str | int | None, found: list[DeviceInfo]) -> int:
-    """The index of the device that was asked for."""
+    """The index of the requested device."""
     if not found:
         raise NoDevice(
             "no Vulkan device on this machine. For one that runs on the CPU, on Debian and "

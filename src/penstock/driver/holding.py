@@ -1,9 +1,9 @@
-"""Submissions that are held back until what they wait for is on its way.
+"""Holds submissions back until every value they wait for is reached or will be by a queue.
 
-A queue that was given work which waits for the host would keep all work behind it waiting, that of
-other streams too where they share the queue; and HIP has no way to let a stream wait for the host.
-So no queue is given such work: it is held here, in the order of its stream, together with what
-waits for it, and whoever signals hands it over.
+Work that waits for the host would block everything behind it in a hardware queue, including other
+streams that share the queue; and in HIP a stream cannot wait for the host at all. So such work is
+not given to the queue. It is held here, in stream order, together with the work that waits for it.
+The thread that signals the last missing value issues it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from penstock.errors import OutOfMemory
 
 
 class Timeline(Protocol):
-    issued: int  # the value that the host has reached, or that a queue was told to reach
+    issued: int  # the highest value that the host has signalled or a queue was given to signal
 
 
 Waits = Sequence[tuple[Any, int]]
 
 
 class Submission(NamedTuple):
-    """What `Queue.submit` was told."""
+    """The arguments of `Queue.submit`."""
 
     recording: Any
     waits: Waits
@@ -33,46 +33,46 @@ class Submission(NamedTuple):
 
 
 class HoldingQueue(Protocol):
-    held: deque[Submission]  # the oldest first
+    held: deque[Submission]  # oldest first
 
     def issue(self, recording: Any, waits: Waits, timeline: Any, value: int) -> bool:
-        """Hand a submission over; False if it, or some of it, is to be held still."""
+        """Issue a submission to the queue; False if it, or part of it, must still be held."""
         ...
 
 
 def on_their_way(waits: Sequence[tuple[Timeline, int]]) -> bool:
-    """Whether the host has reached these values, or a queue has been told to."""
+    """Whether the host has signalled these values, or a queue was given the work that will."""
     return all(timeline.issued >= value for timeline, value in waits)
 
 
 class Backlog:
-    """All that one driver holds back."""
+    """All submissions that one driver holds back."""
 
     def __init__(self) -> None:
-        #: Held while something is handed over that was held back.
+        #: Locked while a held submission is issued.
         self.lock = threading.RLock()
-        self.queues: list[HoldingQueue] = []  # for each submission held back, its queue
-        self._at_it = self._again = False  # whether someone hands over, and is to look again
-        self._stuck: str | None = None  # why something could not be handed over
+        self.queues: list[HoldingQueue] = []  # one entry per held submission: its queue
+        self._at_it = self._again = False  # a `hand_over` is running; it must look again
+        self._stuck: str | None = None  # why a submission could not be issued
 
     def hold(self, queue: HoldingQueue, submission: Submission) -> None:
         with self.lock:
             point = (submission.timeline, submission.value)
             if all((each.timeline, each.value) != point for each in queue.held):
-                queue.held.append(submission)  # else a call that was interrupted has done it
+                queue.held.append(submission)  # else an interrupted call has added it already
             while self.queues.count(queue) < len(queue.held):
                 self.queues.append(queue)
-        self.hand_over()  # for a signal that has just come and did not see this
+        self.hand_over()  # in case the signal came before the submission was listed
 
     def hand_over(self) -> None:
-        """Let go of whatever need not be held any more; one submission may let go of others.
+        """Issue every submission that need not be held any more; one may release others.
 
-        Out of memory, it stays held, and whoever looks next tries again; whoever waits for it hears
-        of it.
+        A submission for which the driver has no memory stays held. The next call tries again, and
+        a thread that waits for it gets the error (`refuse_if_stuck`).
         """
         with self.lock:
             self._again = True
-            while self._again and not self._at_it:  # or a finaliser signals in the middle of this
+            while self._again and not self._at_it:  # a finaliser may signal during this loop
                 try:
                     self._again, self._at_it, self._stuck = False, True, None
                     for queue in list(self.queues):
@@ -82,7 +82,7 @@ class Backlog:
                     self._at_it = False
 
     def refuse_if_stuck(self, points: Waits) -> None:
-        """Raise if one of these points will not be reached, for want of memory."""
+        """Raise if one of these points cannot be reached because the driver is out of memory."""
         if self._stuck is None:
             return
         with self.lock:
@@ -91,7 +91,7 @@ class Backlog:
             raise OutOfMemory(f"what was submitted cannot be issued: {self._stuck}")
 
     def clear(self) -> None:
-        """Forget all of it: the device is lost, or closes."""
+        """Drop all held submissions, when the device is lost or closed."""
         with self.lock:
             for queue in self.queues:
                 queue.held.clear()
@@ -99,7 +99,7 @@ class Backlog:
 
     def _hand_over_first(self, queue: HoldingQueue) -> bool:
         if self.queues.count(queue) > len(queue.held):
-            self.queues.remove(queue)  # left there when a call was interrupted
+            self.queues.remove(queue)  # left over from an interrupted call
         if not queue.held or not on_their_way(queue.held[0].waits):
             return False
         try:

@@ -1,4 +1,4 @@
-"""Importing host memory so that an interrupt leaves no import behind."""
+"""Imports host memory such that an interrupt leaves no import behind."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ M = TypeVar("M", bound=Any)
 
 
 def import_noted(make: Callable[[int], M], nbytes: int, notify: Callable[[str, int], None]) -> M:
-    """`make` memory of that many bytes and `notify` of it; an exception on the way closes it."""
+    """Call `make(nbytes)`, then `notify`; closes the memory if an exception interrupts this."""
     made: list[M] = []
     try:
         # One interpreter step: the memory is made, and the list has it.

@@ -43,13 +43,13 @@ from penstock.shader.spirv import Interface
 #: Regions of a copy: rows of (source offset, destination offset, byte count).
 CopyRegions = npt.NDArray[np.uint64]
 
-#: Called by a driver with (what, bytes) whenever it creates something that costs. What it creates
-#: only to tell a receipt the device's times begins with "clock: ".
+#: Called by a driver with (what, bytes) whenever it creates something expensive. For objects that
+#: exist only to give a trace the device's timestamps, `what` begins with "clock: ".
 Notify = Callable[[str, int], None]
 
 
-#: A kernel in Python, for drivers that cannot run the real one: called with its arrays as flat
-#: NumPy arrays to change in place, its scalars, and `threads`, all by name.
+#: A kernel in Python, for drivers that cannot run the real one. It is called by keyword with its
+#: arrays, as flat NumPy arrays to change in place, its scalars, and `threads`.
 Reference = Callable[..., None]
 
 
@@ -71,17 +71,17 @@ class DeviceInfo:
 
 
 class Memory(Protocol):
-    """One allocation of the driver's, mapped for as long as it lives if it can be."""
+    """One driver allocation. Memory that can be mapped stays mapped as long as it lives."""
 
     handle: int
     nbytes: int
-    address: int | None  # where the host sees it, or None
+    address: int | None  # the host address, or None if it is not mapped
     cached: bool  # host reads are fast
     coherent: bool  # no flush and invalidate needed
 
 
 class Program(Protocol):
-    """A kernel made ready for this device."""
+    """A kernel compiled for this device."""
 
     interface: Interface
 
@@ -117,7 +117,7 @@ class Commands(Protocol):
     def dispatch_indirect(
         self, program: Any, bindings: tuple[int, ...], block: bytes, memory: Any, offset: int
     ) -> None:
-        """The same, in as many groups as three words in memory say when the command runs."""
+        """Like `dispatch`, but reads the three group counts from memory when the command runs."""
         ...
 
     def copy(self, source: Any, target: Any, regions: CopyRegions) -> None:
@@ -125,21 +125,21 @@ class Commands(Protocol):
         ...
 
     def fill(self, target: Any, offset: int, nbytes: int, word: int) -> None:
-        """Repeat a 4-byte word. Offset and size are multiples of 4."""
+        """Fill with a repeated 4-byte word. Offset and size are multiples of 4."""
         ...
 
     def barrier(self) -> None: ...
 
 
 class Replayable(Commands, Protocol):
-    """Commands to execute again and again, also while they still run from the last time."""
+    """Commands that can be executed many times, even while an earlier execution is in flight."""
 
     def end(self) -> None:
-        """Nothing more is recorded until `begin`."""
+        """Finish recording; nothing more is recorded until `begin`."""
         ...
 
     def close(self) -> None:
-        """Nothing that executes it may be in flight."""
+        """Free it. No submission that executes it may be in flight."""
         ...
 
 
@@ -147,7 +147,7 @@ class Recording(Commands, Protocol):
     """The commands of one submission."""
 
     def execute(self, sequence: Any, recorded: list[None]) -> None:
-        """All commands of a sequence, as if they were recorded here one by one.
+        """Record all commands of a sequence, as if they were recorded here one by one.
 
         Appends to `recorded` in the same interpreter step, so that an interrupted caller knows
         whether the driver has the commands.
@@ -159,11 +159,11 @@ class Recording(Commands, Protocol):
     def acquire(self) -> None: ...
 
     def mark(self, *, end: bool) -> int | None:
-        """Take the time before a command, or at its end; its number, None if there is no clock."""
+        """Record a timestamp before a command, or at its end; its index, None without a clock."""
         ...
 
     def ticks(self) -> Sequence[int]:
-        """The times taken, once the recording is done, as the device counts."""
+        """The timestamps in ticks of the device's clock, once the recording is complete."""
         ...
 
 
@@ -171,7 +171,7 @@ class Queue(Protocol):
     """Where recordings go to run, in order."""
 
     def recordings(self, count: int) -> Sequence[Recording]:
-        """New recordings; they live as long as the queue."""
+        """Create recordings; they live as long as the queue."""
         ...
 
     def submit(
@@ -180,9 +180,9 @@ class Queue(Protocol):
         """Run the recording after `waits`; when it and all before it on this queue are complete,
         raise `timeline` to `value`.
 
-        No other queue's work is kept waiting by its waits, even if the two share what runs them.
-        When it fails nothing has happened, and the same call may be made again. So it may when it
-        was interrupted by an exception of a signal handler's: a value is submitted once only.
+        The waits do not delay other queues, even if they share a hardware queue. If the call fails,
+        nothing has been submitted and it may be repeated. It may also be repeated after an
+        exception from a signal handler interrupted it: each value is submitted only once.
         """
         ...
 
@@ -195,17 +195,17 @@ class Driver(Protocol):
     info: DeviceInfo
     queue_count: int
     inline: bool  #: whether it is an `InlineDriver`
-    #: The language of kernels that `load` takes: "spirv" (and GLSL), or "hip". Of Penstock's own
-    #: kernels it chooses the form.
+    #: The language of kernels that `load` accepts: "spirv" (and GLSL), or "hip". It also selects
+    #: the form of Penstock's own kernels.
     language: str
 
     @property
     def messages(self) -> list[str]:
-        """What the driver found wrong with how it was used, if it can tell."""
+        """Errors in how the driver was used, as far as it detects them."""
         ...
 
     def allocate(self, nbytes: int, *, host: bool) -> Memory:
-        """New memory: `host` asks for memory that is mapped and fast for the host to read."""
+        """Allocate memory. `host` requests memory that is mapped and fast for the host to read."""
         ...
 
     def import_host(self, address: int, nbytes: int) -> Memory:
@@ -219,7 +219,7 @@ class Driver(Protocol):
     def invalidate(self, memory: Any, lo: int, hi: int) -> None: ...
 
     def load(self, source: KernelSource) -> LoadedKernel:
-        """Compile a kernel as the user gave it, or take its code; and tell its interface."""
+        """Compile a kernel, or take its compiled code, and determine its interface."""
         ...
 
     def program(
@@ -240,22 +240,22 @@ class Driver(Protocol):
 
     @property
     def knows_time(self) -> bool:
-        """Whether `seconds` has the answer."""
+        """Whether the offset of the device's clock is known, so that `seconds` may be called."""
         ...
 
     def learn_time(self) -> tuple[Any, int] | None:
-        """Begin, or go on, to compare the device's clock with the host's, without waiting.
+        """Start or continue to measure the offset of the device's clock, without waiting.
 
-        The point to wait for before the next call; None once the time is known.
+        Returns the point to wait for before the next call; None once the offset is known.
         """
         ...
 
     def seconds(self, ticks: Sequence[int]) -> Sequence[float]:
-        """Ticks of the device's clock, in seconds of `time.perf_counter`, once it is known."""
+        """Convert ticks to seconds of `time.perf_counter`. Requires `knows_time`."""
         ...
 
     def wait(self, points: Sequence[tuple[Any, int]], timeout_ns: int) -> bool:
-        """Block until all timelines reach their values; False when time ran out."""
+        """Block until all timelines reach their values; False on timeout."""
         ...
 
     def signal(self, timeline: Any, value: int) -> None:
@@ -263,7 +263,7 @@ class Driver(Protocol):
         ...
 
     def settle(self) -> None:
-        """Block until nothing runs any more, or never will. Never raises."""
+        """Block until nothing runs any more, or the device is lost. Never raises."""
         ...
 
     def close(self) -> None: ...
@@ -272,21 +272,21 @@ class Driver(Protocol):
 class InlineDriver(Driver, Protocol):
     """A driver that runs in the caller's thread.
 
-    The layer above starts no threads for it: its actors attend, which the driver calls when it
-    likes, and it waits with `run_until`. Its timelines have `reached`: their value, without
-    anything happening.
+    The layer above starts no threads for it. Instead it registers actors with `attend`, which the
+    driver calls at times of its choice, and it waits with `run_until`. The timelines have an
+    attribute `reached`: their value, read without running anything.
     """
 
     def attend(self, actor: Callable[[], bool]) -> None:
-        """Call `actor` now and then; it answers whether it did anything."""
+        """Call `actor` from time to time; it returns whether it did anything."""
         ...
 
     def leave(self, actor: Callable[[], bool]) -> None:
-        """Do not call `actor` any more."""
+        """Stop calling `actor`."""
         ...
 
     def run_until(self, condition: Callable[[], bool]) -> None:
-        """Let things happen until the condition holds."""
+        """Run device work and actors until the condition holds."""
         ...
 
 
@@ -296,11 +296,11 @@ def as_inline(driver: Driver) -> InlineDriver | None:
 
 
 class OpenOptions(NamedTuple):
-    """What `Device` passes on to the driver that it opens; each takes what it knows."""
+    """What `Device` passes to the driver that it opens; a driver ignores what it does not have."""
 
     which: str | int | None
     notify: Notify
     validate: bool = False
-    mapped: bool = True  #: for the simulator: whether the host sees device memory
+    mapped: bool = True  #: for the simulator: whether device memory is host-visible
     seed: int = 0
     fault: Callable[[str, int], BaseException | None] | None = None

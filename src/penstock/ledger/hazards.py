@@ -93,7 +93,7 @@ class Lane:
     def __init__(self, name: str, owner: Any, *, is_host: bool = False, device: str = "") -> None:
         self.name = name
         self.number = next(_numbers)
-        self.place = (device, name, self.number)  # what a receipt keeps, instead of the lane
+        self.place = (device, name, self.number)  # kept by receipts in place of the lane
         self.owner = owner
         self.is_host = is_host
         self.submitted = 0

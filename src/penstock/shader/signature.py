@@ -1,13 +1,13 @@
-"""The declared signature of a kernel, for languages that cannot be asked for it.
+"""The declared signature of a kernel, for code that cannot be reflected, such as HIP.
 
 `"in float32 x, inout float32 y, float32 a, uint32 n -> float32 total"`: an array has `in`, `out`
-or `inout` (`in bytes x` is one of anything), a number has none, `float32 weights[4]` is several
-numbers in one structure, and behind the arrow stands what the kernel returns.
+or `inout` (`in bytes x` accepts any dtype), a number has no mode, `float32 weights[4]` is several
+numbers in one structure, and what the kernel returns follows the arrow.
 
-The kernel's parameters follow in that order, the arrays as pointers; the last, if it returns
-something, is a pointer to a structure of what it returns. Numbers that do not fit the device's
-parameters come in one structure, too, of all numbers in their order, and the kernel gets a pointer
-to it, behind the arrays.
+The kernel's parameters are in that order, with arrays as pointers. A kernel that returns something
+has a last parameter: a pointer to a structure of what it returns. If the numbers exceed the
+device's limit for parameters, they are passed in one structure, in their order, and the kernel gets
+a pointer to it after the arrays.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PARAMETER = re.compile(
 
 
 class Declared(NamedTuple):
-    """One parameter. An array has a mode, and may be of anything; a number may have a shape."""
+    """One parameter. An array has a mode; `bytes` means any dtype. A number may have a shape."""
 
     mode: str
     dtype: Dtype | None
@@ -42,7 +42,7 @@ class Declared(NamedTuple):
 
 
 def declared(text: str, name: str, entry: str, group: tuple[int, int, int], room: int) -> Interface:
-    """The interface of a kernel, from the text that declares it; `room` is for its parameters."""
+    """The interface that `text` declares. `room` is the device's limit for parameters, in bytes."""
     before, _, after = text.partition("->")
     parameters = parse(before, name) if before.strip() else []
     returned = parse(after, name) if after.strip() else []
@@ -56,7 +56,7 @@ def declared(text: str, name: str, entry: str, group: tuple[int, int, int], room
     ]
     order = [each.name for each in parameters]
     bindings = list(arrays)
-    # Each parameter is aligned by itself, so that they take no more than this.
+    # An upper bound: each parameter is aligned to its own size.
     large = 8 * (len(arrays) + bool(returned)) + size > room
     if large:
         bindings.append(_binding(len(bindings), "(arguments)", "r", None, size, "arguments"))
@@ -94,7 +94,7 @@ def _binding(
 
 
 def _members(numbers: list[Declared]) -> tuple[tuple[Member, ...], int]:
-    """Numbers as a C structure has them, and its size."""
+    """Lay out numbers as the members of a C structure; returns them and its size."""
     members: list[Member] = []
     at, widest = 0, 1
     for _, dtype, name, shape in numbers:
@@ -109,7 +109,7 @@ def _members(numbers: list[Declared]) -> tuple[tuple[Member, ...], int]:
 
 
 def parse(text: str, name: str) -> list[Declared]:
-    """The parameters that text declares, of the kernel called `name`."""
+    """Parse the parameters that `text` declares; `name` is the kernel's, for error messages."""
     found: list[Declared] = []
     for part in text.split(","):
         match = _PARAMETER.fullmatch(part.strip())
@@ -119,7 +119,7 @@ def parse(text: str, name: str) -> list[Declared]:
                 "inout) for an array, 'float32 a' for a number, 'float32 a[4]' for several"
             )
         mode, dtype, called, lengths = match.groups()
-        called = unicodedata.normalize("NFKC", called)  # as Python has it in a call
+        called = unicodedata.normalize("NFKC", called)  # as Python normalizes keyword arguments
         untyped = bool(mode) and dtype == "bytes"
         if dtype not in _TYPES and not untyped:
             raise InvalidValue(

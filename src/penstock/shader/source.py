@@ -1,7 +1,7 @@
-"""What a user gives for a kernel, and what a driver makes of it.
+"""Kernels as the user gives them, and as a driver loads them.
 
-A driver's `load` turns a `KernelSource` into a `LoadedKernel`: code that its `program` takes, and
-the interface that a call is checked against. `load_spirv` does so for drivers that run SPIR-V.
+A driver's `load` turns a `KernelSource` into a `LoadedKernel`: code for the driver's `program`, and
+the interface that calls are checked against. `load_spirv` does this for drivers that run SPIR-V.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from penstock.shader.glsl import compile_glsl
 from penstock.shader.rewrite import arguments_in_buffer
 from penstock.shader.spirv import Interface, reflect
 
-#: How SPIR-V, a HIP code object, and a bundle of those begin.
+#: Magic numbers of SPIR-V, of a HIP code object, and of bundles of code objects.
 _CODE = (b"\x03\x02\x23\x07", b"\x7fELF", b"__CLANG_OFFLOAD_BUNDLE__", b"CCOB")
 
 
 class KernelSource(NamedTuple):
     """A kernel as the user gave it."""
 
-    content: Any  #: text, compiled code, or the path of a file of either
+    content: Any  #: source text, compiled code, or the path of a file with either
     name: str = ""
     defines: Mapping[str, str | int | float] = {}
     constants: Mapping[str, Any] = {}
-    signature: str | None = None  #: for languages that do not tell: see `shader.signature`
+    signature: str | None = None  #: for code without reflection: see `shader.signature`
     group_size: int | tuple[int, ...] | None = None
 
 
 class LoadedKernel(NamedTuple):
-    """Code for a driver's `program`, and what the kernel wants to be called with."""
+    """Code for a driver's `program`, and the interface of the kernel."""
 
     code: bytes
     interface: Interface
@@ -65,9 +65,9 @@ def load_spirv(source: KernelSource, limits: Mapping[str, Any]) -> LoadedKernel:
 
 
 def read(source: KernelSource, language: str, code: str) -> tuple[str | bytes, str, Path | None]:
-    """Text or compiled code, the kernel's name, and where to look for includes.
+    """Read a source: its text or compiled code, the kernel's name, and the include directory.
 
-    `language` and `code` say in messages what a kernel can be.
+    `language` and `code` name the accepted forms in error messages.
     """
     content, name, include_dir = source.content, source.name, None
     if isinstance(content, os.PathLike) or (isinstance(content, str) and _is_path(content)):
@@ -91,7 +91,7 @@ def read(source: KernelSource, language: str, code: str) -> tuple[str | bytes, s
 
 
 def specialised(interface: Interface, given: Mapping[str, Any], name: str) -> dict[int, bytes]:
-    """The values of specialization constants that were given by name, by their ids."""
+    """Pack specialization constants given by name; returns the bytes of each by its id."""
     # Normalised as Python normalises the names of keyword arguments.
     chosen = {unicodedata.normalize("NFKC", key): value for key, value in given.items()}
     known = {constant.name: constant for constant in interface.constants}
@@ -111,5 +111,5 @@ def specialised(interface: Interface, given: Mapping[str, Any], name: str) -> di
 
 
 def _is_path(content: str) -> bool:
-    """Whether text is the name of a file rather than a kernel: a kernel has braces in it."""
+    """Whether text is the name of a file rather than a kernel, which contains braces."""
     return "\n" not in content and not ("{" in content and "}" in content and ";" in content)

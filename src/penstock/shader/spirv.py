@@ -1,20 +1,20 @@
-"""The interface of a SPIR-V compute kernel, read from its bytes.
+"""Reflection: reads the interface of a compute kernel from its SPIR-V.
 
-`reflect` tells what a kernel wants to be called with: its buffers and how it uses each one, its
-push constants, its result, its specialization constants, its local size and the capabilities it
-needs. It is not a validator: what it does not have to understand it steps over. But whatever it is
-given, it either answers or raises `InvalidSpirv` or `Unsupported`, in time linear in the size of
-the module. Beyond the interface it checks what makes drivers crash: numbers by which they allocate
-(ids, bindings), built-ins of other kinds of shader, and pointers that leave what they point into.
+`reflect` returns what a caller must pass to a kernel, and what the kernel needs: its buffers and
+how it accesses each, push constants, result, specialization constants, local size and capabilities.
+It is not a validator, and skips what it need not understand. But for any input it either returns or
+raises `InvalidSpirv` or `Unsupported`, in time linear in the size of the module. Beyond the
+interface it checks what makes drivers crash: numbers by which they allocate (ids, bindings),
+built-ins of other shader stages, and pointers that leave the object they point into.
 
-Names are in Unicode's normal form NFKC, as Python has the names of keyword arguments.
+Names are normalized to NFKC, as Python normalizes the names of keyword arguments.
 
 A kernel returns a result by writing a storage block named `Result` of fixed size:
 `layout(binding = 2) buffer Result { float sum; };`.
 
-How a kernel uses a buffer is what the code does, narrowed by what is declared. Every pointer made
-from a buffer is followed; one that goes where it cannot be followed counts as read and written.
-"w" says that nothing is read, not that everything is written.
+The access of a buffer is derived from the code, and narrowed by declarations such as `readonly`.
+Every pointer into a buffer is followed; one that escapes counts as read and written. "w" means that
+nothing is read, not that everything is written.
 """
 
 from __future__ import annotations
@@ -40,32 +40,32 @@ Purpose: TypeAlias = Literal["array", "arguments", "result"]
 
 @dataclass(frozen=True, slots=True)
 class Elements:
-    """Where the elements of the array that a block ends in, or consists of, lie.
+    """The layout of the array that a block ends with, or consists of.
 
-    `pitches` are the distances in bytes from one element to the next, of the outermost dimension
-    first, down to the first that is larger than what it steps over: there the shader leaves a gap.
+    `pitches` are the strides in bytes, outermost dimension first, down to the first stride that is
+    larger than its element: there the layout has a gap.
     """
 
     offset: int = 0  # of the first element
-    pitches: tuple[int, ...] = ()  # empty if the elements leave no gaps, or are not known
-    used: int = 0  # bytes used of the last pitch; as many as it has if there is no gap
+    pitches: tuple[int, ...] = ()  # empty if there are no gaps, or the layout is not known
+    used: int = 0  # bytes used of the last pitch; all of them if there is no gap
     fields: tuple[tuple[str, int], ...] = ()  # name and offset of a struct's members
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """One buffer. Variables that alias one binding are one `Binding`, named after the first."""
+    """One buffer. Variables that alias a binding form one `Binding`, named after the first."""
 
     name: str
     set: int
     binding: int
     kind: Kind
     access: Access
-    dtype: Dtype | None  # the scalar in the last array, or in all members; None if there is no one
+    dtype: Dtype | None  # scalar of the last array, or of all members; None if not one of NumPy's
     header: int  # bytes before the runtime array
     stride: int | None  # of the runtime array
     min_size: int  # bytes of the fixed part and, of a runtime array, one element
-    purpose: Purpose = "array"  # only arrays are passed by the caller
+    purpose: Purpose = "array"  # the caller passes only those with purpose "array"
     elements: Elements = Elements()
 
 
@@ -73,8 +73,8 @@ class Binding:
 class Member:
     """A scalar argument or a part of a result: an array of `shape` and `strides` at `offset`.
 
-    A matrix has shape (columns, rows), whichever way it is stored. An array of structs gives each
-    of the struct's members one more leading dimension.
+    A matrix has shape (columns, rows), in either storage order. In an array of structs, each member
+    of the struct gets one more leading dimension.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Member:
 
     @property
     def size(self) -> int:
-        """Bytes from the first to the last one used, without padding at the end."""
+        """Bytes from the first used to the last used, without trailing padding."""
         steps = zip(self.shape, self.strides, strict=True)
         return self.dtype.itemsize + sum((count - 1) * stride for count, stride in steps)
 
@@ -102,25 +102,25 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """Everything a kernel wants to be called with."""
+    """Everything needed to call a kernel, and what it needs of the device."""
 
     entry: str
     local_size: tuple[int, int, int]
     local_size_ids: tuple[int | None, int | None, int | None]  # constants that set the local size
     bindings: tuple[Binding, ...]
     push: tuple[Member, ...]
-    push_size: int  # a multiple of four, as Vulkan wants it; 0 if they are in a buffer
+    push_size: int  # a multiple of four, as Vulkan requires; 0 if the scalars are in a buffer
     constants: tuple[Constant, ...]
-    capabilities: frozenset[str]  # those that need something of the device
+    capabilities: frozenset[str]  # those that the device must support
     shared_size: int  # bytes of shared memory, at least
     version: tuple[int, int]  # of SPIR-V: 1.5 needs Vulkan 1.2, 1.6 needs Vulkan 1.3
     result: tuple[Member, ...] = ()
-    parameters: tuple[str, ...] = ()  # in order, if that is how they are passed
-    sized_by: frozenset[int] = frozenset()  # ids of constants that are lengths of arrays
+    parameters: tuple[str, ...] = ()  # their order, for kernels with positional parameters
+    sized_by: frozenset[int] = frozenset()  # ids of constants that set the lengths of arrays
 
     @property
     def scalars_in_buffer(self) -> bool:
-        """Whether the scalars are in a buffer, because they are too many for push constants."""
+        """Whether the scalars are in a buffer, because they exceed the limit of push constants."""
         return any(binding.purpose == "arguments" for binding in self.bindings)
 
     @property
@@ -135,8 +135,8 @@ def reflect(
 ) -> Interface:
     """Read the interface of the compute kernel in `code`.
 
-    `entry` chooses the entry point; it can be left out if there is only one. `constants` are values
-    of specialization constants by id; arrays may be as long as these say.
+    `entry` selects the entry point; it can be left out if there is only one. `constants` are values
+    of specialization constants by id, which may determine the lengths of arrays.
     """
     module = _Module(code, constants or {})
     function, name = _choose_entry(module, entry)
@@ -188,8 +188,8 @@ def _blocks(module: _Module, uses: dict[int, int]) -> tuple[list[int], int | Non
     """The buffer variables of the entry point, and its push-constant variable if it has one."""
     blocks = []
     push = None
-    # A lone entry point owns all that is declared, used or not: its arguments must not depend
-    # on what its code happens to use today.
+    # A single entry point owns all variables, used or not: its arguments must not change when its
+    # code stops using one.
     lone = len(module.entries) == 1
     for variable, (_, storage) in module.variables.items():
         if not lone and variable not in uses:
@@ -286,7 +286,7 @@ def _access(module: _Module, variable: int, struct: int, inferred: int) -> Acces
         allowed = _READ
     elif module.declared(variable, struct, _NON_READABLE):
         allowed = _WRITE
-    # What is never touched is "r", the mildest, unless it was declared write-only.
+    # An unused buffer counts as "r", which restricts least, unless it is declared write-only.
     return _ACCESS[inferred & allowed or (allowed & _READ or allowed)]
 
 
@@ -323,7 +323,7 @@ def _push_members(module: _Module, push: int | None) -> tuple[Member, ...]:
 
 
 def _local_size(module: _Module, function: int) -> tuple[list[int], tuple[int, int, int]]:
-    """The constants that make up the local size (0 for a literal), and their values."""
+    """The ids of the constants that set the local size (0 for a literal), and their values."""
     constants = [0, 0, 0]
     values: list[int | None] = list(module.local_sizes.get(function, ()))
     if function in module.local_size_ids:
@@ -346,8 +346,8 @@ def _local_size(module: _Module, function: int) -> tuple[list[int], tuple[int, i
 def _constants(module: _Module, size_constants: list[int]) -> tuple[Constant, ...]:
     found: dict[int, Constant] = {}
     fallback = dict(zip(size_constants, _SIZE_NAMES, strict=True))
-    # GLSL's `local_size_x_id = 0` next to `constant_id = 0` makes two constants with one id;
-    # the one with a name is the one its author knows.
+    # GLSL's `local_size_x_id = 0` together with `constant_id = 0` makes two constants with one id;
+    # the named one is the one that the author declared.
     for constant in sorted(module.spec_constants(), key=lambda constant: not module.name(constant)):
         number = module.decorations[constant][_SPEC_ID]
         dtype, default = module.literal(constant)
@@ -357,7 +357,7 @@ def _constants(module: _Module, size_constants: list[int]) -> tuple[Constant, ..
 
 
 class _Module:
-    """The tables of a module: instructions are read once, types only as far as they are asked."""
+    """The tables of a module: instructions are read once, types are resolved on demand."""
 
     def __init__(self, code: bytes, chosen: Mapping[int, bytes]) -> None:
         self.chosen = chosen
@@ -371,7 +371,7 @@ class _Module:
         self.local_sizes: dict[int, array[int]] = {}
         self.local_size_ids: dict[int, list[int]] = {}
         self.work_group_sizes: list[int] = []
-        self.built_ins: list[tuple[int, int]] = []  # what is decorated, and the built-in's number
+        self.built_ins: list[tuple[int, int]] = []  # decorated id, and the built-in's number
         self.types: dict[int, tuple[int, array[int]]] = {}  # opcode, operands
         self.constants: dict[int, tuple[int, int, array[int]]] = {}  # opcode, type, operands
         self.composites: dict[int, list[int]] = {}
@@ -379,13 +379,13 @@ class _Module:
         self.shared: list[int] = []  # pointer types of variables in shared memory
         self.decorations: dict[int, dict[int, int]] = {}
         self.member_decorations: dict[tuple[int, int], dict[int, int]] = {}
-        self.names: dict[int, tuple[int, int]] = {}  # where the string is
+        self.names: dict[int, tuple[int, int]] = {}  # position of the string
         self.member_names: dict[tuple[int, int], tuple[int, int]] = {}
         self.non_semantic: set[int] = set()
         self.body: list[tuple[int, int, int, int]] = []  # function, opcode, start, end
         self.functions: set[int] = set()
         self.calls: dict[int, list[int]] = {}
-        self.pointers: dict[int, int] = {}  # every pointer into a variable, to that variable
+        self.pointers: dict[int, int] = {}  # from each pointer into a variable to that variable
         self.pointer_types: dict[int, int] = {}  # of every pointer that is followed
         self.budget = _BUDGET
         self._read()
@@ -434,7 +434,7 @@ class _Module:
         if op in _TEXTS:
             self._check_text(at + _TEXTS[op], end)
         if op in (_NAME, _MEMBER_NAME) and 4 * (end - at) > _MAX_NAME:
-            pass  # no one will type it
+            pass  # too long to be used as an argument's name
         elif op == _NAME:
             self.names[first] = (at + 2, end)
         elif op == _MEMBER_NAME:
@@ -499,7 +499,7 @@ class _Module:
         self.built_ins.append((target, number))
 
     def _check_built_in(self, target: int, number: int) -> None:
-        """A variable that is a built-in has the type of that."""
+        """Raise unless a built-in variable has the type of that built-in."""
         if target not in self.pointer_types:
             return
         pointee = self.type(self.pointer_types[target])[1][1]
@@ -510,7 +510,7 @@ class _Module:
             raise InvalidSpirv(f"SPIR-V: built-in {number} is of a type that it cannot have")
 
     def _pointer(self, op: int, at: int, end: int) -> None:
-        """Remember the type of a pointer, and check that it points to what it says."""
+        """Store the type of a pointer, and check it against what the pointer is made from."""
         words, number = self.words, self.words[at + 2]
         kind, operands = self.types.get(words[at + 1], (0, words[:0]))
         if op == _VARIABLE and (kind != _POINTER or operands[0] != words[at + 3]):
@@ -560,7 +560,7 @@ class _Module:
         return self._id(number)
 
     def _check_text(self, at: int, end: int) -> None:
-        """A text ends in the last word of its instruction, or drivers read on behind it."""
+        """Raise unless a string ends in its instruction's last word: drivers would read past it."""
         length = self.code.find(b"\0", 4 * at, 4 * end) // 4
         if length != end - 1:
             raise InvalidSpirv(f"SPIR-V: the string at word {at} does not end with its instruction")
@@ -574,7 +574,7 @@ class _Module:
         except UnicodeDecodeError:
             raise InvalidSpirv(f"SPIR-V: the string at word {at} is not UTF-8") from None
 
-    # Asking.
+    # Queries.
 
     def name(self, number: int) -> str:
         return _normal(self._string(*self.names[number])) if number in self.names else ""
@@ -599,7 +599,7 @@ class _Module:
         return target
 
     def packed_size(self, pointer: int) -> int:
-        """Bytes of what a pointer points to, without padding; what has no known size counts 0."""
+        """Size of the pointee in bytes, without padding; parts of unknown size count as 0."""
         total = 0
         stack = [(self.type(pointer)[1][1], 1)]
         while stack:
@@ -650,7 +650,7 @@ class _Module:
         return dtype, value
 
     def integer(self, constant: int) -> int | None:
-        """The (default) value of an integer constant; None if it is a computed one."""
+        """The (default) value of an integer constant; None if it is computed."""
         if constant not in self.constants:
             raise InvalidSpirv(f"SPIR-V: id {constant} is used as a constant but is none")
         if self.constants[constant][0] == _SPEC_OP:
@@ -670,7 +670,7 @@ class _Module:
             return np.dtype(np.uint64)
         if op not in (_INT, _FLOAT):
             return None
-        # A float with a further operand has another encoding, such as bfloat16.
+        # A float with an extra operand has another encoding, such as bfloat16.
         other = op == _FLOAT and len(operands) > 1
         letter = "V" if other else "f" if op == _FLOAT else "i" if operands[1] else "u"
         dtype = _SCALARS.get((letter, operands[0]))
@@ -679,7 +679,7 @@ class _Module:
         return dtype
 
     def fixed_part(self, struct: int) -> tuple[int, int, int | None]:
-        """The size of a block without its runtime array; that array's offset and stride."""
+        """The size of a block without its runtime array, and that array's offset and stride."""
         members = self.types[struct][1]
         header, stride = 0, None
         if members and self.type(members[-1])[0] == _RUNTIME_ARRAY:
@@ -689,7 +689,7 @@ class _Module:
         return max((leaf.offset + leaf.size for leaf in leaves), default=0), header, stride
 
     def elements(self, struct: int) -> Elements:
-        """How the last member of a block repeats, if it is an array or the only member."""
+        """The layout of a block's last member, if it is an array or the only member."""
         members = self.types[struct][1]
         if not members:
             return Elements()
@@ -698,7 +698,7 @@ class _Module:
         if last and self.type(number)[0] not in (_ARRAY, _RUNTIME_ARRAY):
             return Elements(fields=self._fields(struct))
         offset = self._offset(struct, last)
-        levels: list[tuple[int, int | None]] = []  # distance and number of elements
+        levels: list[tuple[int, int | None]] = []  # stride and number of elements
         op, operands = self.type(number)
         try:
             while op in (_ARRAY, _RUNTIME_ARRAY):
@@ -721,7 +721,7 @@ class _Module:
                 used = sum(leaf.dtype.itemsize * prod(leaf.shape) for leaf in self.leaves(number))
             else:
                 used = self._scalar_size(number) * (operands[1] if op == _VECTOR else 1)
-        except Unsupported:  # a length that is known only when the kernel is made
+        except Unsupported:  # the length depends on specialization constants
             return Elements(offset=offset)
         fields = self._fields(number) if op == _STRUCT else ()
         pitches, used = _to_first_gap(levels, used, records=op == _STRUCT)
@@ -741,7 +741,7 @@ class _Module:
         return dtype.itemsize
 
     def leaves(self, struct: int, skip_runtime_array: bool = False) -> Iterator[Member]:
-        """Everything in a block, flat."""
+        """All members of a block, with nested structs flattened."""
         shape: tuple[int, ...]
         strides: tuple[int, ...]
         stack: list[tuple[int, str, int, tuple[int, ...], tuple[int, ...], dict[int, int]]]
@@ -807,7 +807,7 @@ class _Module:
         return length
 
     def _chosen_length(self, constant: int) -> int | None:
-        """The length that a constant stands for; the caller of `reflect` may have chosen it."""
+        """The length that a constant sets; the caller of `reflect` may have specialized it."""
         number = self.spec_id(constant)
         if number is None:
             return self.integer(constant)
@@ -819,7 +819,7 @@ class _Module:
         return int.from_bytes(self.chosen[number], "little", signed=signed)
 
     def _spend(self, steps: int) -> None:
-        """Types can share parts, or contain themselves: bound the work instead of the depth."""
+        """Bound the work. A bound on depth is not enough: types can share parts, or be cyclic."""
         self.budget -= steps
         if self.budget < 0:
             raise InvalidSpirv("SPIR-V: its types are cyclic, or too large to be real")
@@ -827,7 +827,7 @@ class _Module:
     # Following pointers.
 
     def uses(self, entry: int) -> dict[int, int]:
-        """What the functions that `entry` reaches do to each variable that they mention."""
+        """By variable: how the functions reachable from `entry` access it."""
         reached = {0, entry}
         pending = [entry]
         while pending:
@@ -862,9 +862,12 @@ class _Module:
 def _to_first_gap(
     levels: list[tuple[int, int | None]], innermost: int, *, records: bool
 ) -> tuple[tuple[int, ...], int]:
-    """The pitches down to the first with a gap, and what is used of that; `records` have all."""
+    """The pitches down to the first with a gap, and the bytes used of that one.
+
+    Without a gap, all pitches for `records`, else none.
+    """
     sizes = [stride * (count or 0) for stride, count in levels]
-    pitches = [size for size in sizes[:1] if size]  # all of a block of fixed size
+    pitches = [size for size in sizes[:1] if size]  # the whole block, if its size is fixed
     for (stride, count), inside in zip(levels, [*sizes[1:], innermost], strict=False):
         pitches.append(stride)
         if stride > inside and count != 1:
@@ -873,7 +876,7 @@ def _to_first_gap(
 
 
 def _words(code: bytes) -> array[int]:
-    # Vulkan takes words in the host's byte order, which is what array("I") reads.
+    # Vulkan expects words in the host's byte order, in which array("I") reads them.
     words = array("I", code[: len(code) // 4 * 4])
     if words and words[0] == 0x03022307:
         raise InvalidSpirv("SPIR-V: the module is byte-swapped; compile it for this host")
@@ -891,7 +894,7 @@ def _words(code: bytes) -> array[int]:
 
 
 def _normal(name: str) -> str:
-    """The name as Python knows it when it stands in a call."""
+    """The name as Python normalizes it in a call."""
     return name if name.isascii() else unicodedata.normalize("NFKC", name)
 
 
@@ -900,8 +903,8 @@ def _normal(name: str) -> str:
 _MAX_NAME = 1024
 _MAX_PUSH = 1 << 16
 _MAX_BOUND = 0x3FFFFF  # of ids, by the specification
-_MAX_BINDING = 4095  # drivers make room for all up to the highest
-_MAX_DIMENSIONS = 32  # NumPy's, of old
+_MAX_BINDING = 4095  # drivers allocate for all bindings up to the highest
+_MAX_DIMENSIONS = 32  # the limit of NumPy 1
 _BUDGET = 1 << 16
 
 _READ, _WRITE = 1, 2
@@ -926,7 +929,7 @@ _VALUED = frozenset((_SPEC_ID, _ARRAY_STRIDE, _MATRIX_STRIDE, _BINDING, _DESCRIP
 _DECORATIONS = _VALUED | {_BLOCK, _BUFFER_BLOCK, _ROW_MAJOR, _NON_WRITABLE, _NON_READABLE}
 
 _NAME, _MEMBER_NAME, _EXT_INST_IMPORT, _EXT_INST = 5, 6, 11, 12
-# Where the text of an instruction begins that ends with it: names, texts of the source, extensions.
+# By opcode: the word at which its final string begins (names, source text, extensions).
 _TEXTS = {4: 1, _NAME: 2, _MEMBER_NAME: 3, 7: 2, 10: 1, _EXT_INST_IMPORT: 2, 330: 1}
 _ENTRY_POINT, _EXECUTION_MODE, _CAPABILITY, _EXECUTION_MODE_ID = 15, 16, 17, 331
 _DECORATE, _MEMBER_DECORATE, _GROUP_DECORATE, _GROUP_MEMBER_DECORATE = 71, 72, 74, 75
@@ -941,23 +944,23 @@ _FUNCTION, _FUNCTION_END, _FUNCTION_CALL, _VARIABLE, _UNTYPED_VARIABLE = 54, 56,
 _LOAD, _STORE, _COPY_MEMORY, _COPY_MEMORY_SIZED, _ARRAY_LENGTH = 61, 62, 63, 64, 68
 _ATOMIC_LOAD, _ATOMIC_STORE = 227, 228
 _COOPERATIVE_LOAD, _COOPERATIVE_STORE = 4457, 4458
-_ELEMENT_CHAINS = frozenset((67, 70))  # their first index is that of an element
+_ELEMENT_CHAINS = frozenset((67, 70))  # with an element index before the others
 _ACCESS_CHAINS = _ELEMENT_CHAINS | {65, 66}
 _CHAINS = _ACCESS_CHAINS | {83}  # and OpCopyObject
-# Besides these a parameter, a call, a load, a bit cast, a choice and a phi may give a pointer.
+# Besides chains, a parameter, call, variable, load, bit cast, select or phi may yield a pointer.
 _POINTER_RESULTS = _CHAINS | {55, _FUNCTION_CALL, _VARIABLE, _LOAD, 124, 169, 245}
 
-# How many integers each has: numbers and places of groups and invocations, subgroups, their masks.
+# By built-in: its number of components. Group and invocation counts and ids, subgroups, masks.
 _COMPUTE_BUILT_INS = {
     **dict.fromkeys(range(24, 29), 3),
     **dict.fromkeys((29, 36, 38, 40, 41, 4438), 1),
     **dict.fromkeys(range(4416, 4421), 4),
 }
 
-# Where an instruction takes a pointer, and what it does to the memory there.
+# By opcode: which operands are pointers, and how the instruction accesses their memory.
 _POINTER_OPERANDS: dict[int, tuple[tuple[int, int], ...]] = {
     _LOAD: ((3, _READ),),
-    _STORE: ((1, _WRITE), (2, _READ | _WRITE)),  # the second is a pointer that gets away
+    _STORE: ((1, _WRITE), (2, _READ | _WRITE)),  # storing a pointer lets it escape
     _COPY_MEMORY: ((1, _WRITE), (2, _READ)),
     _COPY_MEMORY_SIZED: ((1, _WRITE), (2, _READ)),
     _ARRAY_LENGTH: ((3, 0),),
@@ -969,11 +972,11 @@ _POINTER_OPERANDS: dict[int, tuple[tuple[int, int], ...]] = {
     **dict.fromkeys(_CHAINS, ((3, 0),)),
 }
 
-# Instructions that take no pointer but may hold a literal that looks like one: lines, shuffles
+# Instructions that take no pointer but may contain a literal that looks like an id: lines, shuffles
 # and extracts, control flow, subgroup operations.
 _NO_POINTER = frozenset((0, 8, 79, 81, 82, *range(246, 254), 317, *range(333, 367)))
 
-# The fewest words of each instruction that is looked into.
+# By opcode, for the instructions that are read: the minimum number of words.
 _OPS: dict[int, int] = {
     **dict.fromkeys(_TYPES, 2),
     **dict.fromkeys((_INT, _VECTOR, _MATRIX, _ARRAY, _POINTER), 4),

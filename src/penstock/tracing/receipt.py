@@ -186,7 +186,7 @@ class Trace(Handle):
 
     @property
     def allocations(self) -> int:
-        """How often the driver allocated or imported memory, or made a timeline or the like."""
+        """Memory allocations and imports by the driver; timelines, recordings and pools it made."""
         return self._count("allocation")
 
     @property

@@ -1,10 +1,10 @@
-"""Raw HIP: the runtime library, its declarations, results as exceptions.
+"""Raw HIP: the runtime library, its declarations, and error results as exceptions.
 
-The library is opened by name, as the system finds it, or from where `PENSTOCK_HIP` says: the file
-itself. Only functions are declared here whose binary interface is the same from HIP 5 to 7. Handles
-and addresses are declared as integers, which is what they are to Penstock and what costs least to
-pass; so no structure is ever needed. (The `hip-python` package wraps each call in conversions that
-cost more than the call, and opens the library of its own choice.)
+The library is found by name on the system, or is the file that `PENSTOCK_HIP` names. Only functions
+whose binary interface is the same from HIP 5 to 7 are declared here. Handles and addresses are
+declared as integers, which are the cheapest to pass, so no structure is needed. (The `hip-python`
+package wraps each call in conversions that cost more than the call, and chooses the library
+itself.)
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from penstock.errors import DeviceLost, Error, NoDevice, OutOfMemory, Unsupporte
 #: A cffi object. cffi has no static types.
 C = Any
 
-#: Names of the file that holds the runtime, or the compiler, by preference.
+#: File names of the runtime and of the compiler, in order of preference.
 _RUNTIME = ("libamdhip64.so", *(f"libamdhip64.so.{n}" for n in (7, 6, 5)))
 _COMPILER = ("libhiprtc.so", *(f"libhiprtc.so.{n}" for n in (7, 6, 5)))
-_USUAL_PLACE = "/opt/rocm/lib/"  # of AMD's own packages, which need not tell the system
+_USUAL_PLACE = "/opt/rocm/lib/"  # of AMD's packages, which may not register it with the loader
 
 INSTALL = (
     "Install AMD's ROCm, or on Debian and Ubuntu: apt install libamdhip64-5 libhiprtc-builtins5. "
@@ -34,7 +34,7 @@ INSTALL = (
 NOT_READY = 600
 _OUT_OF_MEMORY = (2, 1052)
 _NO_DEVICE = (3, 35, 100, 101)
-#: A context or a device that is gone, or a kernel that took it along.
+#: Errors after which the device or context is unusable, including faults of a kernel.
 _LOST = (4, 53, 201, 214, 304, 401, 700, 702, 709, 710, 719, 999, 1053)
 _OTHER_DEVICE = (98, 200, 209)
 _UNSUPPORTED = 801
@@ -113,7 +113,7 @@ class Hip:
 
     @functools.cached_property
     def compiler(self) -> C:
-        """The library with hiprtc in it: the runtime itself, or one of its own since HIP 6."""
+        """The library that contains hiprtc: the runtime itself, or since HIP 6 a separate one."""
         if hasattr(self.lib, "hiprtcCreateProgram"):
             return self.lib
         directory = os.path.dirname(self.path)
@@ -121,7 +121,7 @@ class Hip:
         return _open((*beside, *_COMPILER), alone=False)[1]
 
     def function(self, name: str) -> C:
-        """A function; Penstock has no use for a library without it."""
+        """A function by name. Raises `NoDevice` if the library lacks it, as it is too old."""
         found = getattr(self.lib, name, None)
         if found is None:
             raise NoDevice(f"{self.path} has no {name}; Penstock needs HIP 5.2 or newer")
@@ -143,7 +143,7 @@ class Hip:
         raise Error(f"{what} failed: {name}")
 
     def check_image(self, result: int, what: str, device: str) -> None:
-        """The same for code, which may be of another device."""
+        """Like `check`, for loading code, which may be compiled for another device."""
         if result in _OTHER_DEVICE:
             name = self.error_name(result)
             raise Unsupported(f"{what} has no code for {device} ({name}); compile it for that")
@@ -154,19 +154,19 @@ class Hip:
         return f"{name}, {result}"
 
     def number(self, call: str, *arguments: Any, ctype: str = "int *") -> int:
-        """The number that a function puts where its first argument points."""
+        """Call a function and return the number it stores through its first argument."""
         out = ffi.new(ctype)
         self.check(self.function(call)(out, *arguments), call)
         return int(out[0])
 
     @property
     def version(self) -> str:
-        """Such as 5.2.21153."""
+        """The version, such as 5.2.21153."""
         number = self.number("hipRuntimeGetVersion")
         return f"{number // 10_000_000}.{number // 100_000 % 100}.{number % 100_000}"
 
     def device_count(self) -> int:
-        """How many devices there are; raises `NoDevice`, with what was found instead."""
+        """The number of devices. Raises `NoDevice`, with the reason, if there is none."""
         out = ffi.new("int *")
         result = self.function("hipGetDeviceCount")(out)
         if result in _NO_DEVICE or (result == 0 and not out[0]):
@@ -179,9 +179,9 @@ class Hip:
         return int(out[0])
 
     def architecture(self, device: int) -> str:
-        """What the compiler calls the device, such as gfx1100 or gfx90a:sramecc+:xnack-.
+        """The compiler's name for the device, such as gfx1100 or gfx90a:sramecc+:xnack-.
 
-        It stands in a structure that every version of HIP lays out anew, but always as that text.
+        It is searched as text in a structure whose layout changes with every version of HIP.
         """
         room = ffi.new("char[]", 16 << 10)
         self.check(self.function("hipGetDeviceProperties")(room, device), "hipGetDeviceProperties")

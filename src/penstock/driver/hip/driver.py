@@ -34,11 +34,11 @@ from penstock.errors import DeviceLost, Error, NoDevice
 from penstock.shader.source import KernelSource, LoadedKernel
 from penstock.shader.spirv import Interface
 
-_QUEUES = 4  # that the hardware has at least; streams share them
-_PARAMETER_BYTES = 4096  # that a launch can pass
-_GLANCE = 2e-4  # seconds between two looks at what is held
+_QUEUES = 4  # hardware queues, at least; streams share them
+_PARAMETER_BYTES = 4096  # the limit for the parameters of a launch
+_GLANCE = 2e-4  # seconds between two polls of held submissions
 
-#: Attributes of a device, by the number that HIP has given them.
+#: HIP's numbers of device attributes.
 _INTEGRATED, _MANAGED, _UNIFIED_ADDRESSING = 16, 24, 85
 _GROUP_SIZE, _GROUP_COUNT = (26, 27, 28), (29, 30, 31)
 _GROUP_INVOCATIONS, _SHARED_MEMORY, _SUBGROUP_SIZE = 56, 74, 87
@@ -103,7 +103,7 @@ def _describe(hip: Hip, index: int) -> DeviceInfo:
 
 
 class HipDriver:
-    """An opened HIP device. All that is made from it must go before it."""
+    """An opened HIP device. Everything made from it must be closed before it."""
 
     inline = False
     language = "hip"
@@ -120,15 +120,15 @@ class HipDriver:
         self.queue_count = _QUEUES
         self._several = count > 1
         self.backlog = Backlog()
-        #: Held while HIP is told what to do: arguments are passed in memory that is shared.
+        #: Locked while commands are issued to HIP: all threads pass arguments in the same memory.
         self.issuing = self.backlog.lock
         self.events = Events(self)
         self.lost: DeviceLost | None = None
-        self.handing_over: HipRecording | None = None  # what commands are issued of
+        self.handing_over: HipRecording | None = None  # the recording being issued
         self.replayed_on: dict[int, set[HipReplayable]] = {}  # by stream
         self._programs: set[HipProgram] = set()
-        self._capturing: int | None = None  # a stream to capture on
-        self._counts: dict[int, deque[Counts]] = {}  # by stream, of launches to come
+        self._capturing: int | None = None  # the stream used for captures
+        self._counts: dict[int, deque[Counts]] = {}  # by stream: for its next launches
         self._spare_counts: list[Counts] = []
         self._made_counts: list[Counts] = []
         self._attendant: threading.Thread | None = None
@@ -136,18 +136,18 @@ class HipDriver:
         self.select(always=True)
 
     def select(self, *, always: bool = False) -> None:
-        """Each thread has a current device of its own."""
+        """Make this the calling thread's current device; HIP has one per thread."""
         if self._several or always:
             self.must(self.call.hipSetDevice(self.info.index), "hipSetDevice")
 
-    # What went wrong.
+    # Errors.
 
     def must(self, result: int, what: str) -> None:
         if result:
             self.failed(result, what)
 
     def failed(self, result: int, what: str) -> NoReturn:
-        """Raise what a result means. A lost device stays lost."""
+        """Raise the exception for a result. A lost device stays lost."""
         try:
             self.hip.check(result, what)
         except DeviceLost as error:
@@ -197,18 +197,18 @@ class HipDriver:
         self._programs.discard(program)
         program.close()
 
-    # What commands do, in the words of HIP. Under `issuing`.
+    # The commands as HIP calls. Called with `issuing` locked.
 
     def once(self, call: Callable[..., int], *arguments: object) -> int:
-        """Make the call of a command that must not be made twice, however often it is tried."""
+        """Make a command's HIP call exactly once, even if issuing is interrupted and repeated."""
         recording = self.handing_over
         if recording is None:
             return call(*arguments)
         results = recording.results
         if len(results) == recording.issued:
-            # One step to Python: called, and noted that it was.
+            # One interpreter step: the call is made, and its result is stored.
             results.extend(starmap(call, (arguments,)))
-        return results.pop() if results[-1] else 0  # a call that failed may be made again
+        return results.pop() if results[-1] else 0  # a failed call may be repeated
 
     def launch(
         self,
@@ -218,7 +218,7 @@ class HipDriver:
         block: bytes,
         groups: tuple[int, int, int],
     ) -> None:
-        # What was passed last is still there, and to compare costs less than to write.
+        # The arguments of the last launch are still in place; comparing is cheaper than writing.
         if bindings != program.bound:
             program.point_at(bindings)
         if block != program.passed:
@@ -232,18 +232,18 @@ class HipDriver:
             self.failed(result, "hipModuleLaunchKernel")
 
     def look_at_counts(self, stream: int, address: int) -> None:
-        """Have the number of groups of the next launch copied to the host."""
+        """Copy the group counts of the next indirect launch to the host, in stream order."""
         if not self._spare_counts:
             self._made_counts.append(Counts(self))
             self._spare_counts.append(self._made_counts[-1])
         counts = self._spare_counts.pop()
-        counts.fetch(stream, address)  # if that fails it is not used again: who knows what it does
+        counts.fetch(stream, address)  # if this fails, its state is unknown and it is not reused
         self._counts.setdefault(stream, deque()).append(counts)
 
     def launch_counted(
         self, stream: int, program: HipProgram, bindings: tuple[int, ...], block: bytes
     ) -> bool:
-        """Launch as many groups as the host has found out; False if it has not yet."""
+        """Launch with the group counts copied to the host; False if they have not arrived yet."""
         counts = self._counts[stream][0]
         groups = counts.arrived()
         if groups is None:
@@ -269,7 +269,7 @@ class HipDriver:
         sequence.replay(stream)
 
     def capture(self, commands: Sequence[Command]) -> int:
-        """A graph of these commands."""
+        """Capture these commands as a HIP graph; returns its handle."""
         graph = ffi.new("handle *")
         with self.issuing:
             self.select()
@@ -310,7 +310,7 @@ class HipDriver:
         return True
 
     def learn_time(self) -> None:
-        """There is no clock to be learned."""
+        """Nothing to measure: this driver has no clock."""
 
     def seconds(self, ticks: Sequence[int]) -> list[float]:
         raise AssertionError("there is no clock, and so no ticks were given out")
@@ -327,13 +327,16 @@ class HipDriver:
             self.issue_held()
 
     def issue_held(self) -> None:
-        """Hand over whatever need not be held any more."""
+        """Issue every held submission whose waits are satisfied."""
         if self.lost is not None:
             raise DeviceLost(str(self.lost))
         self.backlog.hand_over()
 
     def attend_to_held(self) -> None:
-        """Have somebody look at what is held, even if nobody wants its outcome. Under `issuing`."""
+        """Start a thread that issues held submissions even if no thread waits for them.
+
+        Called with `issuing` locked.
+        """
         if self._attendant is None:
             self._attendant = threading.Thread(
                 target=self._attend, name=f"penstock {self.info.name}", daemon=True
@@ -346,13 +349,13 @@ class HipDriver:
                 if not self.backlog.queues or self.lost is not None:
                     self._attendant = None
                     return
-                with contextlib.suppress(Error):  # whoever wants the outcome hears of it
+                with contextlib.suppress(Error):  # a thread that waits for the work gets the error
                     self.issue_held()
             time.sleep(_GLANCE)
 
     def settle(self) -> None:
         self.backlog.clear()
-        self.call.hipDeviceSynchronize()  # a lost device answers so at once
+        self.call.hipDeviceSynchronize()  # returns at once if the device is lost
 
     def close(self) -> None:
         for program in list(self._programs):
@@ -365,7 +368,7 @@ class HipDriver:
 
 
 class Counts:
-    """How many groups a launch is to have, on the way from the device to the host."""
+    """The group counts of an indirect launch, while they are copied from the device to the host."""
 
     def __init__(self, driver: HipDriver) -> None:
         self._driver = driver
@@ -380,7 +383,7 @@ class Counts:
         driver.must(driver.call.hipEventRecord(self._event, stream), "hipEventRecord")
 
     def arrived(self) -> tuple[int, int, int] | None:
-        """The numbers, if they are there."""
+        """The counts, or None if the copy is not complete."""
         result = self._driver.call.hipEventQuery(self._event)
         if result == NOT_READY:
             return None

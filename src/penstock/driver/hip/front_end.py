@@ -1,4 +1,4 @@
-"""HIP C++ and code objects, loaded as kernels whose signature is declared."""
+"""Loads HIP C++ and code objects as kernels with a declared signature."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from penstock.shader.source import KernelSource, LoadedKernel, read, specialised
 if TYPE_CHECKING:
     from penstock.driver.hip.driver import HipDriver
 
-_GROUP_SIZE = 256  # unless said otherwise
+_GROUP_SIZE = 256  # the default
 
 
 def load(driver: HipDriver, source: KernelSource) -> LoadedKernel:
-    """Compile HIP C++ for the driver's device, or take a code object as it is."""
+    """Compile HIP C++ for the driver's device, or use a code object unchanged."""
     content, name, include_dir = read(source, "HIP C++", "a code object's bytes")
     if source.signature is None:
         raise ArgumentError(
@@ -47,7 +47,7 @@ def load(driver: HipDriver, source: KernelSource) -> LoadedKernel:
 
 
 def _entry(text: str, name: str) -> str:
-    """Which of the functions in HIP C++ text is the kernel: the only one, or the one so named."""
+    """The kernel function in HIP C++ text: the only one, or the one called `name`."""
     plain = re.sub(r"__launch_bounds__\s*\([^)]*\)", "", text)
     found = [str(each) for each in re.findall(r"__global__\b[^;{(]*?(\w+)\s*\(", plain)]
     if len(found) == 1:

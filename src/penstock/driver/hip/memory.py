@@ -1,11 +1,10 @@
-"""Device memory: the GPU's own, pinned memory of the host's, or the caller's pages.
+"""Device memory: the GPU's own, pinned host memory, or the caller's pages.
 
-All of it is what HIP calls coherent, so no flush is ever needed. The GPU's own memory is not
-mapped; on a GPU that shares the host's memory there is no such thing as the GPU's own, and
-everything is pinned host memory that both use in place.
+All of it is coherent, so no flush is needed. The GPU's own memory is not mapped. On an integrated
+GPU, which has no memory of its own, all memory is pinned host memory that both use in place.
 
-HIP registers a page of the caller's only once in a process, but two arrays may share one. So what
-is registered is written down and counted, for all devices together (`Pages`).
+HIP can register a page of the caller's memory only once per process, but two arrays may share one.
+So registered pages are reference-counted, for all devices together (`Pages`).
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ _PORTABLE, _MAPPED, _COHERENT = 0x1, 0x2, 0x40000000
 
 
 class Pages:
-    """The caller's pages that are registered with HIP; each run of them once, for several users."""
+    """The caller's pages that are registered with HIP, as reference-counted runs."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._runs: dict[int, tuple[int, int]] = {}  # by its start: its end, and how many use it
+        self._runs: dict[int, tuple[int, int]] = {}  # by start: end, and number of users
 
     def take(self, driver: HipDriver, lo: int, hi: int) -> list[int]:
-        """Have these addresses registered; the starts of all runs that they lie in, in order."""
+        """Register these addresses; returns the starts of all runs that cover them, in order."""
         taken: list[int] = []
         with self._lock:
             known = sorted((start, end) for start, (end, _) in self._runs.items())
@@ -70,11 +69,11 @@ class Pages:
                 driver.call.hipHostUnregister(start)
 
 
-_pages = Pages()  # of the process
+_pages = Pages()  # one per process
 
 
 class HipMemory:
-    """Lives until `close`; nothing may be using it then. Its handle is the device's address."""
+    """Lives until `close`; no work may use it by then. Its handle is the device address."""
 
     __slots__ = (
         "_driver", "_runs", "address", "cached", "coherent", "handle", "imported", "nbytes",
@@ -122,7 +121,7 @@ class HipMemory:
         return int(out[0])
 
     def close(self) -> None:
-        """What the library says is not heard: the memory is gone, or the device is."""
+        """Free the memory. Errors are ignored: either the memory is freed or the device is lost."""
         call = self._driver.call
         if self.imported:
             _pages.give_back(self._driver, self._runs)

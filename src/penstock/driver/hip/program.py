@@ -1,7 +1,7 @@
-"""Kernels: HIP C++ compiled at run time by hiprtc, modules, and how arguments are passed.
+"""Kernels: HIP C++ compiled at run time by hiprtc, modules, and the passing of arguments.
 
-A module is loaded and its function looked up once. The arguments of a launch are written to memory
-that stays: HIP copies them from there when the launch is made.
+A module is loaded and its function looked up once. The arguments of a launch are written to a fixed
+block of memory per program, from which HIP copies them during the launch call.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 _FILE = b"penstock.hip"
-_OWN_FILES = ("penstock.hip", "CompileSource")  # what compilers call it when they complain
+_OWN_FILES = ("penstock.hip", "CompileSource")  # names of the source in compilers' messages
 _CONTINUED = re.compile(r"(?:\\|\?\?/)[ \t\v\f]*(?:\r\n|\r|\n)")
 _FILES = re.compile(
     r"(?:\#|%:|\?\?=)(?:\s|/\*.*?\*/)*(?:include|import|embed|__include)\w*"
@@ -32,7 +32,7 @@ _ERROR = re.compile(r"^(.*?):(\d+)(?::\d+)?: (?:fatal )?error: (.*)$", re.M)
 
 
 class HipProgram:
-    """A function of a module, and the memory its arguments are passed in."""
+    """A function of a module, and the memory for its arguments."""
 
     __slots__ = (
         "_code", "_driver", "_keep", "_module", "_pointers", "block", "bound", "function",
@@ -72,7 +72,7 @@ class HipProgram:
         return int(out[0])
 
     def _lay_out(self, interface: Interface) -> None:
-        """Addresses side by side, the scalars as they are packed; HIP is told where each is."""
+        """Lay out the arguments: addresses first, then the packed scalars, and pointers to each."""
         count = len(interface.bindings)
         pointers = bytearray(8 * max(1, count))
         block = bytearray(max(1, interface.push_size))
@@ -88,11 +88,11 @@ class HipProgram:
         self.block = block
         self._keep = (places, ffi.from_buffer(pointers), ffi.from_buffer(block))
         self.pack_into = struct.Struct(f"{count}Q").pack_into
-        self.bound: tuple[int, ...] | None = None  # what was passed last
+        self.bound: tuple[int, ...] | None = None  # the bindings of the last launch
         self.passed: bytes | None = None
 
     def point_at(self, bindings: tuple[int, ...]) -> None:
-        """Pass the addresses of these bindings: memory handle, offset and byte count of each."""
+        """Write the addresses of these bindings (memory handle, offset, byte count for each)."""
         self.pack_into(self._pointers, 0, *map(int.__add__, bindings[::3], bindings[1::3]))
         self.bound = bindings
 
@@ -107,9 +107,9 @@ def compile_hip(
     defines: Mapping[str, str | int | float],
     include_dir: Path | None,
 ) -> tuple[bytes, str]:
-    """A code object for an architecture, and what the kernel is called in it.
+    """Compile to a code object for an architecture; returns it and the kernel's name in it.
 
-    Without `include_dir`, which text that is no file has not, the source may name no file.
+    Without `include_dir`, as for source given as text, the source must not name any file.
     """
     if include_dir is None:
         _refuse_files(source, name)
@@ -144,9 +144,9 @@ def compile_hip(
 
 
 def _refuse_files(source: str, name: str) -> None:
-    """Raise if text includes or asks for a file: the compiler would read any that it names.
+    """Raise if the source includes or tests for a file: the compiler would read any file it names.
 
-    Comments are searched, too: it takes a whole parser of C++ to tell what is one.
+    Comments are searched, too, because only a C++ parser could reliably recognize them.
     """
     found = _FILES.search(_CONTINUED.sub("", source))
     if found:
@@ -163,7 +163,7 @@ def _check(lib: C, result: int) -> None:
 
 
 def _explain(lib: C, program: int, result: int, name: str, source: str) -> CompileError:
-    """What the compiler said, by line."""
+    """The compiler's messages by line, as an exception."""
     size = ffi.new("size_t *")
     log = ""
     if lib.hiprtcGetProgramLogSize(program, size) == 0 and size[0]:

@@ -1,18 +1,18 @@
-"""Commands, and the streams that run them.
+"""Recordings, and the HIP streams that run them.
 
-HIP has no command buffers: a recording is a list, and submitting hands it to a stream call by call,
-with an event behind it. A stream does one thing after the other and makes what it wrote visible, so
-barriers cost nothing here.
+HIP has no command buffers: a recording is a list of calls. Submitting it issues them to a stream
+one by one, followed by an event. A stream runs its commands strictly in order and makes their
+writes visible to the next, so barriers cost nothing here.
 
-A submission that waits for the host cannot be handed to HIP, which only waits for what it has been
-told of already. It is held (`penstock.driver.holding`), and issued by whoever makes the last of its
-waits come true.
+A HIP stream can wait only for an event that is already recorded, so a submission that waits for the
+host cannot be issued. It is held (`penstock.driver.holding`), and the thread that satisfies the
+last of its waits issues it.
 
-HIP cannot take the number of groups of a launch from device memory either. So the numbers are
-copied to the host in stream order, and what comes from there on is held until they have arrived.
+HIP cannot read the group counts of a launch from device memory either. So the counts are copied to
+the host in stream order, and the launch and all later commands are held until they have arrived.
 
-A sequence is captured once, as a HIP graph, and replayed with one call; unless it has such a launch
-in it, and then it is issued command by command.
+A sequence is captured once, as a HIP graph, and replayed with one call. If it contains an indirect
+launch, it is issued command by command instead.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ if TYPE_CHECKING:
     from penstock.driver.hip.program import HipProgram
     from penstock.driver.hip.timeline import HipTimeline
 
-_NON_BLOCKING = 0x1  # beside the default stream, not in step with it
-_RELAXED = 2  # capturing forbids nothing to others
-_COPY_DEFAULT = 4  # from and to wherever the addresses are
+_NON_BLOCKING = 0x1  # no implicit synchronization with the default stream
+_RELAXED = 2  # a capture does not restrict the calls of other threads
+_COPY_DEFAULT = 4  # HIP infers the direction from the addresses
 
-#: A command: what issues it, and what with. If that answers False, it is to be issued later.
+#: A command: a function that issues it, and its arguments. If the function returns False, the
+#: command must be issued again later.
 Command = tuple[Callable[..., bool | None], tuple[Any, ...]]
 
 
@@ -48,7 +49,7 @@ class _Commands:
         self._driver = driver
         self._launch = driver.launch
         self.commands: list[Command] = []
-        self.counted = False  # whether the number of groups of a launch is yet to be found out
+        self.counted = False  # whether it contains an indirect launch
 
     def begin(self) -> None:
         self.commands = []
@@ -90,20 +91,20 @@ class _Commands:
         self.commands.append((self._driver.fill, command))
 
     def barrier(self) -> None:
-        """Always so, on one stream."""
+        """Nothing to do: a stream runs its commands in order."""
 
 
 class HipReplayable(_Commands):
-    """A graph, made of what a stream would have been told."""
+    """A sequence of commands, captured as a HIP graph."""
 
     def __init__(self, driver: HipDriver) -> None:
         super().__init__(driver)
         self.executable = 0
-        self._last = 0  # the stream it was replayed on last
+        self._last = 0  # the stream of its last replay
         self._event = 0
 
     def end(self) -> None:
-        """Capture the commands. An executable graph of the same shape is kept and changed."""
+        """Capture the commands. An existing executable graph of the same topology is updated."""
         if self.counted:
             return
         driver = self._driver
@@ -123,7 +124,7 @@ class HipReplayable(_Commands):
             driver.call.hipGraphDestroy(graph)
 
     def replay(self, stream: int) -> None:
-        """Launch it on a stream; behind its last replay, if that was on another."""
+        """Launch it on a stream, ordered after its last replay if that was on another stream."""
         if not self.commands:
             return
         driver = self._driver
@@ -139,7 +140,7 @@ class HipReplayable(_Commands):
         driver.replayed_on.setdefault(stream, set()).add(self)
 
     def forget_stream(self) -> None:
-        """The stream it was replayed on last is gone, and with it all that was to be done there."""
+        """Forget the stream of its last replay: it is destroyed, and its work is complete."""
         self._last = 0
 
     def close(self) -> None:
@@ -155,16 +156,16 @@ class HipReplayable(_Commands):
 
 
 class HipRecording(_Commands):
-    """The commands of one submission, and how far they have been handed over.
+    """The commands of one submission, and how many of them have been issued.
 
-    When a call fails, or an exception of a signal handler's comes in between, the submission is
-    made again later, and goes on where it stopped.
+    If a call fails, or an exception from a signal handler interrupts it, submitting again continues
+    where it stopped.
     """
 
     def __init__(self, driver: HipDriver) -> None:
         super().__init__(driver)
         self.issued = 0
-        self.results: list[int] = []  # by command, of the one call that must not be made twice
+        self.results: list[int] = []  # by command: the result of the call that must not be repeated
         self.waited = 0
         self.event = 0
 
@@ -179,13 +180,15 @@ class HipRecording(_Commands):
             self.counted = True
         else:
             self.commands += [(self._driver.replay, (sequence,))]
-        recorded += [None]  # no call since the commands are there
+        recorded += [None]  # no call since the commands were added, so no exception in between
 
     def publish(self) -> None:
-        """The event behind every submission does that."""
+        """Nothing to do: the event after every submission publishes its writes."""
 
     def acquire(self) -> None:
-        """Host memory is coherent, and work that waits for the host is issued after the wait."""
+        """Nothing to do: memory is coherent, and waiting work is issued only after the host's
+        signal.
+        """
 
     def mark(self, *, end: bool) -> int | None:
         return None
@@ -233,9 +236,9 @@ class HipQueue:
         timeline: HipTimeline,
         value: int,
     ) -> bool:
-        """Hand over a submission, or the rest of it; False if some of it is to be held."""
+        """Issue a submission, or the rest of it; False if part of it must be held."""
         if timeline.issued >= value:
-            return True  # by a call that was interrupted
+            return True  # an interrupted call has issued it already
         driver, stream = self.driver, self.stream
         driver.select()
         if not recording.event:
@@ -253,7 +256,7 @@ class HipQueue:
             if issue(stream, *arguments) is False:
                 return False
             if len(results) == recording.issued:
-                results.append(0)  # it had nothing to do
+                results.append(0)  # a command without a HIP call
             recording.issued += 1
         event = recording.event
         result = driver.call.hipEventRecord(event, stream)
@@ -271,7 +274,7 @@ class HipQueue:
 
 
 def _pitched(rows: list[list[int]]) -> tuple[int, ...] | None:
-    """Rows of one length at even distances, as the arguments of a two-dimensional copy."""
+    """The arguments of one 2D copy, if the rows have equal lengths and constant pitches."""
     if len(rows) < 2:
         return None
     (source, target, width), (next_source, next_target, _) = rows[:2]

@@ -1,8 +1,8 @@
-"""Timelines, which HIP does not have: a counter, and an event for each value on its way.
+"""Timelines, which HIP lacks, as a counter and an event for each pending value.
 
-A value that a submission reaches has an event, recorded behind the submission; values are reached
-in order, so that the oldest event tells. A value that the host reaches has none: work that waits
-for it is held back by the driver until then (`penstock.driver.hip.recording`).
+A value signalled by a submission has an event, recorded after the submission. Values are reached in
+order, so only the oldest event needs polling. A value signalled by the host has no event: the
+driver holds work that waits for it back until then (`penstock.driver.hip.recording`).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from penstock.driver.hip.driver import HipDriver
 
 _DISABLE_TIMING, _RELEASE_TO_SYSTEM = 0x2, 0x80000000
-_MOMENT = 1e-4  # seconds: what it may take to fall asleep and be woken
+_MOMENT = 1e-4  # seconds to poll before sleeping: about the cost of sleeping and waking
 _LONGEST_NAP = 1e-3
 _let_others_run = getattr(os, "sched_yield", partial(time.sleep, 0))
 
 
 class Events:
-    """Events for use again and again. Handed out and given back by one thread at a time."""
+    """A pool of reusable events. Used by one thread at a time."""
 
     def __init__(self, driver: HipDriver) -> None:
         self._driver = driver
@@ -38,7 +38,9 @@ class Events:
         return self._spare.pop() if self._spare else self._new()
 
     def give_back(self, event: int) -> None:
-        """It has happened. A stream that was told to wait for it waits for what it was then."""
+        """Return a completed event. It can be recorded again even if a stream still waits for it:
+        the stream waits for the recording that was current when the wait was issued.
+        """
         self._spare.append(event)
 
     def close(self) -> None:
@@ -48,7 +50,7 @@ class Events:
     def _new(self) -> int:
         driver = self._driver
         out = ffi.new("handle *")
-        # The host is to see what was written before; without timing an event costs least.
+        # Make earlier writes host-visible; without timing, an event is cheapest.
         flags = _DISABLE_TIMING | _RELEASE_TO_SYSTEM
         driver.hip.check(driver.call.hipEventCreateWithFlags(out, flags), "hipEventCreateWithFlags")
         driver.notify("event", 0)
@@ -57,14 +59,14 @@ class Events:
 
 
 class HipTimeline:
-    """Starts at 0. Owned by whoever made it."""
+    """A timeline that starts at 0. The code that made it closes it."""
 
     def __init__(self, driver: HipDriver) -> None:
         self._driver = driver
         self._query = driver.call.hipEventQuery
-        self._events: deque[tuple[int, int]] = deque()  # value and event, of what is on its way
-        self._lock = threading.RLock()  # a finaliser that runs in between may signal
-        self.issued = 0  # the value that HIP has been told of
+        self._events: deque[tuple[int, int]] = deque()  # pending values with their events
+        self._lock = threading.RLock()  # reentrant: a finaliser may signal meanwhile
+        self.issued = 0  # the highest value signalled by the host or issued to HIP
         self._reached = 0
 
     def value(self) -> int:
@@ -86,23 +88,23 @@ class HipTimeline:
                     return
                 if result:
                     self._driver.failed(result, "hipEventQuery")
-                # Before the event goes: nothing else could tell of the value.
+                # Before the event is returned: an exception in between must not lose the value.
                 self._reached = value
                 events.popleft()
                 self._driver.events.give_back(event)
 
     def raise_to(self, value: int) -> None:
-        """By the host."""
+        """Raise it from the host."""
         self._reached = self.issued = value
 
     def will_raise(self, value: int, event: int) -> None:
-        """A submission that reaches this value is on its way, and the event behind it."""
+        """Note that a submission which signals this value was issued, and its event recorded."""
         with self._lock:
             self._events.append((value, event))
             self.issued = value
 
     def event_for(self, value: int) -> int | None:
-        """What a stream is to wait for; None if the value is reached."""
+        """The event that a stream must wait for; None if the value is reached."""
         with self._lock:
             return next((event for at, event in self._events if at >= value), None)
 
@@ -113,10 +115,10 @@ class HipTimeline:
 
 
 def wait(points: Sequence[tuple[HipTimeline, int]], timeout_ns: int) -> bool:
-    """Block until all values are reached; False when time ran out.
+    """Block until all values are reached; False on timeout.
 
-    HIP can wait for an event only without a limit, during which neither Ctrl-C nor the loss of the
-    device is heard of. So it is asked again and again: at once at first, then at growing distances.
+    HIP's wait for an event has no timeout, and notices neither Ctrl-C nor the loss of the device.
+    So this polls instead: continuously at first, then at growing intervals.
     """
     start = time.perf_counter()
     left = list(points)

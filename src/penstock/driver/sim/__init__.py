@@ -1,4 +1,4 @@
-"""The simulator: a driver that does everything the protocol allows and nothing it forbids."""
+"""The simulator: a driver that exhibits any behaviour the protocol allows, and no other."""
 
 from penstock.driver.protocol import OpenOptions
 from penstock.driver.sim.driver import SimDriver

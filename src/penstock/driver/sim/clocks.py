@@ -1,11 +1,11 @@
-"""Who knows of what: vector clocks, and the log of accesses that tells a race from an order.
+"""Race detection: vector clocks, and a log of accesses.
 
-An *agent* is a queue or the host. Everything an agent does has a number, counted per agent. A
-clock says, for each agent, up to which number its doings are known: ordered before, and visible.
+An *agent* is a queue or the host. Each agent numbers its accesses. A clock holds, for each agent,
+the number up to which its accesses are known: ordered before, and visible.
 
-Two accesses of the same bytes, at least one a write, are a race unless the later one knows of the
-earlier one. What brings knowledge is exactly what the driver protocol lists, and nothing else, so a
-race is reported whether or not the chosen schedule turns it into a wrong value.
+Two accesses to the same bytes, at least one a write, are a race unless the later one's clock
+includes the earlier one. Clocks are joined exactly by the operations that the driver protocol
+lists, so a race is reported whether or not the chosen schedule turns it into a wrong value.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 #: The host, as an agent. Queues are agents 1, 2, …
 HOST = 0
 
-#: Agent → number. What is not in it is 0.
+#: Agent → number. A missing agent counts as 0.
 Clock = dict[int, int]
 
 
 def join(clock: Clock, other: Clock) -> None:
-    """Learn everything the other knows."""
+    """Add everything that the other clock knows."""
     for agent, number in other.items():
         if number > clock.get(agent, 0):
             clock[agent] = number
@@ -28,7 +28,7 @@ def join(clock: Clock, other: Clock) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Doing:
-    """An access, as it stands in the log."""
+    """An access in the log."""
 
     lo: int
     hi: int
@@ -39,7 +39,7 @@ class Doing:
     where: str
 
     def without(self, lo: int, hi: int) -> list[Doing]:
-        """What is left of it outside of these bytes."""
+        """The parts of it outside these bytes."""
         if lo <= self.lo and self.hi <= hi:
             return []
         sides = ((self.lo, min(self.hi, lo)), (max(self.lo, hi), self.hi))
@@ -60,9 +60,9 @@ class AccessLog:
         self._doings: list[Doing] = []
 
     def add(self, new: Doing, ordered: Clock, visible: Clock) -> Doing | None:
-        """Log an access; an earlier one that it races with, if there is one.
+        """Log an access; returns an earlier one that it races with, if there is one.
 
-        A write before must be visible to the new access; a read before must only be over.
+        An earlier write must be visible to the new access; an earlier read must only be complete.
         """
         lo, hi, write = new.lo, new.hi, new.write
         met = [d for d in self._doings if d.lo < hi and lo < d.hi and (d.write or write)]
@@ -73,7 +73,7 @@ class AccessLog:
             if old.number > known.get(old.agent, 0) and not itself:
                 raced = raced or old
             elif write and not itself:
-                # Whoever knows of the new one knows of this one, where the two overlap.
+                # A clock that includes the new access includes this one, where the two overlap.
                 self._doings.remove(old)
                 self._doings += old.without(lo, hi)
         self._doings.append(new)

@@ -36,7 +36,7 @@ _LIMITS: dict[str, int | tuple[int, ...]] = {
 
 
 class _EveryFeature(frozenset[str]):
-    """Kernels run as Python functions, so there is nothing a kernel could lack."""
+    """Contains every feature: kernels run as Python functions, and need none."""
 
     def __contains__(self, name: object) -> bool:
         return True
@@ -159,7 +159,7 @@ class _Commands:
 
 
 class SimReplayable(_Commands):
-    """Commands to execute again and again."""
+    """Commands that can be executed many times."""
 
     def end(self) -> None:
         self._driver.called("end")
@@ -192,12 +192,12 @@ class SimRecording(_Commands):
 
 
 class SimStreamQueue:
-    """What a stream submits to."""
+    """The queue that a stream submits to."""
 
     def __init__(self, driver: SimDriver, queue: SimQueue) -> None:
         self._driver = driver
         self._queue = queue
-        self._submitted: tuple[SimTimeline, int] | None = None  # the last
+        self._submitted: tuple[SimTimeline, int] | None = None  # the last submission
 
     def recordings(self, count: int) -> list[SimRecording]:
         self._driver.called("recordings")
@@ -212,7 +212,7 @@ class SimStreamQueue:
         value: int,
     ) -> None:
         if self._submitted == (timeline, value):
-            return  # by a call that was interrupted
+            return  # an interrupted call has submitted it already
         self._driver.called("submit")
         machine = self._driver.machine
         known = machine.host_knows()
@@ -224,10 +224,10 @@ class SimStreamQueue:
 
 
 class SimDriver:
-    """A simulated device. The same seed and the same calls give the same run, exactly.
+    """A simulated device. The same seed and the same calls give exactly the same run.
 
-    With every fourth seed its memory is coherent, which host accesses are then not announced on:
-    the values must come out right all the same, but fewer races can be told.
+    With every fourth seed its memory is coherent. Host accesses then need no flush or invalidate
+    that would announce them: values must still be right, but fewer races can be detected.
     """
 
     inline = True
@@ -280,7 +280,7 @@ class SimDriver:
                 if error is not None:
                     raise error
             finally:
-                del error  # or it and its traceback would keep each other
+                del error  # breaks the reference cycle with its traceback
 
     def allocate(self, nbytes: int, *, host: bool) -> SimMemory:
         self.called("allocate")
@@ -338,7 +338,7 @@ class SimDriver:
         return True
 
     def learn_time(self) -> None:
-        """There is no clock to be learned."""
+        """Nothing to measure: the simulator has no clock."""
 
     def seconds(self, ticks: Sequence[int]) -> list[float]:
         raise AssertionError("the simulator has no clock, and so gave out no ticks")
@@ -363,7 +363,7 @@ class SimDriver:
 
     def signal(self, timeline: SimTimeline, value: int) -> None:
         if timeline.reached >= value:
-            return  # by a call that was interrupted
+            return  # an interrupted call has signalled it already
         self.called("signal")
         self.machine.signal(timeline, value)
 
@@ -391,7 +391,7 @@ def _scalars(interface: Interface, block: bytes) -> dict[str, Any]:
 
 
 def _parts(members: tuple[Member, ...], block: Bytes) -> dict[str, Bytes]:
-    """Arrays over the parts of a block, by name."""
+    """By name: arrays over the parts of a block."""
     return {
         member.name: np.ndarray(
             member.shape, member.dtype, buffer=block, offset=member.offset, strides=member.strides

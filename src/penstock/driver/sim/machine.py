@@ -1,9 +1,9 @@
-"""What runs when: submissions, commands and copies, in any order the protocol allows.
+"""The scheduler of the simulator: runs submissions, commands and copies in any permitted order.
 
-Nothing happens by itself. Whenever the layer above calls the driver, the adversary may let some
-things happen: a submission starts, a command reads its inputs, a command writes a piece of its
-outputs, a timeline is raised, a host copy that is due is made. When the host waits, things happen
-until what it waits for has happened.
+Nothing runs by itself. Whenever the layer above calls the driver, a seeded adversary may take some
+steps: start a submission, let a command read its inputs or write a piece of its outputs, raise a
+timeline, make a pending host copy. When the host waits, the adversary takes steps until what the
+host waits for is reached.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from penstock.errors import Error
 
 
 class SimTimeline:
-    """A counter, and what is known by whoever sees it reach a value."""
+    """A counter, and what an agent knows once it has seen the counter reach a value."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self.reached = self.seen = 0
-        self.ordered: dict[int, Clock] = {}  # by value: what is over
-        self.published: dict[int, Clock] = {}  # by value: what the host may see
+        self.ordered: dict[int, Clock] = {}  # by value: what is complete
+        self.published: dict[int, Clock] = {}  # by value: what is host-visible
 
     def value(self) -> int:
         self._machine.let_things_happen()
@@ -35,30 +35,30 @@ class SimTimeline:
         return self.reached
 
     def at(self, value: int) -> int:
-        """The signal that first reached a value."""
+        """The value of the first signal that reached `value`."""
         return min(signalled for signalled in self.ordered if signalled >= value)
 
     def close(self) -> None: ...
 
 
-#: Bytes of a memory.
+#: A byte range of a memory.
 Place = tuple[SimMemory, int, int]
 
 
 @dataclass(slots=True)
 class Command:
-    """Something a queue does: reads, then computes, then writes."""
+    """A command of a queue: reads, then computes, then writes."""
 
     what: str
     where: str
-    inputs: list[Place]  # what it computes from
-    reads: list[Place]  # what of that it really reads
+    inputs: list[Place]  # what `compute` gets
+    reads: list[Place]  # the part of `inputs` that it really reads
     writes: list[Place]
     compute: Callable[[list[Bytes]], list[Bytes]]
     number: int = 0
-    after: int = 0  # everything up to this number must be complete before it starts
-    ordered: Clock = field(default_factory=dict)  # what is over when it starts
-    visible: Clock = field(default_factory=dict)  # what of that it can see
+    after: int = 0  # commands up to this number must be complete before it starts
+    ordered: Clock = field(default_factory=dict)  # what is complete when it starts
+    visible: Clock = field(default_factory=dict)  # the part of that which is visible to it
     outputs: list[tuple[SimMemory, int, Bytes]] | None = None  # once it has started
 
 
@@ -69,14 +69,14 @@ class Submission:
     waits: list[tuple[SimTimeline, int]]
     timeline: SimTimeline
     value: int
-    host_known: Clock  # what the host knew, and had done, when it submitted
+    host_known: Clock  # what the host knew, and its own accesses, when it submitted
     last: int = 0  # number of its last command
-    ordered: Clock = field(default_factory=dict)  # what is over when it is
-    published: Clock = field(default_factory=dict)  # what of that the host may then see
+    ordered: Clock = field(default_factory=dict)  # what is complete when it is
+    published: Clock = field(default_factory=dict)  # the part of that which is host-visible
 
 
 class SimQueue:
-    """A stream's queue: numbers its commands, and knows what its next one may rely on."""
+    """A stream's queue: numbers its commands, and tracks what is ordered before the next one."""
 
     def __init__(self, machine: Machine, agent: int, fifo: deque[Submission]) -> None:
         self.machine = machine
@@ -94,7 +94,7 @@ class SimQueue:
         return not self.incomplete or self.incomplete[0] > number
 
     def start(self, submission: Submission) -> Iterator[Command]:
-        """Work out what each command of a submission knows."""
+        """Number each command of a submission and set its clocks."""
         for timeline, value in submission.waits:
             join(self.published, timeline.published[timeline.at(value)])
             clock = dict(timeline.ordered[timeline.at(value)])
@@ -126,11 +126,11 @@ class SimQueue:
 
 
 class Machine:
-    """Everything that could happen next, and the seeded adversary that picks."""
+    """All possible next steps, and the seeded adversary that picks one."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
-        # How much happens unasked: from nothing until the host waits, to nearly everything.
+        # How much runs before the host waits: from nothing to nearly everything.
         self._eagerness = self.chance.choice((0.0, 0.1, 0.5, 2.0, 8.0))
         self.reports: list[str] = []
         self.host_number = 0
@@ -147,13 +147,13 @@ class Machine:
     # The host.
 
     def host_did(self, memory: SimMemory, lo: int, hi: int, *, write: bool, where: str) -> None:
-        """The host has written, or is about to read, these bytes."""
+        """Note that the host has written, or is about to read, these bytes."""
         self._check_alive(memory, "the host", where)
         self.host_number += 1
         doing = Doing(lo, hi, write, HOST, self.host_number, "the host", where)
         ordered = {**self.host_ordered, HOST: self.host_number}
         visible = {**self.host_visible, HOST: self.host_number}
-        # A write by the host only needs what it overwrites to be over.
+        # Accesses before a host write need only be complete, not visible to the host.
         self._log(memory, doing, ordered, ordered if write else visible)
         if write:
             memory.write(HOST, self.host_number, lo, memory.host[lo:hi], on_host=True)
@@ -161,7 +161,7 @@ class Machine:
             memory.arrive(lo, hi, visible, device=False)
 
     def host_saw(self, timeline: SimTimeline) -> None:
-        """The host has seen how far a timeline is."""
+        """Note that the host has read the value of a timeline."""
         if timeline.reached == timeline.seen:
             return
         timeline.seen = timeline.reached
@@ -172,12 +172,12 @@ class Machine:
                 memory.arrive(0, memory.nbytes, self.host_visible, device=False)
 
     def host_knows(self) -> Clock:
-        """What a submission made now may rely on."""
+        """The clock of a submission or signal made now, including the host's unannounced writes."""
         for memory in self.memories.values():
             for lo, hi, only in memory.unsaid_writes():
                 self.host_number += 1
                 content = memory.host[lo:hi]
-                end = hi if only is None else lo + int(only.argmin())  # of many pieces the first
+                end = hi if only is None else lo + int(only.argmin())  # only the first piece
                 doing = Doing(lo, end, True, HOST, self.host_number, "the host", "")
                 ordered = {**self.host_ordered, HOST: self.host_number}
                 self._log(memory, doing, ordered, ordered)
@@ -198,13 +198,13 @@ class Machine:
         self.let_things_happen()
 
     def let_things_happen(self) -> None:
-        """As much as the adversary likes, between nothing and a lot."""
+        """Take a random number of steps, possibly none."""
         while self.chance.random() < self._eagerness / (1 + self._eagerness):
             if not self._happen():
                 return
 
     def run_until(self, condition: Callable[[], bool]) -> None:
-        """The host waits."""
+        """Take steps until the condition holds: the host waits."""
         while not condition():
             if not self._happen():
                 raise Error("simulator: deadlock; the host waits, and nothing can happen any more")
@@ -214,7 +214,7 @@ class Machine:
             pass
 
     def _happen(self) -> bool:
-        """One thing that may happen next, picked by chance; False if nothing can."""
+        """Take one possible step, picked at random; False if there is none."""
         actions: list[Callable[[], bool | None]] = []
         for fifo in self.fifos:
             head = fifo[0] if fifo else None
@@ -250,7 +250,7 @@ class Machine:
         self._unsignalled.append(submission)
 
     def _begin(self, entry: tuple[SimQueue, Command]) -> None:
-        """A command reads its inputs and computes; what it writes comes later, in pieces."""
+        """Let a command read its inputs and compute; it writes its outputs later, in pieces."""
         queue, command = entry
         self._waiting.remove(entry)
         for accesses, write in ((command.reads, False), (command.writes, True)):

@@ -1,8 +1,8 @@
-"""Simulated memory: what the device sees and what the host sees are two things.
+"""Simulated memory, in which the device and the host see different bytes.
 
-Every write becomes an entry that reaches the device's bytes and the host's bytes separately: at
-the latest when someone who knows of it looks, and earlier only if the adversary likes. So a reader
-that does not know of a write may see old bytes or new ones.
+Every write becomes an entry that reaches the device's copy and the host's copy separately: at the
+latest when an agent reads to which the write is visible, and earlier if the adversary chooses. So
+an agent to which a write is not visible may read old bytes or new ones.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from penstock.driver.sim.clocks import AccessLog, Clock
 Bytes = npt.NDArray[np.uint8]
 Mask = npt.NDArray[np.bool_]
 
-_PIECES = 16  # of one look at what the program wrote; more become one entry
+_PIECES = 16  # changed ranges per scan of the host's bytes; if there are more, they share an entry
 
 
 class _Entry:
-    """A write on its way."""
+    """A write that has not reached both copies yet."""
 
     __slots__ = (
         "agent", "content", "end", "for_host", "lo", "number", "on_device", "on_host", "only",
@@ -34,12 +34,12 @@ class _Entry:
         self.lo = lo
         self.end = lo + len(content)
         self.content = content
-        self.only = only  # the bytes that it writes, if not all
+        self.only = only  # a mask of the bytes that it writes, if not all
         self.on_host = self.on_device = False
-        self.for_host = np.ones(len(content), np.bool_)  # but what the host has overwritten since
+        self.for_host = np.ones(len(content), np.bool_)  # minus what the host overwrote since
 
     def overwritten(self, newer: _Entry) -> None:
-        """The host has written these bytes: older ones do not come after."""
+        """Keep this entry from overwriting bytes that the host has written since."""
         lo, hi = max(self.lo, newer.lo), min(self.end, newer.end)
         if lo < hi:
             kept = False if newer.only is None else ~newer.only[lo - newer.lo : hi - newer.lo]
@@ -52,9 +52,10 @@ class _Entry:
 class SimMemory:
     """One allocation. Starts as garbage, ends as poison.
 
-    Where memory is not coherent, the layer above announces every host access. On coherent memory,
-    and on what the program itself sees, host writes are found by looking, at every submission and
-    signal; device writes reach the host when it has seen that they are done and published.
+    If memory is not coherent, the layer above announces every host access by a flush or invalidate.
+    On coherent memory, and on memory that the program itself accesses, the simulator finds host
+    writes by scanning at every submission and signal. Device writes reach the host there when the
+    host has seen the timeline value that completes and publishes them.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class SimMemory:
         if imported is None:
             self._owned = np.frombuffer(chance.randbytes(min(nbytes, 4096)), np.uint8)
             self.host = np.resize(self._owned, nbytes)
-            # The garbage differs, unless the host writes its side without saying what.
+            # The copies differ, unless host writes are found by scanning the host's copy.
             self.device = self.host.copy() if shared else np.resize(self._owned[::-1], nbytes)
         else:
             area = (ctypes.c_uint8 * nbytes).from_address(imported)
@@ -89,7 +90,7 @@ class SimMemory:
         self.address: int | None = None
         if mapped:
             self.address = self.host.__array_interface__["data"][0]
-        # What the host's bytes were when last looked at, if it may write them unannounced.
+        # The host's bytes at the last scan, if the host may write them unannounced.
         self._last: Bytes | None = self.host.copy() if shared else None
 
     def write(
@@ -102,7 +103,7 @@ class SimMemory:
         on_host: bool,
         only: Mask | None = None,
     ) -> None:
-        """A write by a command, or by the host, which then has it in its own bytes already."""
+        """Add a write by a command, or by the host (`on_host`), whose copy already has it."""
         if self.freed:
             return
         entry = _Entry(agent, number, lo, content.copy(), only)
@@ -115,12 +116,12 @@ class SimMemory:
         self._entries.append(entry)
 
     def read(self, lo: int, hi: int, known: Clock) -> Bytes:
-        """What a command that knows so much sees."""
+        """What a command with the clock `known` reads."""
         self.arrive(lo, hi, known, device=True)
         return self.device[lo:hi].copy()
 
     def arrive(self, lo: int, hi: int, known: Clock, *, device: bool) -> None:
-        """Let every write that is known, and any other the adversary picks, reach one side."""
+        """Apply every write in the clock `known`, and random others, to one of the two copies."""
         for index, entry in enumerate(self._entries):
             if entry.lo < hi and lo < entry.end and not entry.there(device):
                 known_of = entry.number <= known.get(entry.agent, 0)
@@ -129,7 +130,7 @@ class SimMemory:
         self._entries = [e for e in self._entries if not (e.on_device and e.on_host)]
 
     def _put_after_older(self, index: int, *, device: bool) -> None:
-        """An older write of the same bytes never arrives after a newer one."""
+        """Apply an entry, after all older entries for the same bytes."""
         entry = self._entries[index]
         for place in range(index):
             older = self._entries[place]
@@ -149,8 +150,10 @@ class SimMemory:
                 side[entry.lo : entry.end][entry.for_host] = entry.content[entry.for_host]
 
     def unsaid_writes(self) -> list[tuple[int, int, Mask | None]]:
-        """Where the host wrote unannounced since the last look: bytes from and to,
-        and which of them, if it changed some here and some there."""
+        """Ranges that the host wrote unannounced since the last scan: start, end, and a mask.
+
+        The mask says which bytes changed, if there were too many ranges to list; else it is None.
+        """
         if self._last is None or np.array_equal(_words(self._last), _words(self.host)):
             return []
         differs = self._last != self.host
@@ -166,18 +169,18 @@ class SimMemory:
 
     @property
     def is_watched(self) -> bool:
-        """Whether the host looks at this memory, and writes it, unannounced."""
+        """Whether the host may read and write this memory unannounced."""
         return self._last is not None
 
     def free(self) -> None:
         self.freed = True
-        self.device = np.broadcast_to(np.uint8(0xDB), self.nbytes)  # poison that takes no memory
+        self.device = np.broadcast_to(np.uint8(0xDB), self.nbytes)  # poison, without allocating
         self._last = None
         self._entries.clear()
-        if not self.imported:  # else it is the program's, which goes on with it
+        if not self.imported:  # else the program owns it and may still use it
             self.host.fill(0xDB)
 
 
 def _words(content: Bytes) -> npt.NDArray[np.uint64]:
-    """The same bytes, quicker to compare; allocations are whole words."""
+    """The same bytes as words, faster to compare; allocations are whole words."""
     return content.view(np.uint64)

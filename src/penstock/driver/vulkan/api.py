@@ -1,8 +1,8 @@
-"""Raw Vulkan: the loader library, one instance per validation setting, results as exceptions.
+"""Raw Vulkan: the loader library, one instance per validation setting, error results as exceptions.
 
-Uses the `vulkan` package for its declarations only. Its friendly wrappers cost tens of
-microseconds a call and lose what nested structures point to, so every structure here is made
-with `ffi.new` and every pointee is kept by whoever made it.
+Uses only the declarations of the `vulkan` package. Its wrappers cost tens of microseconds a call
+and do not keep the pointees of nested structures alive. So every structure here is made with
+`ffi.new`, and the code that makes it keeps its pointees alive.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ C = Any
 
 VALIDATION_LAYER = "VK_LAYER_KHRONOS_validation"
 
-#: The layer's word that it lost track of itself, as it does when one thread waits for a timeline
-#: while another signals it ("most likely a validation bug", it says): not about the program.
+#: The validation layer's message for an internal error of its own ("most likely a validation bug").
+#: It occurs when one thread waits for a timeline while another signals it, which is valid.
 _LAYER_ITSELF = "VkSemaphore-state-timeout"
 
 _OUT_OF_MEMORY = (-1, -2)
@@ -31,7 +31,7 @@ _lock = threading.RLock()
 
 @functools.cache
 def load() -> tuple[C, C]:
-    """The `ffi` with all of Vulkan's declarations, and the opened loader library."""
+    """The `ffi` with Vulkan's declarations, and the opened loader library."""
     try:
         from vulkan._vulkan import ffi, lib
     except OSError as error:
@@ -62,10 +62,10 @@ def text(array: C) -> str:
 
 
 def listing(call: Any, ctype: str, *arguments: C) -> list[C]:
-    """Call a Vulkan function that fills an array of `ctype` of a size it must be asked for.
+    """Call a Vulkan function twice: for the size of an array of `ctype`, then to fill it.
 
-    Each item owns its memory: an element of a cffi array of structures is a reference into the
-    array, and does not keep it.
+    Each returned item owns its memory: an element of a cffi array of structures is a reference into
+    the array, and does not keep the array alive.
     """
     ffi, _ = load()
     count = ffi.new("uint32_t *")
@@ -76,7 +76,7 @@ def listing(call: Any, ctype: str, *arguments: C) -> list[C]:
 
 
 class Instance:
-    """A Vulkan instance. Kept for the life of the process: drivers dislike being reloaded."""
+    """A Vulkan instance. Kept for the life of the process, as drivers do not reload reliably."""
 
     def __init__(self, validate: bool) -> None:
         ffi, lib = load()
@@ -146,7 +146,7 @@ class Instance:
             )
 
     def _messenger(self) -> C:
-        """Collect what the validation layer says in `messages`."""
+        """Collect the validation layer's messages in `messages`."""
         ffi, lib = load()
 
         def hear(severity: int, types: int, data: C, user: C) -> int:
@@ -171,7 +171,7 @@ class Instance:
 
 
 def check_instance(result: int) -> None:
-    """An instance that cannot be made mostly means that no driver is installed."""
+    """Raise if the instance could not be created; usually no driver is installed then."""
     if result in (-9, -7, -6, -3):
         raise NoDevice(
             f"a Vulkan loader is present, but no usable driver (code {result}). To install one, "
@@ -189,6 +189,6 @@ os.register_at_fork(after_in_child=_instance.cache_clear)
 
 
 def instance(validate: bool = False) -> Instance:
-    """The process's instance; `PENSTOCK_VALIDATE=1` turns the validation layer on for all."""
+    """The process's instance; `PENSTOCK_VALIDATE=1` always enables the validation layer."""
     with _lock:
         return _instance(validate or os.environ.get("PENSTOCK_VALIDATE", "") not in ("", "0"))

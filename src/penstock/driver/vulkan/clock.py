@@ -1,6 +1,6 @@
-"""The device's clock: timestamps in recordings, and what they are on the host's clock.
+"""The device's clock: timestamps in recordings, and their conversion to the host's clock.
 
-What is made here is made for the receipt, which states it apart, as events of kind `clock`.
+Objects made here serve only tracing. Receipts list them separately, as events of kind `clock`.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from penstock.driver.vulkan.timeline import VulkanTimeline
 if TYPE_CHECKING:
     from penstock.driver.vulkan.driver import VulkanDriver
 
-_TOP, _BOTTOM = 0x1, 0x2000  # stages: when a command may begin, when all before are done
+_TOP, _BOTTOM = 0x1, 0x2000  # stages: before a command starts; after all before are complete
 _RESULTS_64, _RESULTS_WAIT = 0x1, 0x2
-_ROUNDS = 5  # of finding out how the clocks differ; the quickest counts
+_ROUNDS = 5  # measurements of the clocks' offset; the fastest one counts
 ROOM = 512  # timestamps in one recording
 
 
 class Timestamps:
     """The timestamps of one recording.
 
-    The recording itself ends with copying them to memory that the host reads: to ask the driver for
-    them may wait for all that is in flight, as it does with lavapipe.
+    The recording ends by copying them to host-visible memory. Asking the driver for query results
+    instead may wait for all work in flight, as it does with lavapipe.
     """
 
     def __init__(self, driver: VulkanDriver) -> None:
@@ -43,7 +43,7 @@ class Timestamps:
         self._handle = create(driver, "QueryPool", info)
         self._pool: C = self._handle.made
         self.count = 0
-        self._copied: list[None] = []  # whether the recording has the copy of the times in it
+        self._copied: list[None] = []  # not empty once the copy is recorded
         self._memory = VulkanMemory(driver, 8 * ROOM, host=True)
         assert self._memory.address is not None
         pointer = ffi.cast("void *", self._memory.address)
@@ -51,29 +51,29 @@ class Timestamps:
         driver.notify("clock: memory and a query pool for timestamps", 8 * ROOM)
 
     def begin(self, command: C) -> None:
-        """Forget the timestamps of the last time; recorded before any of this time."""
+        """Reset the queries of the previous use. Recorded before any timestamp."""
         self.count = 0
         self._copied.clear()
         self._driver.call.vkCmdResetQueryPool(command, self._pool, 0, ROOM)
 
     def mark(self, command: C, *, end: bool) -> int:
-        """Take the time at this place: before a command, or at its end. Its number."""
+        """Record a timestamp here, before a command or at its end; returns its index."""
         stage = _BOTTOM if end else _TOP
         self._driver.call.vkCmdWriteTimestamp(command, stage, self._pool, self.count)
         self.count += 1
         return self.count - 1
 
     def end(self, command: C) -> None:
-        """Copy what was taken; recorded after all of it, and before a barrier for the host."""
+        """Copy the timestamps. Recorded after all of them, and before the barrier for the host."""
         if self._copied:
-            return  # by a call that was interrupted
+            return  # an interrupted call has recorded it already
         where = (self._memory.buffer, 0, 8, _RESULTS_64 | _RESULTS_WAIT)
         arguments = (command, self._pool, 0, self.count, *where)
-        # One step to Python; see `penstock.driver.vulkan.recording`.
+        # One interpreter step; see `penstock.driver.vulkan.recording`.
         self._copied.extend(starmap(self._driver.call.vkCmdCopyQueryPoolResults, (arguments,)))
 
     def ticks(self) -> list[int]:
-        """All times of a recording that is done, as the device counts."""
+        """All timestamps of a completed recording, in ticks."""
         return [int(tick) for tick in self._ticks[: self.count]]
 
     def close(self) -> None:
@@ -82,26 +82,26 @@ class Timestamps:
 
 
 class Clock:
-    """Turns the device's ticks into seconds of `time.perf_counter`.
+    """Converts the device's ticks to seconds of `time.perf_counter`.
 
-    How the clocks differ is found out with submissions that do nothing but take the time, begun
-    when the first ticks are to be turned into seconds. They come after all that is in flight, so
-    `learn` does not wait for them: it says what to wait for.
+    The offset between the clocks is measured with submissions that only record a timestamp, made
+    when the first ticks are to be converted. They run after all work in flight, so `learn` does not
+    wait for them: it returns the point to wait for.
     """
 
     def __init__(self, driver: VulkanDriver, period: float) -> None:
         self._driver = driver
-        self._period = period * 1e-9  # seconds of a tick
+        self._period = period * 1e-9  # seconds per tick
         self._offset: float | None = None
         self._asking: _Asking | None = None
 
     @property
     def known(self) -> bool:
-        """Whether it is known how the clocks differ."""
+        """Whether the offset between the clocks is known."""
         return self._offset is not None
 
     def learn(self) -> tuple[VulkanTimeline, int] | None:
-        """Go on finding out; the point to wait for, None once it is known."""
+        """Continue measuring; returns the point to wait for, None once the offset is known."""
         if self._offset is not None:
             return None
         if self._asking is None:
@@ -118,31 +118,32 @@ class Clock:
         return [tick * self._period + self._offset for tick in ticks]
 
     def close(self) -> None:
-        """Give back what finding out took. Nothing of it may be in flight."""
+        """Free the objects used for measuring. None of their submissions may be in flight."""
         asking, self._asking = self._asking, None
         if asking is not None:
             asking.close()
 
 
 class _Asking:
-    """Some rounds of asking the device for the time, one after the other."""
+    """A series of measurements: submissions with one timestamp each, one after another."""
 
     def __init__(self, driver: VulkanDriver) -> None:
         driver.notify(f"clock: {_ROUNDS} submissions to compare it with the host's", 0)
         self._queue = driver.unlisted_queue(0)
         self._timeline = VulkanTimeline(driver)
         self._recording = self._queue.unlisted_recording()
-        self._asked = 0  # rounds that were begun
-        self._heard: list[tuple[float, float, int]] = []  # before, after, and the tick between
+        self._asked = 0  # rounds started
+        self._heard: list[tuple[float, float, int]] = []  # host time before and after; tick
         self._before = 0.0
 
     def next_round(self) -> tuple[VulkanTimeline, int] | None:
-        """Hear the answer of the last round, if it is there, and begin the next; None at the end.
+        """Read the last round's timestamp if it is complete, and start the next round.
 
-        A recording is used again only once the device is done with it.
+        Returns the point to wait for, None after the last round. A recording is reused only once
+        its submission is complete.
         """
         if self._asked > len(self._heard):
-            self._ask()  # no second time, unless it was interrupted
+            self._ask()  # repeated only if it was interrupted
             if self._timeline.value() < self._asked:
                 return self._timeline, self._asked
             (tick,) = self._recording.ticks()
@@ -160,7 +161,7 @@ class _Asking:
         self._queue.submit(self._recording, [], self._timeline, self._asked)
 
     def difference(self, period: float) -> float:
-        """What to add to the device's seconds, by the quickest round."""
+        """The offset to add to the device's seconds, from the fastest round."""
         before, after, tick = min(self._heard, key=lambda heard: heard[1] - heard[0])
         return (before + after) / 2 - tick * period
 

@@ -30,7 +30,7 @@ _PUSH_DESCRIPTOR = "VK_KHR_push_descriptor"
 _HOST_IMPORT = "VK_EXT_external_memory_host"
 _ROBUSTNESS = "VK_EXT_robustness2"
 
-#: Optional features that are switched on wherever the device has them, by structure.
+#: By structure: optional features, enabled where the device supports them.
 _FEATURES = {
     "VkPhysicalDeviceFeatures": (
         "robustBufferAccess",
@@ -218,7 +218,7 @@ class _Physical:
         )
 
     def feature_chain(self, wanted: frozenset[str] | None) -> tuple[C, list[C]]:
-        """The feature structures, asked for or (with `wanted`) filled in, and their owners."""
+        """A chain of feature structures to query, or (with `wanted`) to enable; and its owners."""
         ffi, lib = load()
         twelve = ffi.new("VkPhysicalDeviceVulkan12Features *")
         twelve.sType = lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES
@@ -271,7 +271,7 @@ class _Physical:
 
 
 class VulkanDriver:
-    """An opened Vulkan device. Owns the `VkDevice`; all else made from it must go before it."""
+    """An opened Vulkan device. Owns the `VkDevice`; everything made from it is closed before it."""
 
     inline = False
     language = "spirv"
@@ -293,12 +293,12 @@ class VulkanDriver:
         self._programs: set[VulkanProgram] = set()
         self._spare_waits: list[WaitInfo] = []
         self.backlog = Backlog()
-        self.handles: dict[Handle, None] = {}  # everything made from it, the oldest first
+        self.handles: dict[Handle, None] = {}  # everything made from it, oldest first
         self._replayable_pool: Handle | None = None
         period = float(physical.properties.properties.limits.timestampPeriod)
         self.has_clock = bool(physical.properties.properties.limits.timestampComputeAndGraphics)
         self.clock = Clock(self, period)
-        self.generation = 0  # counts what was freed: recorded commands that name it are stale
+        self.generation = 0  # raised when something is freed: commands recorded before are stale
         optional = (_PUSH_DESCRIPTOR, _HOST_IMPORT, _ROBUSTNESS)
         wanted = [extension for extension in optional if extension in physical.extensions]
         names = [ffi.new("char[]", name.encode()) for name in wanted]
@@ -374,7 +374,7 @@ class VulkanDriver:
         return self.unlisted_queue(index)
 
     def unlisted_queue(self, index: int) -> VulkanQueue:
-        """One that the receipt does not hear of."""
+        """A queue that is not reported to traces."""
         ffi, _ = load()
         out = ffi.new("VkQueue *")
         self.call.vkGetDeviceQueue(self.handle, self.family, index % self.queue_count, out)
@@ -395,7 +395,7 @@ class VulkanDriver:
         return VulkanReplayable(self)
 
     def replayable_pool(self) -> C:
-        """Where replayable command buffers come from, made when the first is wanted."""
+        """The command pool of replayable command buffers, made on first use."""
         if self._replayable_pool is None:
             self._replayable_pool = new_command_pool(self)
         return self._replayable_pool.made
@@ -406,8 +406,8 @@ class VulkanDriver:
 
     def wait(self, points: Sequence[tuple[VulkanTimeline, int]], timeout_ns: int) -> bool:
         if self.backlog.queues:
-            self.backlog.hand_over()  # what there was no memory for, if there is by now
-        # Structures are reused, and several threads may be waiting: each takes one for itself.
+            self.backlog.hand_over()  # retry submissions that failed for lack of memory
+        # Structures are reused. Several threads may wait at once, so each takes its own.
         waiting = self._spare_waits.pop() if self._spare_waits else WaitInfo()
         if timeout_ns and len(points) == 1 and waiting.comes_soon(*points[0]):
             self._spare_waits.append(waiting)
@@ -427,7 +427,7 @@ class VulkanDriver:
 
     def settle(self) -> None:
         self.backlog.clear()
-        self.call.vkDeviceWaitIdle(self.handle)  # a lost device answers so at once
+        self.call.vkDeviceWaitIdle(self.handle)  # returns at once if it is lost
 
     def close(self) -> None:
         ffi, _ = load()
@@ -440,7 +440,7 @@ class VulkanDriver:
 
     @property
     def messages(self) -> list[str]:
-        """What the validation layer has said, if it is on."""
+        """The validation layer's messages, if it is enabled."""
         return self.instance.messages
 
     def _functions(self) -> Any:

@@ -1,8 +1,7 @@
-"""Vulkan objects, each destroyed once: a call that makes or destroys one may be interrupted.
+"""Vulkan objects that are destroyed exactly once, even if their creation is interrupted.
 
-An exception may come right after any foreign call, from a signal handler. So an object's place is
-written down before the driver is asked to make it, and what is left when the device closes is
-destroyed then.
+A signal handler may raise right after any foreign call. So an object is registered before the
+driver creates it, and objects that are left when the device closes are destroyed then.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Handle:
-    """One object: where the driver puts its handle, and what destroys it."""
+    """One object: the place where the driver stores its handle, and how to destroy it."""
 
     __slots__ = ("_destroyed", "_driver", "out", "what")
 
@@ -30,24 +29,24 @@ class Handle:
 
     @property
     def made(self) -> C:
-        """The handle; null if the object was not made."""
+        """The handle; null if the object was not created."""
         return self.out[0]
 
     def close(self) -> None:
-        """Destroy the object, if it was made and is still there. Nothing may use it."""
+        """Destroy the object, if it was created and not yet destroyed. No work may use it."""
         ffi, _ = load()
         driver = self._driver
         if self.out[0] and not self._destroyed:
             memory = self.what == "DeviceMemory"
             destroy = getattr(driver.call, "vkFreeMemory" if memory else f"vkDestroy{self.what}")
-            # One step to Python: called, and noted that it was.
+            # One interpreter step: the call is made, and that is noted.
             arguments = ((driver.handle,), (self.out[0],), (ffi.NULL,))
             self._destroyed.extend(map(destroy, *arguments))
         driver.handles.pop(self, None)
 
 
 def create(driver: VulkanDriver, what: str, info: C) -> Handle:
-    """Make an object: `create(driver, "Semaphore", info)` calls `vkCreateSemaphore`."""
+    """Create an object: `create(driver, "Semaphore", info)` calls `vkCreateSemaphore`."""
     ffi, _ = load()
     handle = Handle(driver, what)
     call = "vkAllocateMemory" if what == "DeviceMemory" else f"vkCreate{what}"

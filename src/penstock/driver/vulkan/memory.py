@@ -1,4 +1,4 @@
-"""Device memory: one `VkDeviceMemory`, mapped where it can be, with one `VkBuffer` over it all."""
+"""Device memory: a `VkDeviceMemory`, mapped if possible, with one `VkBuffer` that spans it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WHOLE_SIZE = (1 << 64) - 1
 
 
 class VulkanMemory:
-    """Lives until `close`; nothing may be using it then."""
+    """Lives until `close`; no work may use it by then."""
 
     __slots__ = (
         "_buffer",
@@ -87,7 +87,7 @@ class VulkanMemory:
             raise
 
     def range(self, lo: int, hi: int) -> C:
-        """The bytes lo to hi, widened as `vkFlushMappedMemoryRanges` wants it."""
+        """The bytes lo to hi, widened to the alignment of `vkFlushMappedMemoryRanges`."""
         ffi, lib = load()
         atom = self._driver.atom
         part = ffi.new("VkMappedMemoryRange *")
@@ -105,7 +105,7 @@ class VulkanMemory:
 
 
 class MemoryTypes:
-    """Which of the device's memory types to use for what."""
+    """Chooses among the device's memory types."""
 
     def __init__(self, properties: C) -> None:
         count = properties.memoryTypeCount
@@ -116,7 +116,7 @@ class MemoryTypes:
             for heap, flags in zip(self._heap, self.flags, strict=True)
             if flags & _DEVICE_LOCAL
         }
-        # A device without any (a null device, for one) can be listed, if not used.
+        # A device without heaps (such as a null device) can be listed, but not used.
         self.main_heap = max(sizes, key=lambda heap: sizes[heap], default=-1)
         self.main_heap_size = sizes.get(self.main_heap, 0)
         wanted = _DEVICE_LOCAL | _VISIBLE | _CACHED
@@ -126,15 +126,15 @@ class MemoryTypes:
         )
 
     def pick(self, allowed: int, *, host: bool) -> int:
-        """The best type among the `allowed` bits, for the host to read or for the device."""
+        """The best type among the `allowed` bits: for fast host reads, or for the device."""
 
         def rank(index: int) -> tuple[int, ...]:
             flags = self.flags[index]
             visible, cached = bool(flags & _VISIBLE), bool(flags & _CACHED)
             coherent = bool(flags & _COHERENT)
-            # Coherent before cached: on memory that is not, a host write next to bytes that the
-            # device writes would put the neighbours back as the host last saw them. Every device
-            # has a coherent type.
+            # Coherent before cached: on non-coherent memory, flushing a host write would also write
+            # back stale neighbouring bytes, over what the device wrote there. Every device has a
+            # coherent type.
             mapped = visible and coherent
             if host:
                 return (mapped, cached, bool(flags & _DEVICE_LOCAL))

@@ -1,8 +1,8 @@
-"""Compute pipelines, and how buffers are bound to them.
+"""Compute pipelines, and the binding of buffers to them.
 
-Where the device has push descriptors the bindings go straight into the recording. Elsewhere each
-distinct combination of bindings gets a descriptor set, kept for the next time and rewritten only
-when no recording that uses it can still be running.
+If the device supports push descriptors, bindings are recorded directly. Otherwise each distinct
+combination of bindings gets a descriptor set, which is kept for reuse, and rewritten only when no
+recording that uses it can still be in flight.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SETS_KEPT = 1024
 
 
 class DescriptorSet:
-    """A descriptor set and how many unfinished recordings use it."""
+    """A descriptor set, and the number of unfinished recordings that use it."""
 
     __slots__ = ("handle", "uses")
 
@@ -72,7 +72,7 @@ class VulkanProgram:
             raise
 
     def descriptor_set(self, bindings: tuple[int, ...]) -> DescriptorSet:
-        """A set that holds exactly these bindings."""
+        """A descriptor set with exactly these bindings."""
         key = self._packer.pack(*bindings)
         found = self._sets.get(key)
         if found is not None:
@@ -84,7 +84,7 @@ class VulkanProgram:
         return fresh
 
     def drop_sets(self) -> None:
-        """Forget all bindings, because a buffer they may name is about to go."""
+        """Forget all bindings, because a buffer that they may refer to is about to be freed."""
         self._stale += self._sets.values()
         self._sets.clear()
 

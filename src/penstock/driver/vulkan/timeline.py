@@ -1,4 +1,4 @@
-"""Timeline semaphores: the one synchronisation object this driver uses."""
+"""Timeline semaphores, the only synchronization object that this driver uses."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from penstock.driver.vulkan.handles import create
 if TYPE_CHECKING:
     from penstock.driver.vulkan.driver import VulkanDriver
 
-_MOMENT = 1e-4  # seconds: what it may take to fall asleep and be woken
+_MOMENT = 1e-4  # seconds to poll before sleeping: about the cost of sleeping and waking
 _let_others_run = getattr(os, "sched_yield", partial(time.sleep, 0))
 
 
 class VulkanTimeline:
-    """A `VkSemaphore` of timeline type that starts at 0. Owned by whoever made it."""
+    """A timeline semaphore that starts at 0. The code that made it closes it."""
 
     __slots__ = (
         "_driver", "_handle", "_results", "_signalling", "_value", "device", "get", "issued",
@@ -41,8 +41,8 @@ class VulkanTimeline:
         self.device = driver.handle
         self.get = driver.call.vkGetSemaphoreCounterValue
         self._value = ffi.new("uint64_t *")
-        self._signalling = 0  # the value that the host raised it to last
-        self._results: list[int] = []  # of `vkSignalSemaphore` for it, if that was called
+        self._signalling = 0  # the last value that the host signalled
+        self._results: list[int] = []  # of `vkSignalSemaphore` for that value, if called
 
     def value(self) -> int:
         """The value reached so far."""
@@ -52,7 +52,7 @@ class VulkanTimeline:
         return int(self._value[0])
 
     def signal(self, value: int) -> None:
-        """Raise it, from the host. An interrupted call may be made again."""
+        """Raise it from the host. An interrupted call may be repeated."""
         ffi, lib = load()
         if self._signalling != value:
             self._results.clear()
@@ -62,7 +62,7 @@ class VulkanTimeline:
             info.sType = lib.VK_STRUCTURE_TYPE_SEMAPHORE_SIGNAL_INFO
             info.semaphore = self.semaphore
             info.value = value
-            # One step to Python; see `penstock.driver.vulkan.recording`.
+            # One interpreter step; see `penstock.driver.vulkan.recording`.
             self._results.extend(map(self._driver.call.vkSignalSemaphore, (self.device,), (info,)))
         if self._results[0]:
             check(self._results.pop(), "vkSignalSemaphore")
@@ -73,7 +73,7 @@ class VulkanTimeline:
 
 
 class WaitInfo:
-    """What `vkWaitSemaphores` is told, for use again and again by one thread at a time."""
+    """Reusable arguments of `vkWaitSemaphores`. Used by one thread at a time."""
 
     def __init__(self) -> None:
         ffi, lib = load()
@@ -83,9 +83,9 @@ class WaitInfo:
         self._reached = ffi.new("uint64_t *")
 
     def comes_soon(self, timeline: VulkanTimeline, value: int) -> bool:
-        """Look for the value again and again for a moment, rather than sleep and be woken.
+        """Poll for the value for a moment, which is faster than sleeping and being woken.
 
-        Between two looks others may run: it may be the driver's own thread that needs the core.
+        Yields the core between polls, because the driver's own thread may need it.
         """
         get, device, semaphore, reached = (
             timeline.get, timeline.device, timeline.semaphore, self._reached,

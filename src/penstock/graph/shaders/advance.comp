@@ -1,4 +1,4 @@
-// Moves the counter of an append-only array on: counter[0] += rows. One invocation.
+// Advances the counter of an append-only array: counter[0] += rows. One invocation.
 
 layout(local_size_x = 1) in;
 layout(binding = 0) buffer Counter { uint counter[]; };

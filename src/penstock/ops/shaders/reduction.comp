@@ -1,13 +1,13 @@
-// Reduces `count` elements to at most PARTS parts, which the host folds when it reads the result.
+// Reduces `count` elements to at most PARTS values, which the host folds when it reads the result.
 //
 // Elements are read as whole words and unpacked here, so that no 8-, 16- or 64-bit feature is
-// needed; only the sum of float64 needs one. Each group takes a span of consecutive elements, of
-// which its invocations take every so many-th. With TREE the invocations of a group then join
-// their values in shared memory, and the group has one part; without, each invocation has its own.
+// needed; only the sum of float64 needs one. Each group takes a span of consecutive elements, over
+// which its invocations stride. With TREE, the invocations of a group then combine their values in
+// shared memory, and the group writes one part; without, each invocation writes its own.
 //
 //   BITS   size of an element: 8, 16, 32 or 64
 //   KIND   what its bits mean: FLOAT, SIGNED or UNSIGNED
-//   FOLD   what is made of elements, and how two of those are joined:
+//   FOLD   the value of an element, and how two values are combined:
 //            SUM        the number (with PRODUCT: times that of y), added; integers in 64 bits
 //            WIDE_SUM   an integer of 64 bits as its two words, each added in 64 bits
 //            LARGEST    a key whose order as an unsigned integer is that of the numbers, NaN last;
@@ -33,7 +33,7 @@ layout(local_size_x_id = 0) in;
 #define Bits uint
 #endif
 
-// A struct says nothing of the dtype, and so fits arrays of all.
+// A struct member has no dtype in reflection, so arrays of any dtype can be bound.
 struct Element { Bits bits; };
 layout(binding = 0) readonly buffer X { Element x[]; };
 #ifdef PRODUCT
@@ -42,7 +42,7 @@ layout(binding = 1) readonly buffer Y { Element y[]; };
 
 layout(push_constant) uniform Range {
     uint count;
-    uint first;    // the first element, counted from where x is bound
+    uint first;    // the index of the first element, from where x is bound
 #ifdef PRODUCT
     uint first_y;
 #endif
@@ -56,7 +56,7 @@ layout(push_constant) uniform Range {
 #define FETCH(array, at) array[at].bits
 #endif
 
-// Numbers, only where they are added: even unused, a double would have to be supported.
+// Numbers, only where they are added: even an unused double requires the device feature.
 
 #if FOLD == SUM || FOLD == WIDE_SUM
 #if KIND == FLOAT
@@ -123,7 +123,7 @@ bool is_zero(Bits bits) { return (KIND == FLOAT ? bits & ~SIGN_BIT : bits) == 0;
 Key key(Bits bits) {
     Key made = bits;
     if (KIND == FLOAT) {
-        // 0.0 and -0.0 are at the same place in the order, but not the same value.
+        // 0.0 and -0.0 compare equal, but have different bits.
         if (FOLD == WHERE && is_zero(made)) made = Key(0);
         if ((HIGH(made) & SIGN_BIT) != 0) made = flipped(made);
         else HIGH(made) |= SIGN_BIT;
@@ -136,7 +136,7 @@ Key key(Bits bits) {
     return KIND == FLOAT && is_nan(bits) ? LAST : made;
 }
 
-// Parts: what one element gives, and how two are joined.
+// Parts: the value of one element, and how two are combined.
 
 #if FOLD == SUM
 #define Part Number
@@ -192,7 +192,7 @@ Part join(Part a, Part b) { return a | b; }
 #endif
 
 layout(binding = 2) writeonly buffer Result {
-    uint used;      // so many parts count
+    uint used;      // the number of valid parts
     uint elements;
     Part parts[PARTS];
 };

@@ -1,20 +1,20 @@
 // Reduces `count` elements to one part for each block, which the host folds when it reads the
 // result: what reduction.comp does, with the 8-, 16- and 64-bit types that HIP always has.
 //
-// Each block takes a span of consecutive elements, of which its threads take every so many-th, and
-// then join their values in shared memory. `first` is the first element, counted from x.
+// Each block takes a span of consecutive elements, over which its threads stride; they then combine
+// their values in shared memory. `first` is the index of the first element, from x.
 //
 //   BITS   size of an element: 8, 16, 32 or 64
 //   KIND   what its bits mean: FLOAT, SIGNED or UNSIGNED
-//   FOLD   what is made of elements, and how two of those are joined:
+//   FOLD   the value of an element, and how two values are combined:
 //            SUM        the number (with PRODUCT: times that of y), added; integers in 64 bits
 //            WIDE_SUM   an integer of 64 bits as its two words, each added in 64 bits
 //            LARGEST    a key whose order as an unsigned integer is that of the numbers, NaN last;
 //                       with SMALLEST, the opposite order, but for NaN
 //            WHERE      such a key and the index of the element; the first of equals wins
 //            ANY, ALL   1 if the element is true, or false, and the larger of two
-//   BLOCK  elements that a thread joins one after the other before it adds them to the others
-//   PARTS  the most blocks there are; GROUP, the threads of a block: a power of two
+//   BLOCK  elements that a thread combines in sequence before it adds them to its total
+//   PARTS  the maximum number of blocks; GROUP, the threads of a block: a power of two
 
 #define FLOAT 0
 #define SIGNED 1
@@ -61,7 +61,7 @@ static __device__ bool is_zero(Bits bits) {
 static __device__ Bits key(Bits bits) {
     Bits made = bits;
     if (KIND == FLOAT) {
-        // 0.0 and -0.0 are at the same place in the order, but not the same value.
+        // 0.0 and -0.0 compare equal, but have different bits.
         if (FOLD == WHERE && is_zero(made)) made = 0;
         made = (made & SIGN_BIT) ? (Bits)(made ^ ALL_BITS) : (Bits)(made | SIGN_BIT);
     } else if (KIND == SIGNED) {
@@ -73,7 +73,7 @@ static __device__ Bits key(Bits bits) {
     return is_nan(bits) ? ALL_BITS : made;
 }
 
-// Parts: what one element gives, how two are joined, and the words of a part in the result.
+// Parts: the value of one element, how two are combined, and the words of a part in the result.
 
 #if FOLD == SUM && KIND == FLOAT
 #if BITS == 64
@@ -161,7 +161,7 @@ static __device__ void put(Part a, Out *out) { out[0] = a; }
 #endif
 
 struct Result {
-    Word used;  // so many parts count
+    Word used;  // the number of valid parts
     Word elements;
     Out parts[PARTS][WORDS];
 };

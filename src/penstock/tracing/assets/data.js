@@ -2,7 +2,7 @@
 
 const trace = JSON.parse(byId("data").textContent);
 const texts = trace.texts;
-// The device may have worked on after the trace ended.
+// The device may have continued to work after the trace ended.
 const traced = Math.max(1, trace.seconds * 1e9);
 const total = Object.values(trace.device).reduce(
   (latest, [start, seconds]) => Math.max(latest, (start + seconds) * 1e9), traced);
@@ -34,7 +34,7 @@ function newRow(type, name, note) {
   return { type, name, note, bars: {}, ticks: {}, flights: [], device: [], y: 0, height: 0 };
 }
 
-// Marks of one kind on one row, by start; `reach` is the latest end so far, and so can be searched.
+// Marks of one kind on one row, by start; `reach` is the running maximum of ends, for searching.
 function newMarks(numbers) {
   numbers.sort((a, b) => column.start[a] - column.start[b]);
   const reach = new Float64Array(numbers.length);

@@ -1,4 +1,4 @@
-// Everything there is to say of one event, or of one flight.
+// The details panel: all fields of the selected event or flight.
 
 function inWords(thing) {
   if (thing.flight !== undefined) {

@@ -125,7 +125,7 @@ function shortened(ctx, words) {
 let family = "";
 const fontFamily = () => (family ||= getComputedStyle(document.body).fontFamily);
 
-// Marks of one kind: those that do not match a search first, and pale.
+// Marks of one kind. Those that do not match the search are drawn first, and pale.
 function drawMarks(ctx, marks, kind, y, height, labelled, stack) {
   if (search.active) {
     paint(ctx, marks, colours.dim, y, height, stack, (i) => !search.matches[i]);
@@ -136,8 +136,8 @@ function drawMarks(ctx, marks, kind, y, height, labelled, stack) {
   if (labelled) drawLabels(ctx, marks, kind, y, height);
 }
 
-// Ticks that touch become one. Bars too narrow to be seen become a share of their pixel, stacked
-// on what other kinds have of it: red up to a third means a third of that time was waiting.
+// Ticks that touch become one. Bars narrower than a pixel become a share of it, stacked on the
+// shares of other kinds: red up to a third means that a third of that time was waiting.
 function paint(ctx, marks, colour, y, height, stack, wanted) {
   const { events, reach } = marks;
   const scale = (view.width - GUTTER) / (view.to - view.from);
@@ -221,7 +221,7 @@ function drawFlights(ctx, row) {
     const x = Math.max(GUTTER - 2, pixel(flight.start));
     const end = Math.min(view.width + 2, Math.max(pixel(flight.end), x + 1));
     if (end <= right + 0.5) continue;
-    // Handed over, and not yet first in line: a thin line that leads to the bar.
+    // Submitted, but queued behind other work: a thin line that leads to the bar.
     const lead = Math.max(GUTTER - 2, pixel(flight.submitted), queued);
     if (x - lead > 1) {
       ctx.fillStyle = colours["flight-edge"];
@@ -256,7 +256,7 @@ function drawDeviceWork(ctx, row) {
     if (hidden.has(kind)) continue;
     const pale = search.active && !search.matches[event];
     const colour = pale ? colours.dim : colourOf(kind);
-    // Commands that no barrier separates may overlap: the later one has what is left of its time.
+    // Commands without a barrier in between may overlap: the later is drawn where the earlier ends.
     const x = Math.max(GUTTER - 2, pixel(start), right), wide = pixel(end) - x;
     if (wide <= 0) continue;
     right = x + wide;
@@ -284,7 +284,7 @@ function deviceLabel(i, ns) {
   return `${duration(ns)}  ${what}`;
 }
 
-// What is right of it came after the trace: only the device went on.
+// The end of the trace. To the right of it only the device was still working.
 function drawEnd(ctx) {
   if (total > traced && traced < view.to) {
     const x = Math.max(GUTTER, pixel(traced));
@@ -300,7 +300,7 @@ function drawEnd(ctx) {
   }
 }
 
-// From each wait to what it waited for. With many on the screen only that of the one looked at.
+// From each wait to what it waited for; if many are visible, only from the hovered or selected one.
 function drawArrows(ctx) {
   if (hidden.has("wait")) return;
   const waits = [];

@@ -1,8 +1,8 @@
-// Search, and what is under the pointer.
+// Search, and finding the mark under the pointer.
 
 const search = { active: false, matches: new Uint8Array(size), found: [], at: -1 };
 
-// All words must occur, each anywhere in what there is to say of the event.
+// All words must occur, each anywhere in the event's text.
 function runSearch(query) {
   const words = query.toLowerCase().split(/\s+/).filter(Boolean);
   search.active = words.length > 0;
@@ -47,7 +47,7 @@ function jump(step) {
   const count = search.found.length;
   if (!count) return;
   if (search.at < 0) {
-    // The first one on the screen, or behind it.
+    // The first match on the screen or to the right of it.
     const here = search.found.findIndex((i) => endOf(i) >= view.from);
     search.at = step > 0 ? Math.max(0, here) : (here > 0 ? here - 1 : count - 1);
   } else {
@@ -61,7 +61,7 @@ let waitsInOrder = null;
 const orderedWaits = () => (waitsInOrder ??= Array.from({ length: size }, (_, i) => i)
   .filter((i) => kindOf(i) === "wait").sort((a, b) => column.start[a] - column.start[b]));
 
-// From what is selected, or from the left of the screen, to the next in a list ordered by start.
+// The next item in a list ordered by start, after the selection or the left edge of the screen.
 function stepThrough(list, step) {
   if (!list.length) return;
   let at = selected?.event === undefined ? -1 : list.indexOf(selected.event);
@@ -88,7 +88,7 @@ function goTo(i) {
   announce(inWords({ event: i }));
 }
 
-// What is drawn at a point of the chart: the loudest thing, or the nearest.
+// What is drawn at a point of the chart: the most prominent mark, or the nearest.
 function thingAt(x, y) {
   if (x < GUTTER) return null;
   const row = shownRows.find((each) => y >= each.y && y < each.y + each.height);
@@ -120,7 +120,7 @@ function thingAt(x, y) {
   return flight ? { flight: flights.indexOf(flight) } : null;
 }
 
-// Of spans with start and end, the one that a time is in, or else near to.
+// Of spans with start and end, the one that contains a time, or else the nearest.
 function nearest(spans, time, slack) {
   let best = null, distance = slack;
   for (const span of spans) {

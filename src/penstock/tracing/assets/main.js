@@ -1,4 +1,4 @@
-// Putting it together: the counts, the pointer, the keys, light and dark.
+// The page's behaviour: counts, pointer, keys, light and dark.
 
 function showAbout() {
   const when = new Date(trace.recorded);
@@ -201,7 +201,7 @@ function followKeys() {
   for (const [id, action] of Object.entries(buttons)) byId(id).addEventListener("click", action);
 }
 
-// Light and dark: as the system has it, until somebody chooses.
+// Light and dark: the system's setting, until the user chooses.
 
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
 
@@ -232,7 +232,7 @@ new ResizeObserver(() => {
 layOut();
 drawNow();
 
-// For tests, and for whoever looks at the page with the browser's tools.
+// For tests, and for debugging in the browser's tools.
 window.penstock = {
   trace, column, flights, view, search, frames, counted, select, show, zoom, redraw, drawNow,
   pixel, thingAt, rowOf, layout: () => shownRows.map(({ name, y, barY, deviceY, tickY }) =>

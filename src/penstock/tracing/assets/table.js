@@ -1,4 +1,4 @@
-// The receipt as a table: events that are alike are one line, and the dearest come first.
+// The receipt as a table: similar events share a line, and the most expensive come first.
 
 const COLUMNS = [
   ["kind", "Kind", false], ["what", "What", false], ["count", "Times", true],
@@ -9,7 +9,7 @@ const SHOWN = 60;
 const sorting = { by: "time", down: true, all: false };
 const folder = commonFolder();
 
-// What all source lines start with is not worth repeating.
+// The common prefix of all source lines is left out.
 function commonFolder() {
   const files = new Set(Array.from(new Set(column.where), (n) => texts[n]).filter(Boolean));
   let common = null;

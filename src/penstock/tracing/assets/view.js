@@ -1,4 +1,4 @@
-// What part of the time is on the screen, what is selected, and which kinds are hidden.
+// The visible time range, the selection, and which kinds are hidden.
 
 const GUTTER = 178; // pixels for the names of rows
 const SHORTEST = 50; // nanoseconds on the whole width
@@ -35,7 +35,7 @@ const spanOf = (thing) => thing.event !== undefined
   ? [column.start[thing.event], endOf(thing.event)]
   : [flights[thing.flight].start, flights[thing.flight].end];
 
-// Bring something into view, close enough to be seen.
+// Scroll and zoom to make something visible.
 function reveal(thing) {
   const [start, end] = spanOf(thing);
   const middle = (start + end) / 2;

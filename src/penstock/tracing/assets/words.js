@@ -1,7 +1,7 @@
-// How things are said: kinds of events, durations, bytes, and elements made from text.
+// Formatting: kinds of events, durations, byte counts, and elements made from text.
 
 // Kind, plural for the counts, and whether it is one of the receipt's counts.
-// In the order in which they are drawn: what is loud comes last, on top.
+// In drawing order: the most prominent kinds come last, on top.
 const KINDS = [
   ["barrier", "barriers"], ["submission", "submissions"], ["launch", "launches"],
   ["replay", "replays"], ["adopt", "adoptions"], ["fallback", "fallbacks"], ["clock", "clock"],
@@ -45,7 +45,7 @@ function element(name, text = "", className = "") {
 
 const byId = (id) => document.getElementById(id);
 
-// Say something to who cannot see the canvas.
+// Announce a text to screen readers.
 function announce(text) {
   byId("status").textContent = text;
 }
