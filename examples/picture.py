@@ -1,4 +1,4 @@
-"""Pictures without a library: an array of bytes as a PNG file."""
+"""Write an array as a PNG file, without an imaging library."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def write_png(path: Path, picture: npt.NDArray[Any]) -> None:
     height, width = pixels.shape[:2]
     colour = 0 if pixels.ndim == 2 else 2
     rows = pixels.reshape(height, -1)
-    plain = np.zeros((height, 1), np.uint8)  # each row begins with its filter: none
+    plain = np.zeros((height, 1), np.uint8)  # the filter type that starts each row: none
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         check = zlib.crc32(kind + data)

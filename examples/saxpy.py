@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         x = dev.array(np.arange(given.size, dtype=np.float32), name="x")
         y = dev.ones(given.size, name="y")
         with ps.trace() as receipt:
-            saxpy(x=x, y=y, a=2.0, n=x.size, threads=x.size)  # on its way
+            saxpy(x=x, y=y, a=2.0, n=x.size, threads=x.size)  # returns before it runs
             result = y.numpy()  # waits for saxpy, and for nothing else
         assert np.array_equal(result, 2 * np.arange(given.size, dtype=np.float32) + 1)
         print(f"{dev.name}: y[-1] = {result[-1]:,.0f}")

@@ -1,8 +1,9 @@
 """An asyncio service whose clients share one device, each with a stream of its own.
 
-Requests come over TCP: a line with numbers; the answer is a line with their running sums. Nothing
-in the event loop blocks: a launch only records, and `await` leaves the waiting to the loop. Started
-without arguments, it serves some clients of its own, and ends.
+A request is a line of numbers over TCP; the answer is a line with their running sums. The event
+loop never blocks: a launch only records, and `await` lets the loop run other clients until the
+value arrives. The program starts the service and some clients of its own, checks the answers, and
+exits.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ void main() {
     if (i < n) y[i] = sums[i];
 }
 """
-MOST = 256  # numbers of a request
+MOST = 256  # numbers per request
 
 
 class Service:
@@ -46,7 +47,7 @@ class Service:
         self._scan = device.kernel(SCAN, name="scan")
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One client, on a stream of its own: it waits for its own work only."""
+        """Serve one client, on a stream of its own, so that it waits for its own work only."""
         with self._device.stream() as stream:
             while line := await reader.readline():
                 writer.write(f"{await self.answer(line.decode(), stream)}\n".encode())
@@ -69,7 +70,7 @@ class Service:
 
 
 async def client(port: int, number: int, requests: int) -> int:
-    """Ask, and check the answers; how many were right."""
+    """Send requests, check the answers, and return how many were right."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     right = 0
     for request in range(requests):

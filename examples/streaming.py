@@ -1,8 +1,8 @@
-"""Results read back as a stream: while the host works on one block, the device is at the next.
+"""Read results back as a stream: while the host works on one block, the device computes the next.
 
-`x.read()` is of its place in the program: the next launch may overwrite the array at once, and the
-value that was asked for still arrives. So one array is enough, nothing is double-buffered by hand,
-and issuing blocks never waits.
+`x.read()` returns the value at its place in the program: the next launch may overwrite the array
+immediately, and the read still returns the earlier value. So one array is enough, the program needs
+no double buffering, and launching blocks never waits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 import penstock as ps
 
-AHEAD = 3  # blocks on their way while the host looks at one
+AHEAD = 3  # blocks in flight while the host works on one
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def blocks(dev: ps.Device, size: int, count: int) -> Iterator[npt.NDArray[np.float32]]:
-    """The blocks in order, computed ahead of whoever takes them."""
+    """Yield the blocks in order, computed ahead of the consumer."""
     fill = dev.elementwise("y[i] = number * float(i)", "out float32 y, float32 number", name="fill")
     y = dev.empty(size, name="block")
     coming: deque[ps.Pending[npt.NDArray[np.float32]]] = deque()

@@ -1,7 +1,7 @@
-"""A PyTorch tensor that the device works on in place, and an array that PyTorch sees in place.
+"""Let the device read a PyTorch tensor in place, and PyTorch read the resulting array in place.
 
-Both go through DLPack, so neither library knows of the other. Where the device cannot import the
-tensor's memory it is copied once, and the receipt says so.
+Both go through DLPack, so neither library depends on the other. Where the device cannot import the
+tensor's memory, Penstock copies it once, and the receipt says so.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         with ps.trace() as receipt:
             x = dev.from_dlpack(tensor, name="x")
             y = gelu(x)
-            result = torch.from_dlpack(y)  # y's own memory, after the wait that it takes
+            result = torch.from_dlpack(y)  # shares y's memory; waits for the launch that writes it
         wanted = torch.nn.functional.gelu(tensor, approximate="tanh")
         assert torch.allclose(result, wanted, atol=1e-5)
         print(f"{dev.name}: gelu of {given.size:,} numbers, as PyTorch computes it")
