@@ -76,7 +76,7 @@ def statistics(family: str, only: str = "") -> list[Row]:
             "VK_LOADER_LAYERS_DISABLE": "*",
         }
         settings.pop("VK_ADD_DRIVER_FILES", None)
-        command = [sys.executable, "-m", "penstock.llm.amd", "--here", "--only", only]
+        command = [sys.executable, "-m", "tools.amd_statistics", "--here", "--only", only]
         run = subprocess.run(command, env=settings, capture_output=True, text=True, check=False)
         if run.returncode == 0:
             rows: list[Row] = json.loads(run.stdout)
@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         found = {name: statistics(name, chosen.only) for name in chosen.family or FAMILIES}
     except NoCompiler as error:
-        print(f"penstock.llm.amd: {error}", file=sys.stderr)
+        print(f"tools.amd_statistics: {error}", file=sys.stderr)
         return 1
     print(json.dumps(found, indent=2) if chosen.json else _as_text(found))
     return 0
