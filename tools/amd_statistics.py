@@ -27,6 +27,8 @@ from penstock.shader.spirv import Interface, reflect
 
 Row = dict[str, Any]
 
+ROOT = Path(__file__).parent.parent
+
 #: By architecture, the driver's names for it. The first that the driver accepts is used.
 FAMILIES = {"gfx1100": ("gfx1100", "navi31"), "gfx1030": ("navi21", "gfx1030")}
 
@@ -77,7 +79,9 @@ def statistics(family: str, only: str = "") -> list[Row]:
         }
         settings.pop("VK_ADD_DRIVER_FILES", None)
         command = [sys.executable, "-m", "tools.amd_statistics", "--here", "--only", only]
-        run = subprocess.run(command, env=settings, capture_output=True, text=True, check=False)
+        run = subprocess.run(
+            command, env=settings, cwd=ROOT, capture_output=True, text=True, check=False
+        )
         if run.returncode == 0:
             rows: list[Row] = json.loads(run.stdout)
             return rows
