@@ -300,8 +300,8 @@ def test_nothing_runs_code_from_data() -> None:
     assert found == {
         ("conformance/check.py", "exec"),  # a program of its own, shrunk to a script
         ("conformance/runner.py", "eval"),  # a call of the same
-        ("elementwise.py", "exec"),  # the call of an operation, from names that are checked
-        ("call.py", "exec"),  # the call of a kernel, likewise
+        ("ops/elementwise.py", "exec"),  # the call of an operation, from names that are checked
+        ("launch/call.py", "exec"),  # the call of a kernel, likewise
         ("cli/script.py", "exec"),  # the program that the user asked to trace
     }
 

@@ -166,7 +166,7 @@ def test_a_forgotten_device_is_released(driver: str) -> None:
     dev = ps.Device(driver)
     slow_add(dev.zeros(N, np.uint32), 1)
     gone = weakref.ref(dev)
-    import kernels
+    from tests import kernels
 
     kernels._kernels.pop(dev)
     del dev
