@@ -234,7 +234,8 @@ class Graph(Closing):
     def replay(self, stream: Stream | None = None, **changed: Any) -> Pending[Any]:
         """Do everything again, in stream order, with these parameters instead of the recorded.
 
-        Never waits. Its result is that of the kernel that has one, or a tuple if several do.
+        Blocks only where it meets a run-ahead bound (docs/performance.md). Its result is that of
+        the kernel that has one, or a tuple if several do.
         """
         scheduler = self._scheduler
         scheduler.admit(stream)

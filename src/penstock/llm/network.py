@@ -177,7 +177,7 @@ class Network:
             self._do(count, True, end if start == len(ids) else "nothing")
 
     def step(self, end: End) -> None:
-        """Take in the token that was chosen last, and choose the next. Waits for nothing."""
+        """Take in the token that was chosen last, and choose the next, on the device."""
         self._do(1, False, end)
 
     def token(self, number: int) -> int:

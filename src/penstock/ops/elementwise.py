@@ -178,7 +178,7 @@ class Elementwise(Closing):
         self.__class__ = type("Elementwise", (type(self),), {"__call__": call, "__doc__": doc})
 
     def __call__(self, *arguments: Any, stream: Any = None, **named: Any) -> Any:
-        """Do it to every element, in stream order. Waits for nothing."""
+        """Do it to every element, in stream order. Blocks only as a kernel's call does."""
         raise AssertionError("replaced when the operation was made")
 
     @property
