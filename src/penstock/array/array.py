@@ -276,8 +276,9 @@ class Array(Closing):
     def write(
         self, source: npt.ArrayLike, stream: Stream | None = None, borrow: bool = False
     ) -> Pending[None]:
-        """Put `source` into the array, in stream order. Never blocks.
+        """Put `source` into the array, in stream order.
 
+        Blocks only where it meets a run-ahead bound (docs/performance.md).
         When the call returns, the caller may change `source`; with `borrow=True`, only after the
         returned `Pending` is done, which saves a copy when the array is busy. A large write that
         raises (`OutOfMemory`, Ctrl-C) may have been made in part; make it again.
@@ -288,8 +289,9 @@ class Array(Closing):
     def read(
         self, stream: Stream | None = None, out: Host | None = None, *, force: bool = False
     ) -> Pending[Host]:
-        """The content at this point of the stream, on its way to the host. Never blocks.
+        """The content at this point of the stream, on its way to the host.
 
+        Blocks only where it meets a run-ahead bound (docs/performance.md).
         The result is a NumPy array of its own, or `out`. `force` reads scratch, too.
         """
         self._check_read("read()", force)

@@ -202,10 +202,12 @@ class Turns:
     def finish(self) -> bool:
         """Fill the parts; called without the lock."""
         scheduler = self._scheduler
+        room = self._blocks * scheduler.sizes.staging_block
+        full = f"{room:,} bytes of one write in staging memory"
         try:
             while self._filled < len(self._recorded):
                 points = self._leaves_block(self._filled)
-                scheduler.wait_for(points, None, "a large write fills the staging ring")
+                scheduler.wait_for(points, None, full, path="bound")
                 part, done = self._staged[self._filled], self._recorded[self._filled][0]
                 scheduler.shutdown.use(partial(_fill_and_tell, part, self.host, done))
                 self._filled += 1

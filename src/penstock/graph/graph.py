@@ -238,8 +238,8 @@ class Graph(Closing):
     def replay(self, stream: Stream | None = None, **changed: Any) -> Pending[Any]:
         """Execute the recorded commands, in stream order, with these parameters replaced.
 
-        Never waits. Returns a `Pending` with the result of the kernel that has one, or with a tuple
-        if several kernels have one.
+        Blocks only where it meets a run-ahead bound (docs/performance.md). Returns a `Pending` with
+        the result of the kernel that has one, or with a tuple if several kernels have one.
         """
         scheduler = self._scheduler
         scheduler.admit(stream)

@@ -41,8 +41,9 @@ _COUNTS_KEPT = 1024
 class Kernel(Closing):
     """Call it with arrays and scalars by name, and `threads=` or `groups=`.
 
-    A call waits for nothing. If the kernel has a `Result` block, it returns a `Result`. NumPy
-    arrays are moved to the device, and back if the kernel writes them; then the call waits, once.
+    A call blocks only where it meets a run-ahead bound (docs/performance.md). If the kernel has a
+    `Result` block, it returns a `Result`. NumPy arrays are moved to the device, and back if the
+    kernel writes them; then the call waits, once.
     `groups=` may be an array of three uint32, which the device looks at when it gets there.
     """
 

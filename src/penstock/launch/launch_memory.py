@@ -52,7 +52,9 @@ class ArgumentRing:
         if value > lane.complete and not can_grow:
             with self._scheduler.lock:
                 lane.owner.poll()
-            self._scheduler.wait_for({lane: value}, None, f"every slot for {self._name} is in use")
+            room = len(self._values) * self._stride
+            full = f"every slot for {self._name} in flight, {room:,} bytes"
+            self._scheduler.wait_for({lane: value}, None, full, path="bound")
 
     def put(self, block: bytes, lane: Lane) -> int:
         """Write a block into the next slot and return its offset.

@@ -176,7 +176,8 @@ def _temporary(
     if oldest is None:
         return device.empty(shape, dtype, name=name)
     points = oldest.buffer.backing.history.pending()
-    scheduler.wait_for(points, None, f"{name} is in flight {len(fitting)} times", buffer=name)
+    full = f"{len(fitting)} copies of argument {name} in flight"
+    scheduler.wait_for(points, None, full, buffer=name, path="bound")
     return oldest
 
 

@@ -173,7 +173,7 @@ class Elementwise(Closing):
         self.__class__ = type("Elementwise", (type(self),), {"__call__": call, "__doc__": doc})
 
     def __call__(self, *arguments: Any, stream: Any = None, **named: Any) -> Any:
-        """Launch the operation on every element, in stream order. Never waits."""
+        """Launch the operation on every element, in stream order. Blocks only as a kernel does."""
         raise AssertionError("replaced when the operation was made")
 
     @property

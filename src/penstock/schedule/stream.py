@@ -474,7 +474,7 @@ class Stream(Closing):
             self._check()
             self._collect_spare()
             points = {self.lane: self._in_flight[0].value} if self.deep else {}
-        scheduler.wait_for(points, None, f"{DEEPEST} submissions are in flight")
+        scheduler.wait_for(points, None, f"{DEEPEST} submissions in flight", path="bound")
         self.deep = False
 
     def _collect_spare(self) -> None:

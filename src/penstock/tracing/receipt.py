@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import CodeType, TracebackType
@@ -45,7 +45,9 @@ class TraceEvent(NamedTuple):
     buffer: str = ""  #: the name of the buffer concerned
     lo: int = 0  #: the first of its bytes concerned
     hi: int = 0  #: one past the last
-    path: str = ""  #: how a transfer was made: direct, rename, staged, ordered, adopt, …
+    #: How a transfer was made: direct, rename, staged, ordered, adopt, …; of a wait, "bound" if the
+    #: host had run ahead of the device as far as it may (docs/performance.md).
+    path: str = ""
     where: str = ""  #: the user's file and line
     start: float = 0.0
     seconds: float = 0.0  #: host time; 0 for events without a measured duration
@@ -173,6 +175,11 @@ class Trace(Handle):
     def waits(self) -> int:
         """How often the host blocked."""
         return self._count("wait")
+
+    @property
+    def bounds_met(self) -> dict[str, int]:
+        """How many of the waits were at each run-ahead bound, which docs/performance.md lists."""
+        return dict(Counter(e.reason for e in self.of_kind("wait") if e.path == "bound"))
 
     @property
     def copies(self) -> int:
@@ -312,6 +319,9 @@ class Trace(Handle):
                 continue
             extra = f"  ({human_bytes(self.bytes_copied)})" if name == "copies" else ""
             lines.append(f"  {name:<12}{value:>7}{extra}")
+        if bounds := self.bounds_met:
+            met = "; ".join(f"{count} × {bound}" for bound, count in bounds.items())
+            lines.append(f"  bounds met: {met}")
         costly = [e for e in self.events if e.kind not in _CHEAP]
         if costly:
             lines += ["  in detail", *_shown(costly)]
