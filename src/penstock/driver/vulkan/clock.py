@@ -69,7 +69,7 @@ class Timestamps:
             return  # by a call that was interrupted
         where = (self._memory.buffer, 0, 8, _RESULTS_64 | _RESULTS_WAIT)
         arguments = (command, self._pool, 0, self.count, *where)
-        # One step to Python; see `penstock.driver.vulkan.recording`.
+        # One step to Python; see `penstock.driver.vulkan.commands`.
         self._copied.extend(starmap(self._driver.call.vkCmdCopyQueryPoolResults, (arguments,)))
 
     def ticks(self) -> list[int]:
