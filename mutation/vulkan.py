@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from mutation.mutants import Mutant
 
-_BETWEEN = "_Barrier(driver, (_GPU, _GPU_WRITE), (_GPU, _GPU_ACCESS))"
-_TO_HOST = "_Barrier(driver, (_GPU, _GPU_WRITE), (_HOST, _HOST_READ))"
-_FROM_HOST = "_Barrier(driver, (_HOST, _HOST_WRITE), (_GPU, _GPU_ACCESS))"
+_BETWEEN = "_Barrier(driver, self.command, (_GPU, _GPU_WRITE), (_GPU, _GPU_ACCESS))"
+_TO_HOST = "_Barrier(driver, self.command, (_GPU, _GPU_WRITE), (_HOST, _HOST_READ))"
+_FROM_HOST = "_Barrier(driver, self.command, (_HOST, _HOST_WRITE), (_GPU, _GPU_ACCESS))"
 
 
 def _mutant(name: str, module: str, old: str, new: str, also: tuple[Mutant, ...] = ()) -> Mutant:
@@ -14,7 +14,8 @@ def _mutant(name: str, module: str, old: str, new: str, also: tuple[Mutant, ...]
 
 
 def _barrier(name: str, old: str, source: str, target: str) -> Mutant:
-    return _mutant(name, "recording", old, f"_Barrier(driver, ({source}), ({target}))")
+    new = f"_Barrier(driver, self.command, ({source}), ({target}))"
+    return _mutant(name, "commands", old, new)
 
 
 VULKAN = [
@@ -22,14 +23,14 @@ VULKAN = [
     _mutant(
         "barrier: not recorded",
         "recording",
-        "            self._really_begin()\n        self._between.record(self.command)\n",
-        "            self._really_begin()\n",
+        "        self._commands.barrier()\n",
+        "        pass\n",
     ),
     _mutant(
         "barrier: not recorded in a graph",
-        "recording",
-        "    def barrier(self) -> None:\n        self._between.record(self.command)\n",
-        "    def barrier(self) -> None: ...\n",
+        "commands",
+        "        self._between.record()\n",
+        "        if type(self) is not VulkanReplayable:\n            self._between.record()\n",
     ),
     _barrier("barrier: execution only", _BETWEEN, "_GPU, 0", "_GPU, 0"),
     _barrier(
@@ -87,13 +88,13 @@ VULKAN = [
     _mutant(
         "publish: not recorded",
         "recording",
-        "        if self._begun:\n            self._to_host.record(self.command)\n",
-        "        if self._begun:\n            pass\n",
+        "        if self._started:\n            self._commands.publish()\n",
+        "        if self._started:\n            pass\n",
     ),
     _mutant(
         "publish: not recorded for a lone launch",
         "recording",
-        "            if self._published:\n                self._to_host.record(self.command)\n",
+        "        if self._published:\n            commands.publish()\n",
         "",
     ),
     _mutant(
@@ -105,12 +106,12 @@ VULKAN = [
     _mutant(
         "a lone launch is used again although something it names may be gone",
         "recording",
-        "(self._driver.generation, self._published, self._held)",
-        "(0, self._published, self._held)",
+        "(self._driver.generation, self._published, self._first)",
+        "(0, self._published, self._first)",
     ),
     _mutant(
         "what a graph bound counts as bound after it",
-        "recording",
+        "commands",
         "        self._program = None  # what was bound before is not bound any more\n",
         "",
     ),
@@ -130,8 +131,8 @@ VULKAN = [
     ),
     _mutant(
         "acquire: not recorded",
-        "recording",
-        "        self._from_host.record(self.command)\n",
+        "commands",
+        "        self._from_host.record()\n",
         "        pass\n",
     ),
     _barrier("acquire: execution only", _FROM_HOST, "_HOST, 0", "_GPU, 0"),
@@ -148,24 +149,24 @@ VULKAN = [
     # The same through vkCmdPipelineBarrier, on older devices.
     _mutant(
         "old barrier: no stages",
-        "recording",
-        "            self._stages = source[0], target[0]\n",
-        "            self._stages = 0x2000, 0x1\n",
+        "commands",
+        "            stages, none = (source[0], target[0]), (0, ffi.NULL)\n",
+        "            stages, none = (0x2000, 0x1), (0, ffi.NULL)\n",
     ),
     _mutant(
         "old barrier: execution only",
-        "recording",
-        "self._call(command, *self._stages, 0, 1, self._old,",
-        "self._call(command, *self._stages, 0, 0, self._old,",
+        "commands",
+        "command, *stages, 0, 1, self._barrier,",
+        "command, *stages, 0, 0, self._barrier,",
     ),
     _mutant(
         "old barrier: nothing made available",
-        "recording",
+        "commands",
         "    barrier.srcAccessMask = source\n",
         "",
     ),
     _mutant(
-        "old barrier: nothing made visible", "recording", "    barrier.dstAccessMask = target\n", ""
+        "old barrier: nothing made visible", "commands", "    barrier.dstAccessMask = target\n", ""
     ),
     # Submissions.
     _mutant(
@@ -260,7 +261,7 @@ VULKAN = [
     ),
     _mutant(
         "a recording does not hold its descriptor sets",
-        "recording",
+        "commands",
         "        bound.uses += 1\n",
         "        bound.uses += 0 * len(self._sets)\n",
     ),
@@ -272,13 +273,13 @@ VULKAN = [
     ),
     _mutant(
         "a recording keeps what was bound before it began",
-        "recording",
+        "commands",
         "        self._program = None\n        result = self._vk_begin(",
         "        result = self._vk_begin(",
     ),
     _mutant(
         "another program keeps the bindings of the last",
-        "recording",
+        "commands",
         "            self._program = self._bindings = self._pushed = None\n",
         "",
     ),

@@ -69,7 +69,7 @@ class Timestamps:
             return  # an interrupted call has recorded it already
         where = (self._memory.buffer, 0, 8, _RESULTS_64 | _RESULTS_WAIT)
         arguments = (command, self._pool, 0, self.count, *where)
-        # One interpreter step; see `penstock.driver.vulkan.recording`.
+        # One interpreter step; see `penstock.driver.vulkan.commands`.
         self._copied.extend(starmap(self._driver.call.vkCmdCopyQueryPoolResults, (arguments,)))
 
     def ticks(self) -> list[int]:

@@ -12,10 +12,11 @@ from penstock.driver.importing import import_noted
 from penstock.driver.protocol import DeviceInfo, Notify, Reference
 from penstock.driver.vulkan.api import C, Instance, check, instance, listing, load, text
 from penstock.driver.vulkan.clock import Clock
+from penstock.driver.vulkan.commands import VulkanReplayable
 from penstock.driver.vulkan.handles import Handle
 from penstock.driver.vulkan.memory import MemoryTypes, VulkanMemory
 from penstock.driver.vulkan.program import VulkanProgram
-from penstock.driver.vulkan.recording import VulkanQueue, VulkanReplayable, new_command_pool
+from penstock.driver.vulkan.recording import VulkanQueue, new_command_pool
 from penstock.driver.vulkan.timeline import VulkanTimeline, WaitInfo
 from penstock.errors import CannotAdopt, NoDevice
 from penstock.shader.source import KernelSource, LoadedKernel, load_spirv

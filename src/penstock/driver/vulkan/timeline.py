@@ -62,7 +62,7 @@ class VulkanTimeline:
             info.sType = lib.VK_STRUCTURE_TYPE_SEMAPHORE_SIGNAL_INFO
             info.semaphore = self.semaphore
             info.value = value
-            # One interpreter step; see `penstock.driver.vulkan.recording`.
+            # One interpreter step; see `penstock.driver.vulkan.commands`.
             self._results.extend(map(self._driver.call.vkSignalSemaphore, (self.device,), (info,)))
         if self._results[0]:
             check(self._results.pop(), "vkSignalSemaphore")
