@@ -767,7 +767,7 @@ def test_help_shows_the_kernels_own_signature(dev: ps.Device) -> None:
     ]  # fmt: skip
     shown = pydoc.render_doc(k)
     assert k.signature in shown
-    assert "waits for nothing" in shown
+    assert "Call it with arrays and scalars by name" in shown
     # What tools show as the source of a call is the launch in words, not the text written for it.
     assert "def launch(" in inspect.getsource(inspect.unwrap(type(k).__call__))
 

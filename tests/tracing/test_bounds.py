@@ -59,7 +59,7 @@ BOUNDS = {
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds that a few calls meet."""
-    monkeypatch.setattr(stream, "_DEEPEST", 4)
+    monkeypatch.setattr(stream, "DEEPEST", 4)
     monkeypatch.setattr(launch_memory, "_LARGEST", 32 * 512)
     monkeypatch.setattr(numpy_arguments, "_FEW", 3)
     monkeypatch.setattr(numpy_arguments, "_MANY", 3)
@@ -104,7 +104,7 @@ def test_the_page_has_the_bounds_as_they_are() -> None:
     (table,) = re.findall(r"## Run-ahead bounds\n.*?\n\n(\|.*?)\n\n", PAGE.read_text(), re.S)
     sizes = Sizes()
     for value in (
-        f"{stream._DEEPEST} submissions",
+        f"{stream.DEEPEST} submissions",
         f"{launch_memory._LARGEST >> 20} MiB",
         f"{sizes.staging_blocks} × {sizes.staging_block >> 20} MiB",
         f"{numpy_arguments._ROOM >> 20} MiB, at least {numpy_arguments._FEW} and at most "

@@ -41,6 +41,7 @@ from penstock.conformance.program import (
 from penstock.ledger.roles import Role
 
 _N = 256
+_ALIGNED = 64  # elements of 4 bytes: where parts begin that every device can bind
 X, Y, Z = Part(0, 0, _N), Part(1, 0, _N), Part(2, 0, _N)
 _HALF = Part(0, 64, 192)
 
@@ -52,10 +53,10 @@ def _read_x(stream: int = 0) -> Launch:
 
 def _first_look(others: int = 8) -> Program:
     """Enough threads launch that some do so while the host waits for its first read of x."""
-    parts = [Part(0, 4 * number, 4 * number + 4) for number in range(others + 1)]
+    parts = [Part(0, _ALIGNED * number, _ALIGNED * number + 4) for number in range(others + 1)]
     launches = [Launch("store", (part,), 5, stream) for stream, part in enumerate(parts)]
     return Program(
-        (Declared(4 * len(parts), "zeros", role="append"),),
+        (Declared(_ALIGNED * len(parts), "zeros", role="append"),),
         len(parts),
         (*launches, Numpy(parts[0])),
         "a first look beside launches",
