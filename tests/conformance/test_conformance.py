@@ -61,7 +61,7 @@ from penstock.conformance.program import (
 from penstock.conformance.scripting import MISUSES
 from penstock.conformance.threads import dependencies
 from penstock.driver.sim.driver import SimRecording
-from penstock.ledger.roles import ROLES
+from penstock.ledger.roles import POLICIES
 from tests.conftest import HAS_VALIDATION
 
 
@@ -134,7 +134,7 @@ def test_everything_is_generated() -> None:
     assert found >= {("kernel", name) for name in KERNELS}
     assert found >= {("misuse", name) for name in MISUSES}
     assert found >= {("way", way) for way in WAYS}
-    assert found >= {("role", role) for role in ROLES}
+    assert found >= {("role", role) for role in POLICIES}
     assert found >= {(kind, "append") for kind in (Write, Fill, Copy, Launch)}
     assert ("DLPack", True) in found
     assert ("across", True) in found
