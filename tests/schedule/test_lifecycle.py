@@ -162,6 +162,26 @@ def test_a_forgotten_stream_does_its_work_and_is_released(open_device: OpenDevic
     assert len(dev.scheduler.all_streams()) <= 3
 
 
+def test_streams_may_end_while_they_are_looked_through(dev: ps.Device) -> None:
+    """The garbage collector may run at any allocation, and then streams end there."""
+    others = [dev.stream() for _ in range(20)]  # small tuples are not allocated anew
+    before = gc.get_threshold()
+    try:
+        for allocations in range(30):
+            gc.collect()
+            gc.disable()
+            cycle: list[Any] = [dev.stream() for _ in range(3)]
+            cycle.append(cycle)
+            del cycle
+            gc.set_threshold(gc.get_count()[0] + allocations)
+            gc.enable()
+            assert {*others} < {*dev.scheduler.living_streams()}
+            gc.set_threshold(*before)
+    finally:
+        gc.enable()
+        gc.set_threshold(*before)
+
+
 def test_a_forgotten_device_is_released(driver: str) -> None:
     dev = ps.Device(driver)
     slow_add(dev.zeros(N, np.uint32), 1)

@@ -453,7 +453,7 @@ class Scheduler:
                 self._forgotten.rotate(-1)
         if self.retirement:
             self.poll()
-            awaited = {lane for guest in tuple(self.shutdown.guests) for lane in guest.points}
+            awaited = {lane for guest in self.shutdown.guests.copy() for lane in guest.points}
             self.retirement.free_what_is_done(awaited)
 
     def drain_ended(self) -> None:
@@ -477,7 +477,9 @@ class Scheduler:
 
     def living_streams(self) -> list[Stream]:
         """All but those that are in their finaliser, or have been."""
-        return [stream for known in tuple(self._streams) if (stream := known()) is not None]
+        # A copy takes its memory before it looks at the set. Others take some in between, where the
+        # garbage collector may run, and streams end.
+        return [stream for known in self._streams.copy() if (stream := known()) is not None]
 
     def all_streams(self) -> set[Stream]:
         return {*self.living_streams(), *self._forgotten}

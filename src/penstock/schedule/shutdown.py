@@ -126,7 +126,7 @@ class Shutdown:
         """Wait for other threads to notice that it is over; the last one to leave tears down."""
         me = threading.get_ident()
         until = time.monotonic() + _LEAVE_TIMEOUT
-        while any(guest.thread != me for guest in tuple(self.guests)) and time.monotonic() < until:
+        while any(guest.thread != me for guest in self.guests.copy()) and time.monotonic() < until:
             time.sleep(_TICK)
 
     def abandon(self) -> None:
