@@ -76,6 +76,19 @@ def test_a_full_ring_grows_to_its_bound_and_then_waits(
     assert y.tolist() == [block_sum_of(block) for block in given]
 
 
+def test_a_ring_that_grows_into_other_memory_is_bound_there(dev: ps.Device) -> None:
+    y = dev.zeros(3000, np.uint32)
+    given = blocks(3000)
+    with new_kernel(dev, BLOCK_SUM, "block_sum") as run:
+        homes = set()
+        with dev.default_stream.batch():
+            for at, block in enumerate(given):
+                run(y=y, at=at, n=1, spin=0, block=block, groups=1)
+                homes.add(dev.default_stream.rings[run]._memory)
+    assert len(homes) > 1  # one ring of 2 MiB does not fit into the memory of its first
+    assert y.tolist() == [block_sum_of(block) for block in given]
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_no_block_is_written_while_it_is_read(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch_memory, "_LARGEST", 32 * 512)

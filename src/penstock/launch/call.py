@@ -94,7 +94,7 @@ _ROOM = """
 _RING = """
             if ring is None:
                 ring = self.ring(stream)
-            at = ring.put(block, stream.lane)
+            arguments = ring.put(block, stream.lane)
             block = b""
 """
 
@@ -203,7 +203,7 @@ def _is_plain(variable: str, member: Member) -> str:
 def _flat(kernel: Kernel) -> str:
     """What the driver binds, as `Bindings.flat` puts it together."""
     others = {
-        "arguments": "ring.handle, at, ring.nbytes, ",
+        "arguments": "*arguments, ",
         "result": f"result.memory.handle, result.memory.offset, {kernel.bindings.result_bytes}, ",
     }
     return "".join(
@@ -222,7 +222,7 @@ def _variable(number: int, name: str) -> str:
 
 #: Names that mean something else in the function.
 _TAKEN = {
-    "Array", "Exception", "MISSING", "at", "backing", "block", "buffer", "commands", "counts",
+    "Array", "Exception", "MISSING", "arguments", "backing", "block", "buffer", "commands", "counts",
     "counts_of", "device", "events", "explain_names", "explain_scalars", "flat", "float", "getattr",
     "int", "pack", "plain_numbers", "positional", "program", "result", "results", "ring",
     "scheduler", "self", "type", "unknown", "uses", "what", "why",

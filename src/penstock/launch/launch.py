@@ -104,9 +104,7 @@ class Launch(NamedTuple):
             counts = indirect.buffer.backing_for(stream, indirect.region, kernel.what, write=False)
             uses.append((counts.history, indirect.region, False))
         ring = kernel.ring(stream) if kernel.interface.scalars_in_buffer else None
-        arguments = None
-        if ring is not None:
-            arguments = (ring.handle, ring.put(self.block, stream.lane), ring.nbytes)
+        arguments = None if ring is None else ring.put(self.block, stream.lane)
         result = None if kernel.results is None else kernel.results.new(kernel.what)
         memory = None if result is None else result.memory
         if self.is_empty:

@@ -21,6 +21,7 @@ from penstock.launch.result import Result
 from penstock.ledger.hazards import Lane, Region, Use
 
 if TYPE_CHECKING:
+    from penstock.launch.launch import Place
     from penstock.schedule.scheduler import Scheduler
     from penstock.shader.spirv import Member
 
@@ -56,8 +57,8 @@ class ArgumentRing:
             full = f"every slot for {self._name} in flight, {room:,} bytes"
             self._scheduler.wait_for({lane: value}, None, full, path="bound")
 
-    def put(self, block: bytes, lane: Lane) -> int:
-        """Write a block into the next slot and return its offset.
+    def put(self, block: bytes, lane: Lane) -> Place:
+        """Write a block into the next slot, possibly of new memory, and return where it is.
 
         Until `taken` is called, the next `put` overwrites the same slot.
         """
@@ -70,7 +71,7 @@ class ArgumentRing:
         hi = lo + self.nbytes
         self._bytes[lo:hi] = block
         self._scheduler.flush(self._memory, lo, hi)
-        return lo
+        return self._handle, lo, self.nbytes
 
     def taken(self, value: int) -> None:
         """Assign the slot to the launch about to be recorded, which completes at this value."""
@@ -91,7 +92,7 @@ class ArgumentRing:
         self._memory: Any = backing.memory
         self._offset = backing.offset
         self._bytes = raw
-        self.handle: int = backing.memory.handle
+        self._handle: int = backing.memory.handle
         #: The access that a launch notes in the ledger, which keeps the memory alive. It covers the
         #: whole ring: slots never conflict, and the ledger is fastest with a repeated access.
         self.use = use
