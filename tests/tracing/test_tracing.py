@@ -438,6 +438,25 @@ def test_what_the_times_cost_is_stated_apart(open_device: OpenDevice) -> None:
     assert not [event for event in second.of_kind("clock") if "compare" in event.reason]
 
 
+def test_a_recording_with_more_launches_than_timestamps_is_timed_again(
+    open_device: OpenDevice,
+) -> None:
+    dev = open_device()
+    x = dev.zeros(N, np.uint32)
+    with ps.trace() as crowded, dev.default_stream.batch():
+        for _ in range(300):
+            slow_add(x, 1, spin=0)
+    dev.synchronize()
+    crowded.wait_for_times()
+    timed = [event.device_seconds is not None for event in crowded.of_kind("launch")]
+    assert timed == [True] * 256 + [False] * 44  # two timestamps each, of 512
+    for _ in range(8):  # one of them in the same command buffer
+        with ps.trace() as t:
+            slow_add(x, 1, spin=0)
+            dev.synchronize()
+        assert is_timed(t)
+
+
 @contextlib.contextmanager
 def in_flight(dev: ps.Device, stream: ps.Stream | None = None) -> Iterator[receipt.Trace]:
     """A trace that has ended; its one launch is in flight until the host waits."""

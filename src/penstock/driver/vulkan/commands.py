@@ -221,14 +221,14 @@ class PrimaryCommands(Commands):
         self._from_host.record()
 
     def mark(self, *, end: bool) -> int | None:
-        if self._times is not None and self._times.count == ROOM:
-            return None
         if self._times is None:
             self._times = Timestamps(self._driver)
             self._queue_timestamps.append(self._times)
         if not self._timed:
             self._times.begin(self.command)
             self._timed = True
+        if self._times.count == ROOM:
+            return None
         return self._times.mark(self.command, end=end)
 
     def ticks(self) -> list[int]:
