@@ -179,8 +179,8 @@ def test_type_hints_can_be_resolved(package: ModuleType) -> None:
     """With the public names of `penstock`, as `typing.get_type_hints(ps.Array.read, None, vars)`.
 
     Layers import downwards only, so `Array.device` cannot have `Device` in its module's names
-    before `penstock.device` is loaded. What a hint names is either there or public: nobody needs
-    to know a private module to resolve it.
+    before `penstock.device` is loaded. What a hint names is either there or public, so it is
+    resolved without knowing a private module.
     """
     names: dict[str, Any] = {name: getattr(ps, name) for name in ps.__all__}
     names["tokenizers"] = SimpleNamespace(Tokenizer=Any)  # the package need not be installed

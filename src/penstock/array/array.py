@@ -80,7 +80,7 @@ class Array(Closing):
     ) -> None:
         self.accepted: Collection[object] = ()  # what kernels want and this array is known to be
         self.bound: Bound = _UNBOUND  # kept by `bind`
-        self.seen_by_host: tuple[Backing, Host] | None = None  # kept by `access.host_array`
+        self.seen_by_host: tuple[Backing, Host] | None = None  # kept by `host_access.host_array`
         self.buffer = buffer
         #: Whether it is from `broadcast_to`, where elements share bytes: then it is not written.
         self.repeats = repeats

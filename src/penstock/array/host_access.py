@@ -186,7 +186,7 @@ def host_copy(
 ) -> None:
     """Copy between the array's bytes and the host's: a small copy now, a large one by a `HostCopy`.
 
-    Called in `Scheduler.carry_out`, which finishes the large one without the lock.
+    Called in `HostCopies.carry_out`, which finishes the large one without the lock.
     """
     if array.nbytes <= array.buffer.scheduler.sizes.under_lock:
         copy_now(array, backing, target, source, write=write, path=path, why=why)
@@ -214,7 +214,7 @@ def copy_now(
 class HostCopy:
     """A large copy by the calling thread, on a host lane of its own; begun under the lock.
 
-    `Scheduler.carry_out` finishes it without the lock. If an exception comes first, it is
+    `HostCopies.carry_out` finishes it without the lock. If an exception comes first, it is
     abandoned: nothing is copied, and whatever waits for it goes on.
     """
 

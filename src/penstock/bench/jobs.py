@@ -26,8 +26,8 @@ LOCAL_SIZE = 256  # invocations in a group of saxpy and touch
 LARGE = 1 << 20  # floats in the large array
 STRIDE = 1024  # floats from one touched element to the next: a page
 CHAIN = 300  # launches of the chain, and of its recording
-TRIPS = 20  # waits, results and round trips are timed so many at a time
-LAUNCHES = 100  # recorded at a time; fewer than Penstock submits on its own account
+TRIPS = 20  # waits, results and round trips in one timed sample
+LAUNCHES = 100  # recorded in one timed sample; few enough that Penstock submits none by itself
 PAGE = 4096
 
 _random = np.random.default_rng()

@@ -46,8 +46,8 @@ from penstock.llm.generation import counted
 Row = dict[str, Any]
 Host = npt.NDArray[Any]
 
-_BATCH = 2 << 20  # small copies are timed in batches of about so many bytes …
-_MOST = 100  # … and at most so many at a time
+_BATCH = 2 << 20  # bytes: small copies are timed in batches of about this size …
+_MOST = 100  # … and of at most this many copies
 SIZES = tuple(1 << power for power in range(10, 29, 2))  # 1 KiB to 256 MiB
 #: How a write is made to travel: what the device is opened with, and whether the source is lent.
 PATHS = {

@@ -227,7 +227,7 @@ class _InTurns(_AtOnce):
     def _let_leave(self) -> None:
         """Called by the thread that closes the device: run the others until none is inside it."""
         me, ident = self.turn, threading.get_ident()
-        while any(guest.thread != ident for guest in tuple(self.device.scheduler.shutdown.guests)):
+        while any(guest.thread != ident for guest in self.device.scheduler.shutdown.guests.copy()):
             self._pass_on(me, self.alive - {me})
 
     def _begin(self, me: int) -> None:

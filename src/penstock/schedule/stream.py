@@ -118,7 +118,7 @@ class Stream(Closing):
             self._policy.resume(block)
             with self.scheduler.lock:
                 self._policy.opened(self._batch)
-                # Out of memory: it stays recorded, and whoever needs it tries again.
+                # Out of memory: it stays recorded, and the next call that needs it submits again.
                 with contextlib.suppress(OutOfMemory):
                     self.submit_if_dry()
 
