@@ -314,10 +314,12 @@ def check_not_sealed(scheduler: Scheduler, array: Host, what: str) -> None:
             sealed.refuse_write(region, what)
 
 
-@contextlib.contextmanager
+_NOT_ADOPTED = contextlib.nullcontext(False)
+
+
 def host_memory_at_rest(
     scheduler: Scheduler, *arrays: Host, write: bool, what: str
-) -> Iterator[bool]:
+) -> contextlib.AbstractContextManager[bool]:
     """Let the host read or write NumPy arrays of the caller's in the `with` block.
 
     The block gets whether any of their bytes are adopted, and so kept from the device meanwhile.
@@ -327,8 +329,14 @@ def host_memory_at_rest(
     No array is kept from the device while another is waited for, which might be for ever.
     """
     if not arrays or not scheduler.host_memory:
-        yield False
-        return
+        return _NOT_ADOPTED
+    return _adopted_at_rest(scheduler, arrays, write, what)
+
+
+@contextlib.contextmanager
+def _adopted_at_rest(
+    scheduler: Scheduler, arrays: tuple[Host, ...], write: bool, what: str
+) -> Iterator[bool]:
     host: HostLane | None = None
     value = 0
     try:

@@ -66,7 +66,8 @@ class LaunchNode(NamedTuple):
         result = encoder.result(kernel) if kernel.results is not None else None
         arguments = encoder.arguments(launch)
         if not launch.is_empty:
-            launch.dispatch(encoder.after(launch.touched(), kernel.what), arguments, result)
+            bound = [array.bind() for array in launch.arrays]
+            launch.dispatch(encoder.after(launch.touched(), kernel.what), bound, arguments, result)
 
     def __str__(self) -> str:
         fixed = [
@@ -199,7 +200,7 @@ class Encoder:
 
     def arguments(self, launch: Launch) -> Place | None:
         """The buffer range with the scalars of a launch; None if they are push constants."""
-        if not launch.kernel.interface.scalars_in_buffer:
+        if not launch.kernel.scalars_in_buffer:
             return None
         backing = self.kept(launch.block).backing
         return backing.memory.handle, backing.offset, len(launch.block)

@@ -107,7 +107,7 @@ def make_call(kernel: Kernel) -> Callable[..., Any]:
     variables = {name: _variable(number, name) for number, name in enumerate(names)}
     plain = [name for name in names if variables[name] == name]
     given = "{" + ", ".join(f"{name!r}: {variables[name]}" for name in names) + "}"
-    in_ring = kernel.interface.scalars_in_buffer
+    in_ring = kernel.scalars_in_buffer
     has_result = kernel.results is not None
     source = _FUNCTION.format(
         parameters="".join(f"{name}=MISSING, " for name in plain),
@@ -222,8 +222,8 @@ def _variable(number: int, name: str) -> str:
 
 #: Names that mean something else in the function.
 _TAKEN = {
-    "Array", "Exception", "MISSING", "arguments", "backing", "block", "buffer", "commands", "counts",
-    "counts_of", "device", "events", "explain_names", "explain_scalars", "flat", "float", "getattr",
+    "Array", "Exception", "MISSING", "arguments", "backing", "block", "buffer", "commands",
+    "counts", "counts_of", "device", "events", "explain_names", "explain_scalars", "flat", "float", "getattr",
     "int", "pack", "plain_numbers", "positional", "program", "result", "results", "ring",
     "scheduler", "self", "type", "unknown", "uses", "what", "why",
 }  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -69,7 +69,10 @@ class Kernel(Closing):
             for binding in self.interface.bindings
             if binding.purpose == "array"
         ]
+        self.writes = tuple(parameter.writes for parameter in self.parameters)
+        self._scalars = tuple(member.name for member in self.interface.push)
         self.bindings = Bindings(self.interface)
+        self.scalars_in_buffer = self.interface.scalars_in_buffer
         self._most_groups = device.info.limits["group_count"]
         self.what = f"kernel {self.name}"
         self.counts_of: dict[int, tuple[int, int, int]] = {}  # by threads, for `launch.call`
@@ -114,18 +117,21 @@ class Kernel(Closing):
         What may wait, and what may run code of the caller's, comes before the lock is taken.
         """
         scheduler = self.scheduler
-        if (graph := capturing(scheduler)) is not None:
+        if scheduler.captures and (graph := capturing(scheduler)) is not None:
             return graph.launch(self, dict(given), stream, threads, groups)
         carried: list[Carried] = []
-        given = {**given, **self._carry(given, stream, carried)}
+        for parameter in self.parameters:
+            if type(given[parameter.name]) is not Array:
+                given = {**given, **self._carry(given, stream, carried)}
+                break
         counts = self.group_counts(threads, groups, self._index_at_rest)
         block = self.pack_scalars(given, at_rest=True)
         on = scheduler.admit(stream)
-        if (ring := on.rings.get(self)) is not None:
+        if self.scalars_in_buffer and (ring := on.rings.get(self)) is not None:
             ring.make_room(on.lane)
         with scheduler.lock:
             launch = self.prepare(given, block, counts)
-            if on.closed:
+            if on._closed:
                 raise Closed(f"{on.name} is closed")
             result, value = launch.record(on)
         if carried and value:
@@ -192,11 +198,11 @@ class Kernel(Closing):
 
         `index` makes an int of a number that is none.
         """
+        if groups is None and type(threads) is int and threads in self.counts_of:
+            return self.counts_of[threads]
         if isinstance(groups, Array):
             check_group_counts(self, groups, threads)
             return groups
-        if groups is None and type(threads) is int and threads in self.counts_of:
-            return self.counts_of[threads]
         if (threads is None) == (groups is None):
             raise ArgumentError(
                 f"{self.name}: say how much to run, with either threads= or groups="
@@ -220,9 +226,13 @@ class Kernel(Closing):
 
     def pack_scalars(self, given: Mapping[str, Any], *, at_rest: bool = False) -> bytes:
         """The block of scalars; `at_rest` if they may be in memory that the device writes."""
-        scalars = [given[member.name] for member in self.interface.push]
-        if all(type(scalar) in PLAIN_NUMBERS for scalar in scalars):
-            at_rest = False
+        scalars = [given[name] for name in self._scalars]
+        if at_rest:
+            for scalar in scalars:
+                if type(scalar) not in PLAIN_NUMBERS:
+                    break
+            else:
+                at_rest = False
         try:
             return self._pack_at_rest(*scalars) if at_rest else self.pack(*scalars)
         except Exception:
@@ -258,14 +268,16 @@ class Kernel(Closing):
         """Check a call and gather its arguments, without recording anything."""
         if self.scheduler.closed or self.scheduler.lost is not None or self._closed:
             self._explain_closed()
+        arrays = []
         for parameter in self.parameters:
             array = given[parameter.name]
             if type(array) is not Array or parameter.wants not in array.accepted:
                 check_array(self, parameter, array, given)
-            array.buffer.check()
+            if array.buffer.closed:
+                array.buffer.check()
+            arrays.append(array)
         if isinstance(groups, Array):
             groups.buffer.check()
-        arrays = tuple(given[parameter.name] for parameter in self.parameters)
         return Launch(self, arrays, block, groups)
 
     def check_writes(self, arrays: Iterable[Array], growing: Collection[Buffer]) -> None:
@@ -275,9 +287,17 @@ class Kernel(Closing):
                 array.buffer.check_write(array.region, self.what)
 
     def bind(
-        self, arrays: tuple[Array, ...], stream: Stream, groups: Array | None = None
+        self, arrays: Sequence[Array], stream: Stream, groups: Array | None = None
     ) -> list[Bound]:
         """Where each array's bytes are, after making way for live host views."""
+        bound = []
+        for array in arrays:
+            buffer, known = array.buffer, array.bound
+            if buffer.guarded or buffer.backing.views:
+                break
+            bound.append(known if known.backing is buffer.backing else array.bind())
+        else:
+            return bound
         self.check_writes(arrays, ())
         if any(array.buffer.backing.views for array in arrays):
             pairs = list(zip(self.parameters, arrays, strict=True))

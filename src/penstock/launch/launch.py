@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.array.array import Array
+from penstock.array.array import Array, Bound
 from penstock.tracing import events
 
 if TYPE_CHECKING:
@@ -37,11 +37,14 @@ class Bindings:
             for binding in interface.bindings
         ]
         self.result_bytes = sum(b.min_size for b in interface.bindings if b.purpose == "result")
+        self._only_arrays = "arguments" not in self.order and "result" not in self.order
 
     def flat(
         self, arrays: Sequence[Place], arguments: Place | None, result: ResultMemory | None
     ) -> tuple[int, ...]:
         """All places in a row, as `dispatch` takes them."""
+        if self._only_arrays:
+            return sum(arrays, ())
         others: dict[Any, Any] = {"arguments": arguments}
         if result is not None:
             others["result"] = (result.handle, result.offset, self.result_bytes)
@@ -56,7 +59,7 @@ class Launch(NamedTuple):
     """A call of a kernel whose arguments are checked."""
 
     kernel: Kernel
-    arrays: tuple[Array, ...]  # in the order of the kernel's parameters
+    arrays: Sequence[Array]  # in the order of the kernel's parameters
     block: bytes  # the scalars
     groups: tuple[int, int, int] | Array  # an array: the device reads the counts when it gets there
 
@@ -75,13 +78,20 @@ class Launch(NamedTuple):
             found.append((self.groups.buffer, self.groups.region, False))
         return found
 
-    def dispatch(self, commands: Any, arguments: Place | None, result: ResultMemory | None) -> None:
-        """Put it into commands of the driver's, with the memory that it has now.
+    def dispatch(
+        self,
+        commands: Any,
+        bound: Sequence[Bound],
+        arguments: Place | None,
+        result: ResultMemory | None,
+    ) -> None:
+        """Put it into commands of the driver's.
 
-        `arguments` is where the scalars are, unless they are push constants.
+        `bound` is where the arrays are, and `arguments` where the scalars are, unless they are push
+        constants.
         """
         kernel = self.kernel
-        places = [array.bind().place for array in self.arrays]
+        places = [each.place for each in bound]
         flat = kernel.bindings.flat(places, arguments, result)
         block = b"" if arguments is not None else self.block
         if isinstance(self.groups, Array):
@@ -97,13 +107,13 @@ class Launch(NamedTuple):
         indirect = groups if isinstance(groups, Array) else None
         bound = kernel.bind(self.arrays, stream, indirect)
         uses: list[Use] = [
-            each.writing if parameter.writes else each.reading
-            for parameter, each in zip(kernel.parameters, bound, strict=True)
+            each.writing if writes else each.reading
+            for writes, each in zip(kernel.writes, bound, strict=True)
         ]
         if indirect is not None:
             counts = indirect.buffer.backing_for(stream, indirect.region, kernel.what, write=False)
             uses.append((counts.history, indirect.region, False))
-        ring = kernel.ring(stream) if kernel.interface.scalars_in_buffer else None
+        ring = kernel.ring(stream) if kernel.scalars_in_buffer else None
         arguments = None if ring is None else ring.put(self.block, stream.lane)
         result = None if kernel.results is None else kernel.results.new(kernel.what)
         memory = None if result is None else result.memory
@@ -119,7 +129,7 @@ class Launch(NamedTuple):
             ring.taken(stream.recorded)
         if result is not None:
             result.launched(stream.lane, stream.recorded)
-        self.dispatch(commands, arguments, memory)
+        self.dispatch(commands, bound, arguments, memory)
         if events.active:
             events.emit("launch", self._in_words(), at=stream.here())
         if result is not None:
