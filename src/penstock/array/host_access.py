@@ -170,6 +170,7 @@ def capturing(scheduler: Scheduler) -> Graph | None:
     graph, block = scheduler.captures.get(get_ident(), (None, None))
     if block is not None and not block.goes_on:
         scheduler.captures.pop(get_ident(), None)
+        scheduler.note_state()
         return None
     return graph
 

@@ -129,11 +129,13 @@ class Graph(Closing):
                     "this thread is recording another graph; record one at a time"
                 )
             scheduler.captures[self._thread] = (self, block)
+            scheduler.note_state()
         return self
 
     def _end(self, block: Block[Graph], failed: bool) -> None:
         # First, and in one step: if anything below raises, recording must have ended.
         self._scheduler.captures.pop(self._thread, None)
+        self._scheduler.note_state()
         if not failed:
             self._check_appends()
             self._recorded = True

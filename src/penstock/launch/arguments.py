@@ -143,6 +143,13 @@ def packer(members: tuple[Member, ...], nbytes: int) -> Callable[..., bytes]:
     return pack_arrays
 
 
+def packed_scalars(members: tuple[Member, ...]) -> tuple[tuple[str, int], ...] | None:
+    """For the native step: the `struct` code and offset of each scalar; None if one is an array."""
+    if any(member.shape for member in members) or not _in_order(members):
+        return None
+    return tuple((_code(member), member.offset) for member in members)
+
+
 def _in_order(members: tuple[Member, ...]) -> bool:
     """Whether each begins behind the end of the one before, which SPIR-V does not ask for."""
     ends = [0, *(member.offset + member.dtype.itemsize for member in members)]
@@ -153,7 +160,11 @@ def _format(members: tuple[Member, ...], nbytes: int) -> str:
     text, at = "<", 0
     for member in members:
         text += f"{member.offset - at}x" if member.offset > at else ""
-        text += "e" if member.dtype == np.float16 else member.dtype.char
+        text += _code(member)
         at = member.offset + member.dtype.itemsize
-    text += f"{nbytes - at}x"
-    return text.replace("l", "q").replace("L", "Q")
+    return f"{text}{nbytes - at}x"
+
+
+def _code(member: Member) -> str:
+    """The code of a scalar in `struct`, with standard sizes."""
+    return {"l": "q", "L": "Q"}.get(member.dtype.char, member.dtype.char)

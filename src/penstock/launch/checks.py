@@ -31,22 +31,20 @@ from penstock.launch.arguments import (
 if TYPE_CHECKING:
     from penstock.launch.kernel import Kernel
 
-#: The default of every argument: not given.
-MISSING: Any = type("Missing", (), {"__repr__": lambda self: "(not given)"})()
-
 
 def explain_names(
-    kernel: Kernel, unknown: Mapping[str, Any], given: Mapping[str, Any],
-    positional: tuple[Any, ...] = (),
-) -> NoReturn:  # fmt: skip
+    kernel: Kernel, given: Mapping[str, Any], positional: tuple[Any, ...] = ()
+) -> NoReturn:
     """Say which names are unknown or missing."""
+    wanted = kernel.argument_names
     if positional:
-        names = ", ".join(f"{name}=..." for name in given)
+        names = ", ".join(f"{name}=..." for name in wanted)
         raise ArgumentError(
             f"{kernel.name}: {len(positional)} of the arguments have no name; a kernel is called "
             f"by name: {kernel.name}({names}, threads=...). Its signature is {kernel.signature}"
         )
-    missing = [name for name, value in given.items() if value is MISSING]
+    missing = [name for name in wanted if name not in given]
+    unknown = [name for name in given if name not in wanted]
     parts = []
     if unknown:
         parts.append(f"no argument {', '.join(map(repr, sorted(unknown)))}")
@@ -59,8 +57,6 @@ def check_array(
     kernel: Kernel, parameter: KernelParameter, array: Any, given: Mapping[str, Any]
 ) -> None:
     """Check what does not change about an array; the array remembers that it fits."""
-    if array is MISSING:
-        explain_names(kernel, {}, given)
     label = f"{kernel.name}: argument {parameter.name!r}"
     if not isinstance(array, Array):
         raise ArgumentError(
@@ -116,8 +112,6 @@ def check_group_counts(kernel: Kernel, groups: Array, threads: Any) -> None:
 
 def explain_scalars(kernel: Kernel, given: Mapping[str, Any]) -> None:
     """Say which scalar does not fit."""
-    if any(value is MISSING for value in given.values()):
-        explain_names(kernel, {}, given)
     for name, value in given.items():
         if isinstance(value, Array) and name not in {each.name for each in kernel.parameters}:
             raise ArgumentError(

@@ -1,18 +1,23 @@
 """A compiled program with its signature, and how it is launched.
 
-`Kernel.launch` is the whole of what a call does. The call that users make is written out for each
-kernel by `launch.call`, which does the common case and leaves the rest to `launch`.
+`Kernel.launch` is the whole of what a call does. Where there is a native step
+(`penstock.accelerator`), that makes calls of the common kind, and leaves the rest to `launch`: it
+takes arrays that the kernel has had before, plain numbers, and nothing that would have to wait.
 """
 
 from __future__ import annotations
 
 import contextlib
+import inspect
+import keyword
 import operator
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from penstock import accelerator
 from penstock.array.array import Array, Bound
 from penstock.array.host_access import capturing, check_source, host_memory_at_rest
 from penstock.array.host_values import asked_once, memories
@@ -20,9 +25,13 @@ from penstock.dtypes import as_counts
 from penstock.errors import ArgumentError, Closed, InvalidValue
 from penstock.handle import Closing
 from penstock.launch import numpy_arguments
-from penstock.launch.arguments import KernelParameter, packer
-from penstock.launch.call import PLAIN_NUMBERS, make_call
-from penstock.launch.checks import check_array, check_group_counts, explain_scalars
+from penstock.launch.arguments import KernelParameter, packed_scalars, packer
+from penstock.launch.checks import (
+    check_array,
+    check_group_counts,
+    explain_names,
+    explain_scalars,
+)
 from penstock.launch.launch import Bindings, Launch
 from penstock.launch.launch_memory import ArgumentRing, ResultPool
 from penstock.launch.limits import check_limits, local_size
@@ -37,8 +46,13 @@ if TYPE_CHECKING:
 
 _COUNTS_KEPT = 1024
 
+#: Types of numbers that are packed as they are, without a look at who else may be writing them.
+PLAIN_NUMBERS = frozenset(
+    {int, float, bool, *(np.dtype(code).type for code in "?" + np.typecodes["AllInteger"] + "efdg")}
+)
 
-class Kernel(Closing):
+
+class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
     """Call it with arrays and scalars by name, and `threads=` or `groups=`.
 
     A call blocks only where it meets a run-ahead bound (docs/performance.md). If the kernel has a
@@ -75,17 +89,48 @@ class Kernel(Closing):
         self.scalars_in_buffer = self.interface.scalars_in_buffer
         self._most_groups = device.info.limits["group_count"]
         self.what = f"kernel {self.name}"
-        self.counts_of: dict[int, tuple[int, int, int]] = {}  # by threads, for `launch.call`
+        #: Group counts that were checked: by threads, and by groups, of plain calls.
+        self._counts_of_threads: dict[int, tuple[int, int, int]] = {}
+        self._counts_of_groups: dict[Any, tuple[int, int, int]] = {}
         self.pack = packer(self.interface.push, self.interface.scalar_bytes)
         self.results = (
             ResultPool(self.scheduler, self.interface.result, self.bindings.result_bytes, self.what)
             if "result" in self.bindings.order
             else None
         )
-        doc = f"{self.signature}\n\n{Kernel.__doc__}"
-        self.__class__ = type(
-            "Kernel", (type(self),), {"__call__": make_call(self), "__doc__": doc}
-        )
+        self.argument_names = (*(each.name for each in self.parameters), *self._scalars)
+        self._names = {*self.argument_names}
+        self._describe()
+        self._call_natively()
+
+    def _describe(self) -> None:
+        """Give the kernel a class of its own, so that `help` and completion show its arguments."""
+        own = {
+            "__doc__": f"{self.signature}\n\n{Kernel.__doc__}",
+            "__signature__": _signature(self.argument_names),
+        }
+        self.__class__ = type("Kernel", (type(self),), own)
+
+    def _call_natively(self) -> None:
+        """Have calls of the common kind made by the native step, if that can make this kernel's."""
+        native = accelerator.native
+        scalars = packed_scalars(self.interface.push)
+        if native is None or scalars is None or self.scalars_in_buffer:
+            return
+        scheduler = self.scheduler
+        objects = (
+            self._counts_of_threads, self._counts_of_groups, scheduler, self.device.default_stream,
+            self.program, self.what, self.results, self.bindings.result_bytes,
+            scheduler.is_locked_here, scheduler.take_lock, scheduler.leave_lock,
+        )  # fmt: skip
+        order = tuple(each if isinstance(each, int) else -1 for each in self.bindings.order)
+        with contextlib.suppress(ValueError):  # more arguments than it has room for
+            self._get_ready(
+                tuple(map(sys.intern, self.argument_names)),
+                tuple(each.wants for each in self.parameters),
+                self.writes, order, scalars, self.interface.scalar_bytes, objects,
+            )  # fmt: skip
+            native.called_natively(type(self))
 
     @classmethod
     def of_forms(
@@ -96,18 +141,17 @@ class Kernel(Closing):
 
     def __call__(
         self,
-        *,
+        /,
+        *positional: Any,
         stream: Stream | None = None,
         threads: int | tuple[int, ...] | None = None,
         groups: int | tuple[int, ...] | Array | None = None,
-        **arguments: Any,
+        **given: Any,
     ) -> Any:
-        """Launch on `stream`: `threads` in all (rounded up to whole groups), or whole `groups`.
-
-        `launch.call` writes this out for each kernel, with its own argument names; it does what
-        `launch` does.
-        """
-        return self.launch(arguments, stream, threads, groups)
+        """Launch on `stream`: `threads` in all (rounded up to whole groups), or whole `groups`."""
+        if positional or given.keys() != self._names:
+            explain_names(self, given, positional)
+        return self.launch(given, stream, threads, groups)
 
     def launch(
         self, given: Mapping[str, Any], stream: Stream | None, threads: Any, groups: Any
@@ -145,6 +189,7 @@ class Kernel(Closing):
                 self._closed = True
                 for parameter in self.parameters:
                     parameter.spare.clear()
+                self._retire()
                 self.scheduler.retirement.retire_program(self.program)
                 self.scheduler.forget_rings(self)
                 if self.results is not None:
@@ -198,8 +243,8 @@ class Kernel(Closing):
 
         `index` makes an int of a number that is none.
         """
-        if groups is None and type(threads) is int and threads in self.counts_of:
-            return self.counts_of[threads]
+        if groups is None and type(threads) is int and threads in self._counts_of_threads:
+            return self._counts_of_threads[threads]
         if isinstance(groups, Array):
             check_group_counts(self, groups, threads)
             return groups
@@ -220,8 +265,10 @@ class Kernel(Closing):
                 "Use larger groups, or more dimensions"
             )
         counts = (0, 0, 0) if 0 in counts else counts
-        if type(threads) is int and len(self.counts_of) < _COUNTS_KEPT:
-            self.counts_of[threads] = counts
+        if type(threads) is int and len(self._counts_of_threads) < _COUNTS_KEPT:
+            self._counts_of_threads[threads] = counts
+        elif _is_plain_count(groups) and len(self._counts_of_groups) < _COUNTS_KEPT:
+            self._counts_of_groups[groups] = counts
         return counts
 
     def pack_scalars(self, given: Mapping[str, Any], *, at_rest: bool = False) -> bytes:
@@ -323,6 +370,21 @@ class Kernel(Closing):
     def _explain_closed(self) -> NoReturn:
         self.scheduler.check()
         raise Closed(f"{self.what} is closed")
+
+
+def _is_plain_count(groups: Any) -> bool:
+    """Whether a dict may be asked by it: numbers of other types are equal to ints, too."""
+    return type(groups) is int or (type(groups) is tuple and {*map(type, groups)} == {int})
+
+
+def _signature(names: Iterable[str]) -> inspect.Signature:
+    """What `help` shows: the kernel's arguments by name, and how much to run."""
+    named = inspect.Parameter.KEYWORD_ONLY
+    shown = [name for name in names if name.isidentifier() and not keyword.iskeyword(name)]
+    return inspect.Signature(
+        [inspect.Parameter(name, named) for name in shown]
+        + [inspect.Parameter(name, named, default=None) for name in ("threads", "groups", "stream")]
+    )
 
 
 def _check_source(source: KernelSource) -> None:

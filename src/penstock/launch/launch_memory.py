@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock import accelerator
 from penstock.array.buffer import Buffer
 from penstock.launch.result import Result
 from penstock.ledger.hazards import Lane, Region, Use
@@ -100,6 +101,7 @@ class ArgumentRing:
         self._at = 0
 
 
+@accelerator.share
 class ResultMemory:
     """The slot into which one launch writes its result."""
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
+from penstock import accelerator
 from penstock.errors import Closed
 from penstock.ledger.hazards import Lane
 from penstock.schedule.pending import Pending
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.schedule.scheduler import Scheduler
 
 
+@accelerator.share
 class Result(Pending[Any], NDArrayOperatorsMixin):
     """The result of one launch; `result()` waits for that launch only.
 

@@ -39,6 +39,8 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
+from penstock import accelerator
+
 _PRUNE_AT = 32
 _SORT_AT = 32
 ACCESS = "%s of bytes %d:%d by %s on %s"
@@ -82,6 +84,7 @@ def _rows_touch(rows: Region, block: Region) -> bool:
     return start + rows.width > block.lo or start + rows.pitch < min(block.hi, rows.hi)
 
 
+@accelerator.share
 class Lane:
     """A line of work that completes in order. `owner` is the object that submits and signals it."""
 
@@ -131,6 +134,7 @@ class Lane:
         appended.clear()
 
 
+@accelerator.share
 class Access:
     """One entry of the ledger."""
 
@@ -203,6 +207,7 @@ class Sorted:
             del self._short[at]
 
 
+@accelerator.share
 class History:
     """The accesses to one piece of memory that may still matter."""
 

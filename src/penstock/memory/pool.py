@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from penstock import accelerator
 from penstock.driver.protocol import Driver, Memory
 from penstock.errors import OutOfMemory
 from penstock.ledger.hazards import History, Lane, Region
@@ -116,6 +117,7 @@ class Owner(weakref.ref[Any]):
     backing: Backing
 
 
+@accelerator.share
 class Backing:
     """A suballocation of device memory with its ledger page.
 

@@ -23,7 +23,6 @@ from penstock.dtypes import Dtype
 from penstock.errors import ArgumentError, CompileError, DtypeMismatch, InvalidValue, ShapeMismatch
 from penstock.handle import Closing
 from penstock.launch.arguments import how_to_pass, same_bytes
-from penstock.launch.checks import MISSING
 from penstock.launch.kernel import Kernel
 from penstock.shader.signature import parse
 from penstock.shader.source import KernelSource
@@ -31,6 +30,9 @@ from penstock.shader.source import KernelSource
 if TYPE_CHECKING:
     from penstock.device import Device
     from penstock.driver.protocol import Reference
+
+#: The default of every argument: not given.
+MISSING: Any = type("Missing", (), {"__repr__": lambda self: "(not given)"})()
 
 _ARITHMETIC = "GL_EXT_shader_explicit_arithmetic_types_"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock import accelerator
 from penstock.tracing import events
 from penstock.tracing.device_times import Mark
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from penstock.ledger.hazards import Lane
 
 
+@accelerator.share
 class Batch:
     """A recording of one stream, and what the stream knows of its content. Used again and again.
 

@@ -24,6 +24,10 @@ class ReceiptTimes(Timekeeper):
         super().__init__(scheduler.driver)
         self._scheduler = scheduler
 
+    def note_traces(self) -> None:
+        """Launches are made otherwise while a trace is active."""
+        self._scheduler.note_state()
+
     def tell_times(self, collector: events.Collector, patience: float) -> None:
         """Tell a receipt when the device did what it did, once it is done.
 

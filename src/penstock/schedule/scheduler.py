@@ -33,6 +33,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from penstock import accelerator
 from penstock.driver.protocol import Driver
 from penstock.errors import ArgumentError, Closed, DeviceLost, Error, Reentered
 from penstock.handle import Block
@@ -60,8 +61,11 @@ _UNKNOWN: Mapping[Lane, str] = {}
 _SLICE = 0.1  # seconds; waits wake this often, to hear of Ctrl-C and of a lost or closed device
 
 
+@accelerator.share
 class Scheduler:
     """Owns the driver and everything made from it. Made and closed by its `Device`."""
+
+    __slots__ = ("__dict__", "__weakref__", "plain")
 
     def __init__(
         self, device: Device, driver: Driver, transfers: str, *, clear_memory: bool = False
@@ -74,10 +78,15 @@ class Scheduler:
         self._mutex: Any = threading.RLock()
         #: Whether the calling thread holds the lock.
         self.is_locked_here: Callable[[], bool] = self._mutex._is_owned  # type: ignore[attr-defined]
+        #: For the native step, which does not wait for the lock.
+        self.take_lock, self.leave_lock = self._mutex.acquire, self._mutex.release
         self.lost: DeviceLost | None = None
         self.closed = False
         #: While graphs are recorded: by thread, the graph and the `with` block that records it.
         self.captures: dict[int, tuple[Graph, Block[Graph]]] = {}
+        #: Whether a launch has nothing about the device to ask; kept by `note_state`.
+        self.plain = False
+        self.note_state()
         self.host_memory = HostMemory()
         self.host_copies = HostCopies(self)
         self.views = HostViews(self)
@@ -141,10 +150,16 @@ class Scheduler:
         if self.lost is not None:
             raise DeviceLost(str(self.lost))
 
+    def note_state(self) -> None:
+        """Keep `plain`. Called by whatever closes or loses the device, captures or traces."""
+        unusual = self.closed or self.lost is not None or self.captures or events.active
+        self.plain = not unusual
+
     def mark_lost(self, error: BaseException) -> None:
         """From now on everything pending, and everything new, raises `DeviceLost`."""
         if self.lost is None:
             self.lost = DeviceLost(f"{self.name} was lost: {error}")
+            self.note_state()
 
     def note_failure(self, error: BaseException) -> None:
         if isinstance(error, DeviceLost):

@@ -100,6 +100,7 @@ class Shutdown:
             if points and scheduler.views.held:
                 scheduler.check_own_views(points)
             scheduler.closed = True  # from here on nothing new begins
+            scheduler.note_state()
         finished = False
         with contextlib.suppress(DeviceLost, OutOfMemory):
             if points is not None:
@@ -133,6 +134,7 @@ class Shutdown:
         """Forget the device without touching it: this is a forked child."""
         scheduler = self._scheduler
         scheduler.closed = self.over = True
+        scheduler.note_state()
         self.torn_down = True
         scheduler.is_locked_here = partial(_refuse_forked, scheduler.name)
         events.tellers.discard(scheduler.times)

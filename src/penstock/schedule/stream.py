@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from penstock import accelerator
 from penstock.errors import ArgumentError, Closed, OutOfMemory, Timeout
 from penstock.handle import Closing
 from penstock.ledger.hazards import ACCESS, Lane, Region, Use, collect_all, needs_of_lane, note_all
@@ -43,8 +44,11 @@ class NoRoom(Exception):
         self.stream = stream
 
 
+@accelerator.share
 class Stream(Closing):
     """Work that takes effect in the order it was called. Made by `Device.stream`."""
+
+    __slots__ = ("__dict__", "__weakref__", "_batch", "lane", "plain", "scheduler")
 
     #: How the scheduler knows it, once it does.
     known: weakref.ref[Stream] | None = None
@@ -72,6 +76,7 @@ class Stream(Closing):
         self.deep = False  # whether the caller is to wait (`make_room`) before the next command
         self.published = 0  # the value up to which everything is visible to the host
         self._closed = False
+        self.plain = True  # kept by `_note_state`
 
     # What users call.
 
@@ -146,6 +151,7 @@ class Stream(Closing):
                 return
             scheduler.release_when_done(self)
             self._closed = True
+            self._note_state()
             if scheduler.lost is None:  # else its driver objects go with the device
                 self._publish_the_rest()
                 points = self.points()
@@ -338,6 +344,7 @@ class Stream(Closing):
         self.poll()
         done = not self.points()
         self._closed = self._closed or done
+        self._note_state()
         return done
 
     def _publish_the_rest(self) -> None:
@@ -439,7 +446,7 @@ class Stream(Closing):
         if self._waits:
             self._waits.clear()
         lane.submitted = value
-        self.deep = len(in_flight) >= DEEPEST
+        self._note_state()
         if events.active:
             count = batch.count
             words = "%d command on %s: %s" if count == 1 else "%d commands on %s: %s"
@@ -476,6 +483,7 @@ class Stream(Closing):
             points = {self.lane: self._in_flight[0].value} if self.deep else {}
         scheduler.wait_for(points, None, f"{DEEPEST} submissions in flight", path="bound")
         self.deep = False
+        self.plain = not self._closed
 
     def _collect_spare(self) -> None:
         """Take recordings back that are complete."""
@@ -486,7 +494,12 @@ class Stream(Closing):
             if in_flight[0].marks:
                 self._read_times_of(in_flight[0])
             self._spare.append(in_flight.popleft())
-        self.deep = len(in_flight) >= DEEPEST
+        self._note_state()
+
+    def _note_state(self) -> None:
+        """Keep `deep`, and `plain`: whether the next launch has nothing about the stream to ask."""
+        self.deep = len(self._in_flight) >= DEEPEST
+        self.plain = not (self.deep or self._closed)
 
     def _check(self) -> None:
         self.scheduler.check()

@@ -40,6 +40,10 @@ class Teller(Protocol):
         """Call `device_times` for all work that completes within `patience` seconds."""
         ...
 
+    def note_traces(self) -> None:
+        """The first trace has become active, or the last one has ended, or neither."""
+        ...
+
 
 #: The traces that are collecting now.
 active: tuple[Collector, ...] = ()
@@ -64,6 +68,8 @@ def activate(collectors: tuple[Collector, ...]) -> None:
     """Replace the active traces. The caller holds the lock that all traces share."""
     global active, timing
     active, timing = collectors, tuple(each for each in collectors if each.wants_times)
+    for device in list(tellers):
+        device.note_traces()
 
 
 def emit(

@@ -10,13 +10,15 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from penstock.errors import DeviceLost, Error, NoDevice, OutOfMemory
 from penstock.install_hints import advice
 
 #: A cffi object. cffi has no static types.
 C = Any
+T = TypeVar("T")
 
 VALIDATION_LAYER = "VK_LAYER_KHRONOS_validation"
 
@@ -168,6 +170,20 @@ class Instance:
         )
         info.pfnUserCallback = self._callback
         return info
+
+
+def native_object(kind: Callable[..., T], **parts: Any) -> T | None:
+    """An object of the native step's, of handles and functions; None if one of them is not C."""
+    ffi, _ = load()
+    numbers: dict[str, int] = {}
+    for name, part in parts.items():
+        if isinstance(part, ffi.CData):
+            numbers[name] = int(ffi.cast("uintptr_t", part))
+        elif isinstance(part, int):
+            numbers[name] = part
+        else:
+            return None
+    return kind(**numbers)
 
 
 def check_instance(result: int) -> None:

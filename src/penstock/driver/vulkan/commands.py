@@ -16,8 +16,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from penstock import accelerator
 from penstock.driver.protocol import CopyRegions
-from penstock.driver.vulkan.api import C, check, load
+from penstock.driver.vulkan.api import C, check, load, native_object
 from penstock.driver.vulkan.clock import ROOM, Timestamps
 
 if TYPE_CHECKING:
@@ -36,8 +37,11 @@ _GPU_WRITE = _SHADER_WRITE | _TRANSFER_WRITE
 _COMPUTE_FLAG = 0x20
 
 
+@accelerator.share
 class Commands:
     """A command buffer. Recording again empties it."""
+
+    __slots__ = ("__dict__", "_bindings", "_program", "_pushed", "native")
 
     def __init__(self, driver: VulkanDriver, pool: C, level: int, usage: int) -> None:
         ffi, lib = load()
@@ -68,6 +72,22 @@ class Commands:
         self._vk_describe = call.vkCmdPushDescriptorSetWithTemplateKHR
         self.vk_dispatch = call.vkCmdDispatch
         self.vk_dispatch_indirect = call.vkCmdDispatchIndirect
+        self.native = self._native_recorder()
+
+    def _native_recorder(self) -> Any:
+        """The same for the native step, if all that it would call is C; else None."""
+        if accelerator.native is None:
+            return None
+        return native_object(
+            accelerator.native.Recorder,
+            command=self.command,
+            between=self._between.info,
+            bind=self._vk_bind,
+            push=self._vk_push,
+            describe=self._vk_describe,
+            dispatch=self.vk_dispatch,
+            barrier=self._driver.call.vkCmdPipelineBarrier2,
+        )
 
     def begin(self) -> None:
         if self._sets:
@@ -259,6 +279,8 @@ class _Barrier:
     ) -> None:
         #: Puts the barrier into the command buffer.
         self.record: Callable[[], None]
+        #: The `VkDependencyInfo`, if the device takes one.
+        self.info: C | None = None
         ffi, lib = load()
         call = driver.call
         if call.vkCmdPipelineBarrier2 is None:
@@ -276,6 +298,7 @@ class _Barrier:
         info.sType = lib.VK_STRUCTURE_TYPE_DEPENDENCY_INFO
         info.memoryBarrierCount = 1
         info.pMemoryBarriers = self._barrier
+        self.info = info
         self.record = partial(call.vkCmdPipelineBarrier2, command, info)
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import struct
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from penstock.driver.vulkan.api import C, check, load
+from penstock import accelerator
+from penstock.driver.vulkan.api import C, check, load, native_object
 from penstock.errors import InvalidSpirv
 from penstock.shader.spirv import Interface
 
@@ -34,8 +35,11 @@ class DescriptorSet:
         self.uses = 0
 
 
+@accelerator.share
 class VulkanProgram:
     """A pipeline with its layout."""
+
+    __slots__ = ("__dict__", "__weakref__", "native")
 
     def __init__(
         self,
@@ -67,9 +71,22 @@ class VulkanProgram:
                 self._make_template()
             elif self.slots:
                 self._grow()
+            self.native = self._native_program()
         except BaseException:
             self.close()
             raise
+
+    def _native_program(self) -> Any:
+        """The same for the native step, if it can bind what the program needs; else None."""
+        if accelerator.native is None or (self.slots and not self.push_descriptors):
+            return None
+        return native_object(
+            accelerator.native.Program,
+            pipeline=self.pipeline,
+            layout=self.layout,
+            template=self.template,
+            slots=self.slots,
+        )
 
     def descriptor_set(self, bindings: tuple[int, ...]) -> DescriptorSet:
         """A descriptor set with exactly these bindings."""

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from penstock import accelerator
 from penstock.driver.holding import Submission, on_their_way
 from penstock.driver.protocol import CopyRegions
 from penstock.driver.vulkan.api import C, check, load
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _ALL_COMMANDS = 0x10000
 
 
+@accelerator.share
 class VulkanRecording:
     """A primary command buffer, which is not recorded anew if it would have the same in it.
 
@@ -34,6 +36,10 @@ class VulkanRecording:
     so, and the command buffer has that very launch in it from the last time, it is used as it is.
     Anything else starts the recording, and from there on goes to the command buffer.
     """
+
+    __slots__ = (
+        "_commands", "_content", "_driver", "_ended", "_first", "_published", "_started", "out",
+    )  # fmt: skip
 
     def __init__(self, queue: VulkanQueue) -> None:
         self._driver = queue.driver

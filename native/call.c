@@ -1,0 +1,594 @@
+/* The call of a kernel: the common case of `Kernel.__call__`, which is the whole of it.
+
+   A call either does everything, or finds something unusual before it has changed anything; then
+   it calls the Python function with the arguments as they came. What is usual: every argument by
+   its name, arrays that this kernel has had before, plain numbers, a stream with room, nothing that
+   waits for another stream, no trace, no graph being captured, nobody else in the device's lock. */
+
+#include "layout.h"
+
+enum { MOST_ARRAYS = 24, MOST_ARGUMENTS = 64, MOST_BYTES = 256 };
+
+/* What a value given to a call is for. */
+enum { STREAM = MOST_ARGUMENTS, THREADS, GROUPS, PLACES };
+
+typedef struct {
+    char code; /* as in Python's `struct` */
+    Py_ssize_t offset;
+} Scalar;
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    /* What the call needs to know of the kernel; `ready` is 0 where only Python can call it. */
+    int ready;
+    Py_ssize_t arrays, scalars, nbytes;
+    PyObject *names;       /* a tuple: the names of the arrays, then of the scalars, all interned */
+    PyObject *wants;       /* a tuple: what each array must have been accepted for */
+    unsigned char writes[MOST_ARRAYS];
+    signed char order[MOST_ARRAYS + 1]; /* by binding: an array's number, or -1 for the result */
+    Py_ssize_t bindings;
+    Scalar scalar[MOST_ARGUMENTS];
+    PyObject *counts_of_threads, *counts_of_groups; /* dicts */
+    PyObject *scheduler, *default_stream, *program, *what, *results, *result_bytes;
+    PyObject *is_locked_here, *acquire, *release; /* of the device's lock */
+    PyObject *known_names; /* the names of the last call, and what each is for */
+    unsigned char known_places[MOST_ARGUMENTS + 3];
+} Callable;
+
+static PyObject *name_stream, *name_threads, *name_groups, *name_new, *name_start, *name_launched,
+    *name_consider, *name_call, *empty_bytes;
+
+/* --- which name is which argument ----------------------------------------------------------- */
+
+/* Find out what each name of a call is for; 0 if a name is unknown, given by an object other than
+   the interned one, or missing. */
+static int
+learn_names(Callable *self, PyObject *names)
+{
+    Py_ssize_t given = PyTuple_GET_SIZE(names), wanted = self->arrays + self->scalars;
+    if (given > wanted + 3)
+        return 0;
+    Py_ssize_t found = 0;
+    Py_CLEAR(self->known_names);
+    for (Py_ssize_t i = 0; i < given; i++) {
+        PyObject *name = PyTuple_GET_ITEM(names, i);
+        int place = name == name_threads  ? THREADS
+                    : name == name_groups ? GROUPS
+                    : name == name_stream ? STREAM
+                                          : -1;
+        for (Py_ssize_t j = 0; place < 0 && j < wanted; j++)
+            if (PyTuple_GET_ITEM(self->names, j) == name)
+                place = (int)j;
+        if (place < 0)
+            return 0;
+        found += place < MOST_ARGUMENTS;
+        self->known_places[i] = (unsigned char)place;
+    }
+    if (found != wanted)
+        return 0;
+    self->known_names = Py_NewRef(names);
+    return 1;
+}
+
+/* --- scalars --------------------------------------------------------------------------------- */
+
+static const struct {
+    char code;
+    int size;
+    long long least;
+    unsigned long long most;
+} INTEGERS[] = {
+    {'b', 1, INT8_MIN, INT8_MAX},   {'B', 1, 0, UINT8_MAX},  {'h', 2, INT16_MIN, INT16_MAX},
+    {'H', 2, 0, UINT16_MAX},        {'i', 4, INT32_MIN, INT32_MAX}, {'I', 4, 0, UINT32_MAX},
+    {'q', 8, INT64_MIN, INT64_MAX}, {'Q', 8, 0, UINT64_MAX},
+};
+
+/* Put a number into the block, as `struct.pack` does; 0 if it is not a plain number that fits. */
+static int
+pack(const Scalar *scalar, PyObject *value, char *block)
+{
+    char *to = block + scalar->offset;
+    if (scalar->code == 'f' || scalar->code == 'd' || scalar->code == 'e') {
+        if (!PyFloat_CheckExact(value) && !PyLong_CheckExact(value))
+            return 0;
+        double number = PyFloat_AsDouble(value);
+        int failed = number == -1.0 && PyErr_Occurred();
+        if (!failed)
+            failed = (scalar->code == 'f'   ? PyFloat_Pack4(number, to, 1)
+                      : scalar->code == 'd' ? PyFloat_Pack8(number, to, 1)
+                                            : PyFloat_Pack2(number, to, 1)) < 0;
+        if (failed)
+            PyErr_Clear();
+        return !failed;
+    }
+    if (!PyLong_CheckExact(value) && !PyBool_Check(value))
+        return 0;
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(INTEGERS); i++) {
+        if (INTEGERS[i].code != scalar->code)
+            continue;
+        int overflow;
+        long long small = PyLong_AsLongLongAndOverflow(value, &overflow);
+        unsigned long long bits = (unsigned long long)small;
+        if (overflow > 0 && scalar->code == 'Q') {
+            bits = PyLong_AsUnsignedLongLong(value);
+            if (PyErr_Occurred()) {
+                PyErr_Clear();
+                return 0;
+            }
+        }
+        else if (overflow || small < INTEGERS[i].least ||
+                 (small > 0 && bits > INTEGERS[i].most))
+            return 0;
+        for (int byte = 0; byte < INTEGERS[i].size; byte++)
+            to[byte] = (char)(bits >> 8 * byte);
+        return 1;
+    }
+    return 0;
+}
+
+/* --- one launch ------------------------------------------------------------------------------ */
+
+/* What a launch uses: borrowed references, good while the device's lock is held. */
+typedef struct {
+    PyObject *stream, *lane, *counts, *block;
+    PyObject *arrays[MOST_ARRAYS], *bound[MOST_ARRAYS];
+    PyObject *uses[MOST_ARRAYS + 1];
+    Py_ssize_t used;
+} Launch;
+
+/* Whether group counts are asked for in a way that a dict can be asked: its keys compare equal to
+   numbers of other types. */
+static int
+is_plain_count(PyObject *groups)
+{
+    if (PyLong_CheckExact(groups))
+        return 1;
+    if (!PyTuple_CheckExact(groups))
+        return 0;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(groups); i++)
+        if (!PyLong_CheckExact(PyTuple_GET_ITEM(groups, i)))
+            return 0;
+    return 1;
+}
+
+/* How many groups to run, from what was learned from earlier calls; NULL if that does not tell, or
+   none are to be run. */
+static PyObject *
+group_counts(Callable *self, PyObject *threads, PyObject *groups)
+{
+    PyObject *counts = NULL;
+    if (groups == Py_None && PyLong_CheckExact(threads))
+        counts = PyDict_GetItemWithError(self->counts_of_threads, threads);
+    else if (threads == Py_None && is_plain_count(groups))
+        counts = PyDict_GetItemWithError(self->counts_of_groups, groups);
+    if (counts == NULL)
+        PyErr_Clear();
+    return counts != NULL && number(PyTuple_GET_ITEM(counts, 0)) > 0 ? counts : NULL;
+}
+
+/* Whether an array can be used as it is: checked for this kernel before, not moved, not shown by a
+   view, open, and not guarded if it is written. Under the lock. */
+static int
+is_usual(Callable *self, Py_ssize_t i, PyObject *array, PyObject **bound)
+{
+    PyObject *accepted = SLOT(array, Array_accepted), *buffer = SLOT(array, Array_buffer);
+    *bound = SLOT(array, Array_bound);
+    if (accepted == NULL || buffer == NULL || *bound == NULL || !PySet_CheckExact(accepted) ||
+        Py_TYPE(*bound) != is.Bound)
+        return 0;
+    PyObject *backing = SLOT(buffer, Buffer_backing);
+    return SLOT(*bound, Bound_backing) == backing &&
+           PyList_GET_SIZE(SLOT(backing, Backing_views)) == 0 &&
+           SLOT(buffer, Buffer_closed) == Py_False &&
+           (!self->writes[i] || SLOT(buffer, Buffer_guarded) == Py_False) &&
+           PySet_Contains(accepted, PyTuple_GET_ITEM(self->wants, i)) == 1;
+}
+
+/* Everything that may refuse: 1 if the launch is usual, 0 if Python must do it. Under the lock. */
+static int
+check(Callable *self, Launch *launch, int *barrier)
+{
+    PyObject *stream = launch->stream;
+    if (SLOT(self->scheduler, Scheduler_plain) != Py_True ||
+        SLOT(stream, Stream_plain) != Py_True || !self->ready)
+        return 0;
+    PyObject *lane = launch->lane = SLOT(stream, Stream_lane);
+    if (PyList_GET_SIZE(SLOT(lane, Lane_appended)))
+        return 0;
+    for (Py_ssize_t i = 0; i < self->arrays; i++) {
+        PyObject *bound;
+        if (!is_usual(self, i, launch->arrays[i], &bound))
+            return 0;
+        launch->bound[i] = bound;
+        launch->uses[i] = SLOT(bound, Bound_reading);
+        if (self->writes[i])
+            launch->uses[i] = SLOT(bound, Bound_writing);
+        if (Py_TYPE(PyTuple_GET_ITEM(launch->uses[i], 0)) != is.History ||
+            ledger_needs(lane, launch->uses[i], barrier) < 0)
+            return 0;
+    }
+    launch->used = self->arrays;
+    return 1;
+}
+
+/* What the driver binds, in a row, as `Bindings.flat` puts it together. */
+static PyObject *
+flat_bindings(Callable *self, Launch *launch, PyObject *result_memory)
+{
+    PyObject *flat = PyTuple_New(3 * self->bindings);
+    for (Py_ssize_t i = 0; flat != NULL && i < self->bindings; i++) {
+        PyObject *three[3];
+        if (self->order[i] < 0) {
+            three[0] = SLOT(result_memory, ResultMemory_handle);
+            three[1] = SLOT(result_memory, ResultMemory_offset);
+            three[2] = self->result_bytes;
+        }
+        else {
+            PyObject *place = SLOT(launch->bound[self->order[i]], Bound_place);
+            for (int j = 0; j < 3; j++)
+                three[j] = PyTuple_GET_ITEM(place, j);
+        }
+        for (int j = 0; j < 3; j++)
+            PyTuple_SET_ITEM(flat, 3 * i + j, Py_NewRef(three[j]));
+    }
+    return flat;
+}
+
+/* Record a launch that was checked: `Launch.record`. Its result, or None; NULL if it failed. */
+static PyObject *
+record(Callable *self, Launch *launch, int barrier)
+{
+    PyObject *stream = launch->stream, *lane = launch->lane;
+    PyObject *result = Py_NewRef(Py_None), *memory = NULL, *flat = NULL, *batch = NULL;
+    int done = 0;
+    if (self->results != Py_None) {
+        PyObject *arguments[] = {self->results, self->what};
+        Py_SETREF(result, PyObject_VectorcallMethod(name_new, arguments, 2, NULL));
+        if (result == NULL)
+            return NULL;
+        memory = SLOT(result, Result__memory);
+        launch->uses[launch->used] = SLOT(memory, ResultMemory_use);
+        if (Py_TYPE(PyTuple_GET_ITEM(launch->uses[launch->used], 0)) != is.History)
+            goto end;
+        launch->used++;
+    }
+    flat = flat_bindings(self, launch, memory);
+    batch = Py_NewRef(SLOT(stream, Stream__batch));
+    if (flat != NULL && SLOT(batch, Batch_open) != Py_True)
+        Py_SETREF(batch, PyObject_CallMethodNoArgs(stream, name_start));
+    if (flat == NULL || batch == NULL)
+        goto end;
+    PyObject *recording = SLOT(batch, Batch_recording), *value = SLOT(batch, Batch_value);
+    if (barrier) {
+        PyObject *epoch = PyLong_FromLongLong(number(SLOT(lane, Lane_epoch)) + 1);
+        if (epoch == NULL || record_barrier(recording) < 0) {
+            Py_XDECREF(epoch);
+            goto end;
+        }
+        put(&SLOT(lane, Lane_epoch), epoch);
+        Py_DECREF(epoch);
+    }
+    for (Py_ssize_t i = 0; i < launch->used; i++) {
+        PyObject *use = launch->uses[i];
+        if (ledger_note(lane, use, value, self->what) < 0)
+            goto end;
+        if (PyTuple_GET_ITEM(use, 2) == Py_True &&
+            SLOT(PyTuple_GET_ITEM(use, 0), History_device_only) != Py_True)
+            put(&SLOT(batch, Batch_must_publish), Py_True);
+    }
+    if (memory != NULL) {
+        PyObject *arguments[] = {result, lane, value};
+        PyObject *told = PyObject_VectorcallMethod(name_launched, arguments, 3, NULL);
+        if (told == NULL)
+            goto end;
+        Py_DECREF(told);
+        put(&SLOT(batch, Batch_must_publish), Py_True);
+    }
+    if (record_dispatch(recording, self->program, flat, launch->block, launch->counts) < 0)
+        goto end;
+    long long commands = number(SLOT(batch, Batch_count)) + 1;
+    PyObject *count = PyLong_FromLongLong(commands);
+    if (count == NULL)
+        goto end;
+    put(&SLOT(batch, Batch_count), count);
+    Py_DECREF(count);
+    if (commands >= number(SLOT(batch, Batch_look_at))) {
+        PyObject *arguments[] = {stream, batch};
+        PyObject *considered = PyObject_VectorcallMethod(name_consider, arguments, 2, NULL);
+        if (considered == NULL)
+            goto end;
+        Py_DECREF(considered);
+    }
+    done = 1;
+end:
+    Py_XDECREF(flat);
+    Py_XDECREF(batch);
+    if (done)
+        return result;
+    Py_DECREF(result);
+    return NULL;
+}
+
+/* Launch if that is usual. NULL without an exception if Python must do it. */
+static PyObject *
+launch(Callable *self, PyObject *const *values, PyObject *names)
+{
+    PyObject *given[PLACES];
+    Launch launch = {0};
+    char block[MOST_BYTES];
+    given[STREAM] = given[THREADS] = given[GROUPS] = Py_None;
+    if (names == NULL || (names != self->known_names && !learn_names(self, names)))
+        return NULL;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); i++)
+        given[self->known_places[i]] = values[i];
+    for (Py_ssize_t i = 0; i < self->arrays; i++) {
+        if (Py_TYPE(given[i]) != is.Array)
+            return NULL;
+        launch.arrays[i] = given[i];
+    }
+    memset(block, 0, (size_t)self->nbytes);
+    for (Py_ssize_t i = 0; i < self->scalars; i++)
+        if (!pack(&self->scalar[i], given[self->arrays + i], block))
+            return NULL;
+    launch.counts = group_counts(self, given[THREADS], given[GROUPS]);
+    launch.stream = given[STREAM] == Py_None ? self->default_stream : given[STREAM];
+    if (launch.counts == NULL || Py_TYPE(launch.stream) != is.Stream ||
+        SLOT(launch.stream, Stream_scheduler) != self->scheduler ||
+        SLOT(self->scheduler, Scheduler_plain) != Py_True) /* a forked child has no lock to take */
+        return NULL;
+    PyObject *locked = PyObject_CallNoArgs(self->is_locked_here);
+    Py_XDECREF(locked);
+    if (locked != Py_False)
+        return NULL;
+    locked = PyObject_CallOneArg(self->acquire, Py_False);
+    Py_XDECREF(locked);
+    if (locked != Py_True)
+        return NULL;
+    PyObject *result = NULL;
+    int barrier = 0;
+    if (check(self, &launch, &barrier)) {
+        launch.block = self->nbytes ? PyBytes_FromStringAndSize(block, self->nbytes)
+                                    : Py_NewRef(empty_bytes);
+        if (launch.block != NULL) {
+            Py_INCREF(launch.counts);
+            result = record(self, &launch, barrier);
+            Py_DECREF(launch.counts);
+            Py_DECREF(launch.block);
+        }
+    }
+    PyObject *kind, *error, *traceback;
+    PyErr_Fetch(&kind, &error, &traceback);
+    PyObject *released = PyObject_CallNoArgs(self->release);
+    if (released == NULL)
+        PyErr_Clear(); /* the lock was ours: it cannot be refused */
+    Py_XDECREF(released);
+    PyErr_Restore(kind, error, traceback);
+    return result;
+}
+
+static PyObject *
+call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names)
+{
+    if (((Callable *)self)->ready && PyVectorcall_NARGS(nargsf) == 0) {
+        PyObject *result = launch((Callable *)self, args, names);
+        if (result != NULL || PyErr_Occurred())
+            return result;
+    }
+    /* Not `tp_call`, which leads back here. */
+    PyObject *function = PyObject_GetAttr((PyObject *)Py_TYPE(self), name_call);
+    if (function == NULL)
+        return NULL;
+    Py_ssize_t positional = PyVectorcall_NARGS(nargsf);
+    Py_ssize_t count = positional + (names == NULL ? 0 : PyTuple_GET_SIZE(names));
+    PyObject *small[MOST_ARGUMENTS + 4], **all = small;
+    if (count + 1 > (Py_ssize_t)Py_ARRAY_LENGTH(small)) {
+        all = PyMem_New(PyObject *, (size_t)count + 1);
+        if (all == NULL) {
+            Py_DECREF(function);
+            return PyErr_NoMemory();
+        }
+    }
+    all[0] = self;
+    if (count)
+        memcpy(all + 1, args, (size_t)count * sizeof *args);
+    PyObject *result = PyObject_Vectorcall(function, all, (size_t)positional + 1, names);
+    if (all != small)
+        PyMem_Free(all);
+    Py_DECREF(function);
+    return result;
+}
+
+/* --- the type -------------------------------------------------------------------------------- */
+
+static int
+callable_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    Callable *self = (Callable *)object;
+    Py_VISIT(self->names);
+    Py_VISIT(self->wants);
+    Py_VISIT(self->counts_of_threads);
+    Py_VISIT(self->counts_of_groups);
+    Py_VISIT(self->scheduler);
+    Py_VISIT(self->default_stream);
+    Py_VISIT(self->program);
+    Py_VISIT(self->what);
+    Py_VISIT(self->results);
+    Py_VISIT(self->result_bytes);
+    Py_VISIT(self->is_locked_here);
+    Py_VISIT(self->acquire);
+    Py_VISIT(self->release);
+    Py_VISIT(self->known_names);
+    return 0;
+}
+
+static int
+callable_clear(PyObject *object)
+{
+    Callable *self = (Callable *)object;
+    self->ready = 0;
+    Py_CLEAR(self->names);
+    Py_CLEAR(self->wants);
+    Py_CLEAR(self->counts_of_threads);
+    Py_CLEAR(self->counts_of_groups);
+    Py_CLEAR(self->scheduler);
+    Py_CLEAR(self->default_stream);
+    Py_CLEAR(self->program);
+    Py_CLEAR(self->what);
+    Py_CLEAR(self->results);
+    Py_CLEAR(self->result_bytes);
+    Py_CLEAR(self->is_locked_here);
+    Py_CLEAR(self->acquire);
+    Py_CLEAR(self->release);
+    Py_CLEAR(self->known_names);
+    return 0;
+}
+
+static void
+callable_dealloc(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    callable_clear(object);
+    type->tp_free(object);
+}
+
+static PyObject *
+callable_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    (void)args, (void)keywords; /* for `__init__` */
+    Callable *self = (Callable *)type->tp_alloc(type, 0);
+    if (self != NULL)
+        self->vectorcall = call;
+    return (PyObject *)self;
+}
+
+/* Whether all classes are known that a launch needs, on whichever driver. */
+static int
+has_core_classes(void)
+{
+    return is.Lane && is.Access && is.History && is.Backing && is.Buffer && is.Array && is.Bound &&
+           is.Batch && is.Stream && is.Scheduler && is.Result && is.ResultMemory;
+}
+
+PyDoc_STRVAR(get_ready_doc,
+"get_ready(names, wants, writes, order, scalars, nbytes, objects)\n--\n\n"
+"Let calls of the common kind be made natively.\n\n"
+"names: of the arrays, then of the scalars. wants, writes: of each array. order: by binding, an\n"
+"array's number, or -1 for the result. scalars: (code of `struct`, offset) each, in a block of\n"
+"nbytes. objects: what a launch works on.");
+
+static PyObject *
+get_ready(PyObject *object, PyObject *args)
+{
+    Callable *self = (Callable *)object;
+    PyObject *names, *wants, *writes, *order, *scalars, *threads, *groups, *scheduler, *stream,
+        *program, *what, *results, *result_bytes, *is_locked_here, *acquire, *release;
+    Py_ssize_t nbytes;
+    if (!PyArg_ParseTuple(args, "O!O!O!O!O!n(O!O!OOOOOOOOO):get_ready", &PyTuple_Type, &names,
+                          &PyTuple_Type, &wants, &PyTuple_Type, &writes, &PyTuple_Type, &order,
+                          &PyTuple_Type, &scalars, &nbytes, &PyDict_Type, &threads, &PyDict_Type,
+                          &groups, &scheduler, &stream, &program, &what, &results, &result_bytes,
+                          &is_locked_here, &acquire, &release))
+        return NULL;
+    Py_ssize_t arrays = PyTuple_GET_SIZE(wants), count = PyTuple_GET_SIZE(scalars);
+    if (!has_core_classes() || !PyObject_TypeCheck(scheduler, is.Scheduler) ||
+        Py_TYPE(stream) != is.Stream || arrays > MOST_ARRAYS ||
+        PyTuple_GET_SIZE(writes) != arrays || arrays + count > MOST_ARGUMENTS ||
+        PyTuple_GET_SIZE(names) != arrays + count || PyTuple_GET_SIZE(order) > MOST_ARRAYS + 1 ||
+        nbytes < 0 || nbytes > MOST_BYTES) {
+        PyErr_SetString(PyExc_ValueError, "this kernel can only be called through Python");
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < arrays; i++)
+        self->writes[i] = PyTuple_GET_ITEM(writes, i) == Py_True;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(order); i++)
+        self->order[i] = (signed char)PyLong_AsLong(PyTuple_GET_ITEM(order, i));
+    for (Py_ssize_t i = 0; i < count; i++) {
+        int code;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(scalars, i), "Cn", &code, &self->scalar[i].offset))
+            return NULL;
+        self->scalar[i].code = (char)code;
+    }
+    if (PyErr_Occurred())
+        return NULL;
+    callable_clear(object);
+    self->arrays = arrays;
+    self->scalars = count;
+    self->nbytes = nbytes;
+    self->bindings = PyTuple_GET_SIZE(order);
+    self->names = Py_NewRef(names);
+    self->wants = Py_NewRef(wants);
+    self->counts_of_threads = Py_NewRef(threads);
+    self->counts_of_groups = Py_NewRef(groups);
+    self->scheduler = Py_NewRef(scheduler);
+    self->default_stream = Py_NewRef(stream);
+    self->program = Py_NewRef(program);
+    self->what = Py_NewRef(what);
+    self->results = Py_NewRef(results);
+    self->result_bytes = Py_NewRef(result_bytes);
+    self->is_locked_here = Py_NewRef(is_locked_here);
+    self->acquire = Py_NewRef(acquire);
+    self->release = Py_NewRef(release);
+    self->ready = 1;
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+retire(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    callable_clear(object);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef callable_methods[] = {
+    {"_get_ready", get_ready, METH_VARARGS, get_ready_doc},
+    {"_retire", retire, METH_NOARGS, "_retire()\n--\n\nLeave every call to Python from now on."},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject Callable_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "penstock._native.Callable",
+    .tp_doc = "A kernel as far as it is called: the base of `Kernel`, which has `__call__`.",
+    .tp_basicsize = sizeof(Callable),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC |
+                Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_new = callable_new,
+    .tp_dealloc = callable_dealloc,
+    .tp_traverse = callable_traverse,
+    .tp_clear = callable_clear,
+    .tp_methods = callable_methods,
+    .tp_call = PyVectorcall_Call,
+    .tp_vectorcall_offset = offsetof(Callable, vectorcall),
+};
+
+/* Have calls of a subclass's objects come here, and its `__call__` be what this leaves to Python.
+   A class that defines `__call__` is otherwise called by that. */
+int
+call_natively(PyTypeObject *class)
+{
+    class->tp_vectorcall_offset = offsetof(Callable, vectorcall);
+    class->tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL;
+    PyType_Modified(class);
+    return 0;
+}
+
+int
+call_setup(void)
+{
+    struct {
+        PyObject **name;
+        const char *text;
+    } names[] = {
+        {&name_stream, "stream"},     {&name_threads, "threads"},
+        {&name_groups, "groups"},     {&name_new, "new"},
+        {&name_start, "_start"},      {&name_launched, "launched"},
+        {&name_call, "__call__"},     {&name_consider, "_consider_submitting"},
+    };
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(names); i++)
+        if ((*names[i].name = PyUnicode_InternFromString(names[i].text)) == NULL)
+            return -1;
+    empty_bytes = PyBytes_FromStringAndSize(NULL, 0);
+    return empty_bytes == NULL ? -1 : 0;
+}

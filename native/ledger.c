@@ -1,0 +1,91 @@
+/* The ledger's verbs for one access, as `penstock.ledger.hazards` has them, where the page is short
+   and its regions are in one piece. */
+
+#include "layout.h"
+
+/* Whether two regions without pitch share a byte; -1 if one has a pitch. */
+static int
+overlap(PyObject *a, PyObject *b)
+{
+    if (number(PyTuple_GET_ITEM(a, 3)) || number(PyTuple_GET_ITEM(b, 3)))
+        return -1;
+    return number(PyTuple_GET_ITEM(a, 0)) < number(PyTuple_GET_ITEM(b, 1)) &&
+           number(PyTuple_GET_ITEM(b, 0)) < number(PyTuple_GET_ITEM(a, 1));
+}
+
+/* What the accesses of a list demand of a new one on `lane`: adds to *barrier. 0 if that is all; -1
+   if the Python function must find out. */
+static int
+needs_after(PyObject *lane, PyObject *entries, PyObject *region, int *barrier)
+{
+    long long epoch = number(SLOT(lane, Lane_epoch));
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(entries); i++) {
+        PyObject *access = PyList_GET_ITEM(entries, i);
+        if (SLOT(access, Access_region) != region) {
+            int shared = overlap(region, SLOT(access, Access_region));
+            if (shared < 0)
+                return -1;
+            if (!shared)
+                continue;
+        }
+        PyObject *other = SLOT(access, Access_lane);
+        long long value = number(SLOT(access, Access_value));
+        if (value <= number(SLOT(other, Lane_complete)))
+            continue;
+        if (other == lane) {
+            if (number(SLOT(access, Access_epoch)) >= epoch)
+                *barrier = 1;
+        }
+        else {
+            PyObject *seen = PyDict_GetItemWithError(SLOT(lane, Lane_seen),
+                                                     SLOT(other, Lane_number));
+            if (seen == NULL || value > number(seen))
+                return -1; /* a wait for another lane */
+        }
+    }
+    return 0;
+}
+
+/* `needs_of_lane` for one use: (history, region, write). 0, or -1 if Python must find out. */
+int
+ledger_needs(PyObject *lane, PyObject *use, int *barrier)
+{
+    PyObject *history = PyTuple_GET_ITEM(use, 0), *region = PyTuple_GET_ITEM(use, 1);
+    int write = PyTuple_GET_ITEM(use, 2) == Py_True;
+    if (SLOT(history, History_many) != Py_False)
+        return -1;
+    if (needs_after(lane, SLOT(history, History_writes), region, barrier) < 0)
+        return -1;
+    if (write)
+        return needs_after(lane, SLOT(history, History_reads), region, barrier);
+    return 0;
+}
+
+/* `note_all` for one use. -1 with an exception set if it failed. */
+int
+ledger_note(PyObject *lane, PyObject *use, PyObject *value, PyObject *what)
+{
+    PyObject *history = PyTuple_GET_ITEM(use, 0), *region = PyTuple_GET_ITEM(use, 1);
+    PyObject *write = PyTuple_GET_ITEM(use, 2);
+    PyObject *reads = SLOT(history, History_reads), *writes = SLOT(history, History_writes);
+    if (SLOT(history, History_many) == Py_False &&
+        (write == Py_False || (PyList_GET_SIZE(reads) == 0 && PyList_GET_SIZE(writes) == 1))) {
+        PyObject *entries = write == Py_True ? writes : reads;
+        for (Py_ssize_t i = 0; i < PyList_GET_SIZE(entries); i++) {
+            PyObject *known = PyList_GET_ITEM(entries, i);
+            if (SLOT(known, Access_region) == region && SLOT(known, Access_lane) == lane) {
+                put(&SLOT(known, Access_value), value);
+                put(&SLOT(known, Access_epoch), SLOT(lane, Lane_epoch));
+                put(&SLOT(known, Access_what), what);
+                return 0;
+            }
+        }
+    }
+    static PyObject *note;
+    if (note == NULL && (note = PyUnicode_InternFromString("note")) == NULL)
+        return -1;
+    PyObject *arguments[] = {history, region, write, lane, value, what};
+    PyObject *done = PyObject_VectorcallMethod(note, arguments, 6, NULL);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}

@@ -1,0 +1,114 @@
+/* `penstock._native`: the common case of a launch, in C.
+
+   The Python code is the whole of Penstock, and runs alone where this module is not built. What is
+   here does the same as the Python function that it stands for, on the same objects, or leaves the
+   work to that function before anything has changed. */
+
+#include "layout.h"
+#include <structmember.h>
+
+/* Increased when the Python code comes to rely on something else; see `penstock.accelerator`. */
+enum { VERSION = 1 };
+
+Offsets at;
+Classes is;
+
+int call_natively(PyTypeObject *class);
+int call_setup(void);
+
+static const struct {
+    const char *class, *slot;
+    Py_ssize_t *offset;
+} SLOTS[] = {
+#define ROW(class, slot) {#class, #slot, &at.class##_##slot},
+    LAYOUT(ROW)
+#undef ROW
+};
+
+static const struct {
+    const char *name;
+    PyTypeObject **class;
+} NAMES[] = {
+#define ROW(class) {#class, &is.class},
+    CLASSES(ROW)
+#undef ROW
+};
+
+PyDoc_STRVAR(share_doc,
+"share(class_)\n--\n\n"
+"Learn where the slots of a class are that this module uses by its name.");
+
+static PyObject *
+share(PyObject *Py_UNUSED(module), PyObject *class)
+{
+    if (!PyType_Check(class))
+        return PyErr_Format(PyExc_TypeError, "%R is not a class", class);
+    PyObject *name = PyObject_GetAttrString(class, "__name__");
+    size_t row = 0;
+    while (name != NULL && row < Py_ARRAY_LENGTH(NAMES) &&
+           PyUnicode_CompareWithASCIIString(name, NAMES[row].name))
+        row++;
+    Py_XDECREF(name);
+    if (name == NULL)
+        return NULL;
+    if (row == Py_ARRAY_LENGTH(NAMES))
+        return PyErr_Format(PyExc_TypeError, "%R is not used here", class);
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(SLOTS); i++) {
+        if (strcmp(SLOTS[i].class, NAMES[row].name))
+            continue;
+        PyObject *slot = PyObject_GetAttrString(class, SLOTS[i].slot);
+        if (slot == NULL || Py_TYPE(slot) != &PyMemberDescr_Type ||
+            ((PyMemberDescrObject *)slot)->d_member->type != T_OBJECT_EX) {
+            PyErr_Clear();
+            Py_XDECREF(slot);
+            return PyErr_Format(PyExc_TypeError, "%R has no slot %s", class, SLOTS[i].slot);
+        }
+        *SLOTS[i].offset = ((PyMemberDescrObject *)slot)->d_member->offset;
+        Py_DECREF(slot);
+    }
+    *NAMES[row].class = (PyTypeObject *)Py_NewRef(class); /* for as long as the module lives */
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+natively(PyObject *Py_UNUSED(module), PyObject *class)
+{
+    if (!PyType_Check(class) || !PyType_IsSubtype((PyTypeObject *)class, &Callable_Type))
+        return PyErr_Format(PyExc_TypeError, "%R is not a class of callables", class);
+    call_natively((PyTypeObject *)class);
+    return Py_NewRef(class);
+}
+
+static PyMethodDef functions[] = {
+    {"share", share, METH_O, share_doc},
+    {"called_natively", natively, METH_O,
+     "called_natively(class_)\n--\n\nHave calls of its objects made here first."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "penstock._native",
+    .m_doc = "The common case of a launch, in C. See `penstock.accelerator`.",
+    .m_size = -1,
+    .m_methods = functions,
+};
+
+PyMODINIT_FUNC
+PyInit__native(void)
+{
+    if (call_setup() < 0)
+        return NULL;
+    PyObject *module = PyModule_Create(&definition);
+    if (module == NULL)
+        return NULL;
+    if (PyModule_AddType(module, &Callable_Type) < 0 ||
+        PyModule_AddType(module, &Recorder_Type) < 0 ||
+        PyModule_AddType(module, &Program_Type) < 0 ||
+        PyModule_AddIntConstant(module, "VERSION", VERSION) < 0 ||
+        PyModule_AddStringConstant(module, "SOURCES", PENSTOCK_SOURCES) < 0) {
+        Py_DECREF(module);
+        return NULL;
+    }
+    return module;
+}
