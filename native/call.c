@@ -36,8 +36,7 @@ typedef struct {
     unsigned char known_places[MOST_ARGUMENTS + 3];
 } Callable;
 
-static PyObject *name_stream, *name_threads, *name_groups, *name_new, *name_start, *name_launched,
-    *name_consider, *name_call, *empty_bytes;
+static PyObject *empty_bytes;
 
 /* --- which name is which argument ----------------------------------------------------------- */
 
@@ -53,9 +52,9 @@ learn_names(Callable *self, PyObject *names)
     Py_CLEAR(self->known_names);
     for (Py_ssize_t i = 0; i < given; i++) {
         PyObject *name = PyTuple_GET_ITEM(names, i);
-        int place = name == name_threads  ? THREADS
-                    : name == name_groups ? GROUPS
-                    : name == name_stream ? STREAM
+        int place = name == named.threads  ? THREADS
+                    : name == named.groups ? GROUPS
+                    : name == named.stream ? STREAM
                                           : -1;
         for (Py_ssize_t j = 0; place < 0 && j < wanted; j++)
             if (PyTuple_GET_ITEM(self->names, j) == name)
@@ -244,7 +243,7 @@ record(Callable *self, Launch *launch, int barrier)
     int done = 0;
     if (self->results != Py_None) {
         PyObject *arguments[] = {self->results, self->what};
-        Py_SETREF(result, PyObject_VectorcallMethod(name_new, arguments, 2, NULL));
+        Py_SETREF(result, PyObject_VectorcallMethod(named.new, arguments, 2, NULL));
         if (result == NULL)
             return NULL;
         memory = SLOT(result, Result__memory);
@@ -254,21 +253,12 @@ record(Callable *self, Launch *launch, int barrier)
         launch->used++;
     }
     flat = flat_bindings(self, launch, memory);
-    batch = Py_NewRef(SLOT(stream, Stream__batch));
-    if (flat != NULL && SLOT(batch, Batch_open) != Py_True)
-        Py_SETREF(batch, PyObject_CallMethodNoArgs(stream, name_start));
-    if (flat == NULL || batch == NULL)
+    if (flat == NULL || (batch = stream_batch(stream)) == NULL)
         goto end;
     PyObject *recording = SLOT(batch, Batch_recording), *value = SLOT(batch, Batch_value);
-    if (barrier) {
-        PyObject *epoch = PyLong_FromLongLong(number(SLOT(lane, Lane_epoch)) + 1);
-        if (epoch == NULL || record_barrier(recording) < 0) {
-            Py_XDECREF(epoch);
-            goto end;
-        }
-        put(&SLOT(lane, Lane_epoch), epoch);
-        Py_DECREF(epoch);
-    }
+    if (barrier && (record_barrier(recording) < 0 ||
+                    put_number(&SLOT(lane, Lane_epoch), number(SLOT(lane, Lane_epoch)) + 1) < 0))
+        goto end;
     for (Py_ssize_t i = 0; i < launch->used; i++) {
         PyObject *use = launch->uses[i];
         if (ledger_note(lane, use, value, self->what) < 0)
@@ -279,27 +269,17 @@ record(Callable *self, Launch *launch, int barrier)
     }
     if (memory != NULL) {
         PyObject *arguments[] = {result, lane, value};
-        PyObject *told = PyObject_VectorcallMethod(name_launched, arguments, 3, NULL);
-        if (told == NULL)
+        if (call_method(named.launched, arguments, 3) < 0)
             goto end;
-        Py_DECREF(told);
         put(&SLOT(batch, Batch_must_publish), Py_True);
     }
     if (record_dispatch(recording, self->program, flat, launch->block, launch->counts) < 0)
         goto end;
     long long commands = number(SLOT(batch, Batch_count)) + 1;
-    PyObject *count = PyLong_FromLongLong(commands);
-    if (count == NULL)
+    if (put_number(&SLOT(batch, Batch_count), commands) < 0)
         goto end;
-    put(&SLOT(batch, Batch_count), count);
-    Py_DECREF(count);
-    if (commands >= number(SLOT(batch, Batch_look_at))) {
-        PyObject *arguments[] = {stream, batch};
-        PyObject *considered = PyObject_VectorcallMethod(name_consider, arguments, 2, NULL);
-        if (considered == NULL)
-            goto end;
-        Py_DECREF(considered);
-    }
+    if (commands >= number(SLOT(batch, Batch_look_at)) && stream_consider(stream, batch) < 0)
+        goto end;
     done = 1;
 end:
     Py_XDECREF(flat);
@@ -376,7 +356,7 @@ call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names)
             return result;
     }
     /* Not `tp_call`, which leads back here. */
-    PyObject *function = PyObject_GetAttr((PyObject *)Py_TYPE(self), name_call);
+    PyObject *function = PyObject_GetAttr((PyObject *)Py_TYPE(self), named.__call__);
     if (function == NULL)
         return NULL;
     Py_ssize_t positional = PyVectorcall_NARGS(nargsf);
@@ -468,7 +448,8 @@ static int
 has_core_classes(void)
 {
     return is.Lane && is.Access && is.History && is.Backing && is.Buffer && is.Array && is.Bound &&
-           is.Batch && is.Stream && is.Scheduler && is.Result && is.ResultMemory;
+           is.Batch && is.Stream && is.SubmitPolicy && is.Scheduler && is.FinaliserQueue &&
+           is.HostViews && is.Shutdown && is.Guest && is.Result && is.ResultMemory;
 }
 
 PyDoc_STRVAR(get_ready_doc,
@@ -577,18 +558,6 @@ call_natively(PyTypeObject *class)
 int
 call_setup(void)
 {
-    struct {
-        PyObject **name;
-        const char *text;
-    } names[] = {
-        {&name_stream, "stream"},     {&name_threads, "threads"},
-        {&name_groups, "groups"},     {&name_new, "new"},
-        {&name_start, "_start"},      {&name_launched, "launched"},
-        {&name_call, "__call__"},     {&name_consider, "_consider_submitting"},
-    };
-    for (size_t i = 0; i < Py_ARRAY_LENGTH(names); i++)
-        if ((*names[i].name = PyUnicode_InternFromString(names[i].text)) == NULL)
-            return -1;
     empty_bytes = PyBytes_FromStringAndSize(NULL, 0);
     return empty_bytes == NULL ? -1 : 0;
 }

@@ -17,7 +17,9 @@
     SLOT(Lane, complete)                                                                           \
     SLOT(Lane, epoch)                                                                              \
     SLOT(Lane, number)                                                                             \
+    SLOT(Lane, owner)                                                                              \
     SLOT(Lane, seen)                                                                               \
+    SLOT(Lane, submitted)                                                                          \
     SLOT(Access, epoch)                                                                            \
     SLOT(Access, lane)                                                                             \
     SLOT(Access, region)                                                                           \
@@ -40,32 +42,71 @@
     SLOT(Bound, writing)                                                                           \
     SLOT(Batch, count)                                                                             \
     SLOT(Batch, look_at)                                                                           \
+    SLOT(Batch, marks)                                                                             \
     SLOT(Batch, must_publish)                                                                      \
     SLOT(Batch, open)                                                                              \
     SLOT(Batch, recording)                                                                         \
     SLOT(Batch, value)                                                                             \
     SLOT(Stream, _batch)                                                                           \
+    SLOT(Stream, _closed)                                                                          \
+    SLOT(Stream, _in_flight)                                                                       \
+    SLOT(Stream, _policy)                                                                          \
+    SLOT(Stream, _spare)                                                                           \
+    SLOT(Stream, _waits)                                                                           \
+    SLOT(Stream, deep)                                                                             \
     SLOT(Stream, lane)                                                                             \
     SLOT(Stream, plain)                                                                            \
+    SLOT(Stream, published)                                                                        \
+    SLOT(Stream, queue)                                                                            \
     SLOT(Stream, scheduler)                                                                        \
+    SLOT(Stream, timeline)                                                                         \
+    SLOT(SubmitPolicy, _blocks)                                                                    \
+    SLOT(SubmitPolicy, first_look)                                                                 \
+    SLOT(Scheduler, ended)                                                                         \
     SLOT(Scheduler, plain)                                                                         \
+    SLOT(Scheduler, shutdown)                                                                      \
+    SLOT(Scheduler, views)                                                                         \
+    SLOT(FinaliserQueue, left)                                                                     \
+    SLOT(HostViews, held)                                                                          \
+    SLOT(Shutdown, guests)                                                                         \
+    SLOT(Shutdown, over)                                                                           \
     SLOT(Result, _memory)                                                                          \
     SLOT(ResultMemory, handle)                                                                     \
     SLOT(ResultMemory, offset)                                                                     \
     SLOT(ResultMemory, use)                                                                        \
     SLOT(VulkanRecording, _commands)                                                               \
+    SLOT(VulkanRecording, _content)                                                                \
+    SLOT(VulkanRecording, _driver)                                                                 \
+    SLOT(VulkanRecording, _ended)                                                                  \
     SLOT(VulkanRecording, _first)                                                                  \
+    SLOT(VulkanRecording, _published)                                                              \
     SLOT(VulkanRecording, _started)                                                                \
     SLOT(Commands, _bindings)                                                                      \
     SLOT(Commands, _program)                                                                       \
     SLOT(Commands, _pushed)                                                                        \
+    SLOT(Commands, _sets)                                                                          \
     SLOT(Commands, native)                                                                         \
-    SLOT(VulkanProgram, native)
+    SLOT(PrimaryCommands, _end_results)                                                            \
+    SLOT(PrimaryCommands, _timed)                                                                  \
+    SLOT(PrimaryCommands, _unfinished)                                                             \
+    SLOT(VulkanProgram, native)                                                                    \
+    SLOT(VulkanQueue, _results)                                                                    \
+    SLOT(VulkanQueue, _submitting)                                                                 \
+    SLOT(VulkanQueue, _waited)                                                                     \
+    SLOT(VulkanQueue, native)                                                                      \
+    SLOT(VulkanTimeline, issued)                                                                   \
+    SLOT(VulkanTimeline, native)                                                                   \
+    SLOT(VulkanDriver, backlog)                                                                    \
+    SLOT(VulkanDriver, generation)                                                                 \
+    SLOT(Backlog, queues)
 
 #define CLASSES(CLASS)                                                                             \
     CLASS(Lane) CLASS(Access) CLASS(History) CLASS(Backing) CLASS(Buffer) CLASS(Array)             \
-    CLASS(Bound) CLASS(Batch) CLASS(Stream) CLASS(Scheduler) CLASS(Result) CLASS(ResultMemory)     \
-    CLASS(VulkanRecording) CLASS(Commands) CLASS(VulkanProgram)
+    CLASS(Bound) CLASS(Batch) CLASS(Stream) CLASS(SubmitPolicy) CLASS(Scheduler)                   \
+    CLASS(FinaliserQueue) CLASS(HostViews) CLASS(Shutdown) CLASS(Guest) CLASS(Result)              \
+    CLASS(ResultMemory) CLASS(VulkanRecording) CLASS(Commands) CLASS(PrimaryCommands)              \
+    CLASS(VulkanProgram) CLASS(VulkanQueue) CLASS(VulkanTimeline) CLASS(VulkanDriver)              \
+    CLASS(Backlog)
 
 /* Where each slot is, in bytes. */
 typedef struct {
@@ -106,15 +147,63 @@ number(PyObject *object)
     return PyLong_AsLongLongAndOverflow(object, &overflow);
 }
 
-extern PyTypeObject Callable_Type, Recorder_Type, Program_Type;
+/* Put a number into a slot; -1 with an exception set if there is no memory for it. */
+static inline int
+put_number(PyObject **slot, long long value)
+{
+    PyObject *made = PyLong_FromLongLong(value);
+    if (made == NULL)
+        return -1;
+    put(slot, made);
+    Py_DECREF(made);
+    return 0;
+}
+
+/* Call a method of these arguments' first; -1 with an exception set if it failed. */
+static inline int
+call_method(PyObject *name, PyObject *const *arguments, size_t count)
+{
+    PyObject *done = PyObject_VectorcallMethod(name, arguments, count, NULL);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+/* Names of Python methods, interned. */
+#define METHODS(NAME)                                                                              \
+    NAME(__call__) NAME(_consider_submitting) NAME(_start) NAME(barrier) NAME(dispatch)            \
+    NAME(groups) NAME(launched) NAME(new) NAME(note) NAME(poll) NAME(pump) NAME(stream)            \
+    NAME(tear_down) NAME(threads) NAME(wake)
+
+typedef struct {
+#define DECLARE(name) PyObject *name;
+    METHODS(DECLARE)
+#undef DECLARE
+} Names;
+
+extern Names named;
+extern PyTypeObject Callable_Type, Recorder_Type, Program_Type, Timeline_Type, Queue_Type;
 
 /* ledger.c */
 int ledger_needs(PyObject *lane, PyObject *use, int *barrier);
 int ledger_note(PyObject *lane, PyObject *use, PyObject *value, PyObject *what);
 
-/* recorder.c */
+/* recorder.c: what the driver does */
 int record_barrier(PyObject *recording);
 int record_dispatch(PyObject *recording, PyObject *program, PyObject *bindings, PyObject *block,
                     PyObject *groups);
+int recording_begins(PyObject *recording);
+int recording_publishes(PyObject *recording);
+int recording_ends(PyObject *recording);
+int queue_submits(PyObject *queue, PyObject *recording, PyObject *timeline, PyObject *value);
+int timeline_reached(PyObject *timeline, long long *reached);
+int timeline_comes_soon(PyObject *timeline, long long value);
+
+/* stream.c */
+PyObject *stream_batch(PyObject *stream);
+int stream_consider(PyObject *stream, PyObject *batch);
+PyObject *native_start(PyObject *module, PyObject *stream);
+PyObject *native_submit(PyObject *module, PyObject *stream);
+PyObject *native_poll(PyObject *module, PyObject *stream);
+PyObject *native_wait(PyObject *module, PyObject *const *args, Py_ssize_t count);
 
 #endif

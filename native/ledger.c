@@ -81,11 +81,6 @@ ledger_note(PyObject *lane, PyObject *use, PyObject *value, PyObject *what)
             }
         }
     }
-    static PyObject *note;
-    if (note == NULL && (note = PyUnicode_InternFromString("note")) == NULL)
-        return -1;
     PyObject *arguments[] = {history, region, write, lane, value, what};
-    PyObject *done = PyObject_VectorcallMethod(note, arguments, 6, NULL);
-    Py_XDECREF(done);
-    return done == NULL ? -1 : 0;
+    return call_method(named.note, arguments, 6);
 }

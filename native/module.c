@@ -12,6 +12,7 @@ enum { VERSION = 1 };
 
 Offsets at;
 Classes is;
+Names named;
 
 int call_natively(PyTypeObject *class);
 int call_setup(void);
@@ -83,6 +84,12 @@ static PyMethodDef functions[] = {
     {"share", share, METH_O, share_doc},
     {"called_natively", natively, METH_O,
      "called_natively(class_)\n--\n\nHave calls of its objects made here first."},
+    {"start", native_start, METH_O, "start(stream)\n--\n\nAs `Stream._start`, or None."},
+    {"submit", native_submit, METH_O,
+     "submit(stream)\n--\n\nAs `Stream._submit`; False if it must do it."},
+    {"poll", native_poll, METH_O, "poll(stream)\n--\n\nAs `Stream.poll`; False if it must do it."},
+    {"wait", (PyCFunction)(void (*)(void))native_wait, METH_FASTCALL,
+     "wait(scheduler, points)\n--\n\nWait for a moment; whether the one point was reached."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -97,6 +104,17 @@ static PyModuleDef definition = {
 PyMODINIT_FUNC
 PyInit__native(void)
 {
+    static const struct {
+        PyObject **name;
+        const char *text;
+    } METHOD_NAMES[] = {
+#define ROW(name) {&named.name, #name},
+        METHODS(ROW)
+#undef ROW
+    };
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(METHOD_NAMES); i++)
+        if ((*METHOD_NAMES[i].name = PyUnicode_InternFromString(METHOD_NAMES[i].text)) == NULL)
+            return NULL;
     if (call_setup() < 0)
         return NULL;
     PyObject *module = PyModule_Create(&definition);
@@ -105,6 +123,8 @@ PyInit__native(void)
     if (PyModule_AddType(module, &Callable_Type) < 0 ||
         PyModule_AddType(module, &Recorder_Type) < 0 ||
         PyModule_AddType(module, &Program_Type) < 0 ||
+        PyModule_AddType(module, &Timeline_Type) < 0 ||
+        PyModule_AddType(module, &Queue_Type) < 0 ||
         PyModule_AddIntConstant(module, "VERSION", VERSION) < 0 ||
         PyModule_AddStringConstant(module, "SOURCES", PENSTOCK_SOURCES) < 0) {
         Py_DECREF(module);

@@ -2,6 +2,13 @@
 
 #include "layout.h"
 
+#ifdef _WIN32
+#include <windows.h>
+#else
+#include <sched.h>
+#include <time.h>
+#endif
+
 /* The parts of Vulkan's interface that are used here, by the names and types of its headers. */
 typedef void (*BindPipeline)(void *command, uint32_t point, uint64_t pipeline);
 typedef void (*PushConstants)(void *command, uint64_t layout, uint32_t stages, uint32_t offset,
@@ -10,6 +17,22 @@ typedef void (*PushDescriptors)(void *command, uint64_t template, uint64_t layou
                                 const void *data);
 typedef void (*Dispatch)(void *command, uint32_t x, uint32_t y, uint32_t z);
 typedef void (*Barrier)(void *command, const void *dependency);
+typedef int32_t (*Begin)(void *command, const void *info);
+typedef int32_t (*End)(void *command);
+typedef int32_t (*Submit)(void *queue, uint32_t count, const void *infos, uint64_t fence);
+typedef int32_t (*GetValue)(void *device, uint64_t semaphore, uint64_t *value);
+
+typedef struct {
+    uint32_t type;
+    const void *next;
+    uint32_t waits;
+    const uint64_t *wait_semaphores;
+    const uint32_t *wait_stages;
+    uint32_t count;
+    const void *commands; /* VkCommandBuffer[count] */
+    uint32_t signals;
+    const uint64_t *signal_semaphores;
+} SubmitInfo;
 
 typedef struct {
     uint64_t buffer, offset, range;
@@ -21,7 +44,12 @@ enum { COMPUTE_POINT = 1, COMPUTE_STAGE = 0x20, MOST_BINDINGS = 32 };
 typedef struct {
     PyObject_HEAD
     void *command;
-    const void *between; /* the VkDependencyInfo of a barrier between commands */
+    const void *commands; /* an array with the command buffer in it */
+    const void *between;  /* the VkDependencyInfo of a barrier between commands */
+    const void *to_host;  /* the same, of one that makes writes visible to the host; or 0 */
+    const void *info;     /* the VkCommandBufferBeginInfo */
+    Begin begin;
+    End end;
     BindPipeline bind;
     PushConstants push;
     PushDescriptors describe;
@@ -36,26 +64,64 @@ typedef struct {
     unsigned long long slots;
 } Program;
 
+static double
+now(void)
+{
+#ifdef _WIN32
+    LARGE_INTEGER ticks, frequency;
+    QueryPerformanceCounter(&ticks);
+    QueryPerformanceFrequency(&frequency);
+    return (double)ticks.QuadPart / (double)frequency.QuadPart;
+#else
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+#endif
+}
+
+/* As `_MOMENT` of the Python code: about the cost of sleeping and waking. */
+static double
+moment_from_now(void)
+{
+    return now() + 1e-4;
+}
+
+static void
+let_others_run(void)
+{
+#ifdef _WIN32
+    SwitchToThread();
+#else
+    sched_yield();
+#endif
+}
+
 static PyObject *
 recorder_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-    static char *names[] = {"command", "between", "bind", "push", "describe", "dispatch",
-                            "barrier", NULL};
-    unsigned long long given[7];
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "$KKKKKKK:Recorder", names, &given[0],
+    static char *names[] = {"command", "commands", "between", "to_host", "info",     "begin", "end",
+                            "bind",    "push",     "describe", "dispatch", "barrier", NULL};
+    unsigned long long given[12];
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "$KKKKKKKKKKKK:Recorder", names, &given[0],
                                      &given[1], &given[2], &given[3], &given[4], &given[5],
-                                     &given[6]))
+                                     &given[6], &given[7], &given[8], &given[9], &given[10],
+                                     &given[11]))
         return NULL;
     Recorder *made = (Recorder *)type->tp_alloc(type, 0);
     if (made == NULL)
         return NULL;
     made->command = (void *)(uintptr_t)given[0];
-    made->between = (const void *)(uintptr_t)given[1];
-    made->bind = (BindPipeline)(uintptr_t)given[2];
-    made->push = (PushConstants)(uintptr_t)given[3];
-    made->describe = (PushDescriptors)(uintptr_t)given[4];
-    made->dispatch = (Dispatch)(uintptr_t)given[5];
-    made->barrier = (Barrier)(uintptr_t)given[6];
+    made->commands = (const void *)(uintptr_t)given[1];
+    made->between = (const void *)(uintptr_t)given[2];
+    made->to_host = (const void *)(uintptr_t)given[3];
+    made->info = (const void *)(uintptr_t)given[4];
+    made->begin = (Begin)(uintptr_t)given[5];
+    made->end = (End)(uintptr_t)given[6];
+    made->bind = (BindPipeline)(uintptr_t)given[7];
+    made->push = (PushConstants)(uintptr_t)given[8];
+    made->describe = (PushDescriptors)(uintptr_t)given[9];
+    made->dispatch = (Dispatch)(uintptr_t)given[10];
+    made->barrier = (Barrier)(uintptr_t)given[11];
     return (PyObject *)made;
 }
 
@@ -95,13 +161,76 @@ PyTypeObject Program_Type = {
     .tp_new = program_new,
 };
 
-static int
-call_method(PyObject *object, const char *name)
+/* A stream's way to a queue: the structures that a submission is described in. */
+typedef struct {
+    PyObject_HEAD
+    void *queue;
+    Submit submit;
+    SubmitInfo *info;
+    uint64_t *signal_semaphore, *signal_value;
+} Queue;
+
+/* A timeline semaphore. */
+typedef struct {
+    PyObject_HEAD
+    void *device;
+    uint64_t semaphore;
+    GetValue get;
+} Timeline;
+
+static PyObject *
+queue_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-    PyObject *done = PyObject_CallMethod(object, name, NULL);
-    Py_XDECREF(done);
-    return done == NULL ? -1 : 0;
+    static char *names[] = {"queue", "submit", "info", "signal_semaphore", "signal_value", NULL};
+    unsigned long long given[5];
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "$KKKKK:Queue", names, &given[0], &given[1],
+                                     &given[2], &given[3], &given[4]))
+        return NULL;
+    Queue *made = (Queue *)type->tp_alloc(type, 0);
+    if (made == NULL)
+        return NULL;
+    made->queue = (void *)(uintptr_t)given[0];
+    made->submit = (Submit)(uintptr_t)given[1];
+    made->info = (SubmitInfo *)(uintptr_t)given[2];
+    made->signal_semaphore = (uint64_t *)(uintptr_t)given[3];
+    made->signal_value = (uint64_t *)(uintptr_t)given[4];
+    return (PyObject *)made;
 }
+
+PyTypeObject Queue_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "penstock._native.Queue",
+    .tp_doc = "A queue, and the structures of a submission to it, as addresses.",
+    .tp_basicsize = sizeof(Queue),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = queue_new,
+};
+
+static PyObject *
+timeline_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"device", "semaphore", "get", NULL};
+    unsigned long long given[3];
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "$KKK:Timeline", names, &given[0], &given[1],
+                                     &given[2]))
+        return NULL;
+    Timeline *made = (Timeline *)type->tp_alloc(type, 0);
+    if (made == NULL)
+        return NULL;
+    made->device = (void *)(uintptr_t)given[0];
+    made->semaphore = given[1];
+    made->get = (GetValue)(uintptr_t)given[2];
+    return (PyObject *)made;
+}
+
+PyTypeObject Timeline_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "penstock._native.Timeline",
+    .tp_doc = "A timeline semaphore, as a handle, and the function that reads it.",
+    .tp_basicsize = sizeof(Timeline),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = timeline_new,
+};
 
 /* The commands of a recording if they are recorded natively, else NULL. */
 static PyObject *
@@ -118,8 +247,10 @@ int
 record_barrier(PyObject *recording)
 {
     PyObject *commands = native_commands(recording);
-    if (commands == NULL || SLOT(recording, VulkanRecording__started) != Py_True)
-        return call_method(recording, "barrier");
+    if (commands == NULL || SLOT(recording, VulkanRecording__started) != Py_True) {
+        PyObject *arguments[] = {recording};
+        return call_method(named.barrier, arguments, 1);
+    }
     Recorder *recorder = (Recorder *)SLOT(commands, Commands_native);
     recorder->barrier(recorder->command, recorder->between);
     return 0;
@@ -192,20 +323,64 @@ is_native_program(PyObject *program, PyObject *bindings)
            (unsigned long long)PyTuple_GET_SIZE(bindings) == 3 * native->slots;
 }
 
+/* Whether a launch that was held back is one that this module can record. */
+static int
+is_native_launch(PyObject *first)
+{
+    return PyTuple_CheckExact(first) && PyTuple_GET_SIZE(first) == 4 &&
+           is_native_program(PyTuple_GET_ITEM(first, 0), PyTuple_GET_ITEM(first, 1));
+}
+
+static void
+launch_first(PyObject *commands, PyObject *first)
+{
+    uint32_t counts[3];
+    PyObject *groups = PyTuple_GET_ITEM(first, 3);
+    for (int i = 0; i < 3; i++)
+        counts[i] = (uint32_t)number(PyTuple_GET_ITEM(groups, i));
+    launch(commands, PyTuple_GET_ITEM(first, 0), PyTuple_GET_ITEM(first, 1),
+           PyTuple_GET_ITEM(first, 2), counts);
+}
+
+/* `recording._start()`: put what was held back into the command buffer. 0 if Python must do it. */
+static int
+start(PyObject *recording, PyObject *commands)
+{
+    Recorder *recorder = (Recorder *)SLOT(commands, Commands_native);
+    PyObject *first = SLOT(recording, VulkanRecording__first);
+    int publish = SLOT(recording, VulkanRecording__published) == Py_True;
+    if (Py_TYPE(commands) != is.PrimaryCommands || !is_native_launch(first) ||
+        (publish && recorder->to_host == NULL) ||
+        SLOT(commands, PrimaryCommands__unfinished) != Py_False ||
+        PyList_GET_SIZE(SLOT(commands, Commands__sets)))
+        return 0;
+    put(&SLOT(recording, VulkanRecording__content), Py_None);
+    put(&SLOT(commands, PrimaryCommands__timed), Py_False);
+    put(&SLOT(commands, PrimaryCommands__unfinished), Py_True);
+    PyObject *results = SLOT(commands, PrimaryCommands__end_results);
+    if (PyList_SetSlice(results, 0, PyList_GET_SIZE(results), NULL) < 0) {
+        PyErr_Clear();
+        return 0;
+    }
+    put(&SLOT(commands, Commands__program), Py_None);
+    if (recorder->begin(recorder->command, recorder->info))
+        return 0; /* Python begins again, and says what is wrong */
+    launch_first(commands, first);
+    if (publish)
+        recorder->barrier(recorder->command, recorder->to_host);
+    put(&SLOT(recording, VulkanRecording__started), Py_True);
+    return 1;
+}
+
 /* `recording.dispatch(program, bindings, block, groups)`. -1 with an exception set if it failed. */
 int
 record_dispatch(PyObject *recording, PyObject *program, PyObject *bindings, PyObject *block,
                 PyObject *groups)
 {
-    static PyObject *dispatch;
-    if (dispatch == NULL && (dispatch = PyUnicode_InternFromString("dispatch")) == NULL)
-        return -1;
     PyObject *commands = native_commands(recording);
     if (commands == NULL || !is_native_program(program, bindings)) {
         PyObject *arguments[] = {recording, program, bindings, block, groups};
-        PyObject *done = PyObject_VectorcallMethod(dispatch, arguments, 5, NULL);
-        Py_XDECREF(done);
-        return done == NULL ? -1 : 0;
+        return call_method(named.dispatch, arguments, 5);
     }
     if (SLOT(recording, VulkanRecording__started) != Py_True) {
         if (SLOT(recording, VulkanRecording__first) == Py_None) {
@@ -216,7 +391,8 @@ record_dispatch(PyObject *recording, PyObject *program, PyObject *bindings, PyOb
             Py_DECREF(first);
             return 0;
         }
-        if (call_method(recording, "_start") < 0)
+        PyObject *arguments[] = {recording};
+        if (!start(recording, commands) && call_method(named._start, arguments, 1) < 0)
             return -1;
     }
     uint32_t counts[3];
@@ -224,4 +400,178 @@ record_dispatch(PyObject *recording, PyObject *program, PyObject *bindings, PyOb
         counts[i] = (uint32_t)number(PyTuple_GET_ITEM(groups, i));
     launch(commands, program, bindings, block, counts);
     return 0;
+}
+
+/* `recording.begin()`. 0 if Python must do it. */
+int
+recording_begins(PyObject *recording)
+{
+    if (native_commands(recording) == NULL)
+        return 0;
+    put(&SLOT(recording, VulkanRecording__started), Py_False);
+    put(&SLOT(recording, VulkanRecording__ended), Py_False);
+    put(&SLOT(recording, VulkanRecording__published), Py_False);
+    put(&SLOT(recording, VulkanRecording__first), Py_None);
+    return 1;
+}
+
+/* `recording.publish()`. 0 if Python must do it. */
+int
+recording_publishes(PyObject *recording)
+{
+    PyObject *commands = native_commands(recording);
+    if (commands == NULL)
+        return 0;
+    if (SLOT(recording, VulkanRecording__started) == Py_True) {
+        Recorder *recorder = (Recorder *)SLOT(commands, Commands_native);
+        if (recorder->to_host == NULL)
+            return 0;
+        recorder->barrier(recorder->command, recorder->to_host);
+    }
+    else
+        put(&SLOT(recording, VulkanRecording__published), Py_True);
+    return 1;
+}
+
+/* Whether the command buffer has from the last time what is to be in it now. */
+static int
+has_content(PyObject *content, PyObject *generation, PyObject *published, PyObject *first)
+{
+    if (!PyTuple_CheckExact(content) || PyTuple_GET_ITEM(content, 1) != published ||
+        number(PyTuple_GET_ITEM(content, 0)) != number(generation))
+        return 0;
+    PyObject *known = PyTuple_GET_ITEM(content, 2);
+    return known == first ||
+           (PyTuple_CheckExact(known) && PyTuple_CheckExact(first) &&
+            PyTuple_GET_ITEM(known, 0) == PyTuple_GET_ITEM(first, 0) &&
+            same_numbers(PyTuple_GET_ITEM(first, 1), PyTuple_GET_ITEM(known, 1)) &&
+            same_bytes(PyTuple_GET_ITEM(first, 2), PyTuple_GET_ITEM(known, 2)) &&
+            same_numbers(PyTuple_GET_ITEM(first, 3), PyTuple_GET_ITEM(known, 3)));
+}
+
+/* `recording.end()`. 0 if Python must do it. */
+int
+recording_ends(PyObject *recording)
+{
+    PyObject *commands = native_commands(recording);
+    if (commands == NULL || Py_TYPE(commands) != is.PrimaryCommands)
+        return 0;
+    if (SLOT(recording, VulkanRecording__ended) == Py_True)
+        return 1;
+    Recorder *recorder = (Recorder *)SLOT(commands, Commands_native);
+    PyObject *content = Py_None, *driver = SLOT(recording, VulkanRecording__driver);
+    if (Py_TYPE(driver) != is.VulkanDriver)
+        return 0;
+    if (SLOT(recording, VulkanRecording__started) != Py_True) {
+        PyObject *first = SLOT(recording, VulkanRecording__first);
+        PyObject *published = SLOT(recording, VulkanRecording__published);
+        PyObject *generation = SLOT(driver, VulkanDriver_generation);
+        if (has_content(SLOT(recording, VulkanRecording__content), generation, published, first)) {
+            put(&SLOT(recording, VulkanRecording__ended), Py_True);
+            return 1;
+        }
+        content = PyTuple_Pack(3, generation, published, first);
+        if (content == NULL || !start(recording, commands)) {
+            Py_XDECREF(content);
+            PyErr_Clear();
+            return 0;
+        }
+    }
+    else
+        Py_INCREF(content);
+    PyObject *results = SLOT(commands, PrimaryCommands__end_results);
+    int done = SLOT(commands, PrimaryCommands__timed) == Py_False && PyList_GET_SIZE(results) == 0;
+    if (done) {
+        PyObject *result = PyLong_FromLong(recorder->end(recorder->command));
+        /* Without memory for it the result is lost; then it is as if the call had failed. */
+        done = result != NULL && PyList_Append(results, result) == 0 && number(result) == 0;
+        Py_XDECREF(result);
+        PyErr_Clear();
+    }
+    if (done) {
+        put(&SLOT(commands, PrimaryCommands__unfinished), Py_False);
+        put(&SLOT(recording, VulkanRecording__content), content);
+        put(&SLOT(recording, VulkanRecording__ended), Py_True);
+    }
+    Py_DECREF(content);
+    return done;
+}
+
+/* `queue.submit(recording, (), timeline, value)`. 0 if Python must do it, and may do all of it. */
+int
+queue_submits(PyObject *queue, PyObject *recording, PyObject *timeline, PyObject *value)
+{
+    if (Py_TYPE(queue) != is.VulkanQueue || Py_TYPE(timeline) != is.VulkanTimeline ||
+        Py_TYPE(SLOT(queue, VulkanQueue_native)) != &Queue_Type ||
+        Py_TYPE(SLOT(timeline, VulkanTimeline_native)) != &Timeline_Type ||
+        number(SLOT(queue, VulkanQueue__waited)) != 0 ||
+        number(SLOT(timeline, VulkanTimeline_issued)) >= number(value))
+        return 0;
+    PyObject *commands = native_commands(recording);
+    PyObject *driver = commands == NULL ? NULL : SLOT(recording, VulkanRecording__driver);
+    if (driver == NULL || Py_TYPE(driver) != is.VulkanDriver)
+        return 0;
+    PyObject *backlog = SLOT(driver, VulkanDriver_backlog);
+    if (Py_TYPE(backlog) != is.Backlog || PyList_GET_SIZE(SLOT(backlog, Backlog_queues)) ||
+        !recording_ends(recording))
+        return 0;
+    Queue *native = (Queue *)SLOT(queue, VulkanQueue_native);
+    native->info->commands = ((Recorder *)SLOT(commands, Commands_native))->commands;
+    *native->signal_semaphore = ((Timeline *)SLOT(timeline, VulkanTimeline_native))->semaphore;
+    *native->signal_value = (uint64_t)number(value);
+    int32_t result;
+    Py_BEGIN_ALLOW_THREADS
+    result = native->submit(native->queue, 1, native->info, 0);
+    Py_END_ALLOW_THREADS
+    if (result) {
+        /* As Python leaves it; it then finds the result, and says what is wrong. */
+        PyObject *point = PyTuple_Pack(2, timeline, value), *code = PyLong_FromLong(result);
+        PyObject *results = code == NULL ? NULL : PyList_New(0);
+        if (point != NULL && results != NULL && PyList_Append(results, code) == 0) {
+            put(&SLOT(queue, VulkanQueue__submitting), point);
+            put(&SLOT(queue, VulkanQueue__results), results);
+        }
+        Py_XDECREF(point);
+        Py_XDECREF(code);
+        Py_XDECREF(results);
+        PyErr_Clear();
+        return 0;
+    }
+    put(&SLOT(timeline, VulkanTimeline_issued), value);
+    return 1;
+}
+
+/* `timeline.value()`. 0 if Python must ask. */
+int
+timeline_reached(PyObject *timeline, long long *reached)
+{
+    if (Py_TYPE(timeline) != is.VulkanTimeline ||
+        Py_TYPE(SLOT(timeline, VulkanTimeline_native)) != &Timeline_Type)
+        return 0;
+    Timeline *native = (Timeline *)SLOT(timeline, VulkanTimeline_native);
+    uint64_t value;
+    if (native->get(native->device, native->semaphore, &value))
+        return 0;
+    *reached = (long long)value;
+    return 1;
+}
+
+/* `WaitInfo.comes_soon`: poll for a moment, without the interpreter's lock. 0 if it did not come,
+   or Python must ask. */
+int
+timeline_comes_soon(PyObject *timeline, long long value)
+{
+    if (Py_TYPE(timeline) != is.VulkanTimeline ||
+        Py_TYPE(SLOT(timeline, VulkanTimeline_native)) != &Timeline_Type)
+        return 0;
+    Timeline *native = (Timeline *)SLOT(timeline, VulkanTimeline_native);
+    uint64_t reached = 0;
+    int failed;
+    Py_BEGIN_ALLOW_THREADS
+    double until = moment_from_now();
+    while (!(failed = native->get(native->device, native->semaphore, &reached)) &&
+           reached < (uint64_t)value && now() < until)
+        let_others_run();
+    Py_END_ALLOW_THREADS
+    return !failed && reached >= (uint64_t)value;
 }

@@ -23,7 +23,7 @@ import pytest
 import penstock as ps
 from tests.conftest import OpenDevice
 from tests.gate import held
-from tests.kernels import SLOW_ADD, kernel, slow_add, slow_copy
+from tests.kernels import SLOW_ADD, new_kernel, slow_add, slow_copy
 
 N = 1024
 
@@ -392,7 +392,8 @@ def test_a_finaliser_in_the_middle_of_a_command_is_refused(
 ) -> None:
     """As if the garbage collector ran it between the barrier and the launch that needs it."""
     dev = any_device
-    run = kernel(dev, SLOW_ADD, "slow_add")
+    run = new_kernel(dev, SLOW_ADD, "slow_add")
+    run._retire()  # the native step has no such moment
     x, y = dev.zeros(8, np.uint32), dev.zeros(8, np.uint32)
     run(x=x, n=8, spin=0, add=1, threads=8)
     dev.synchronize()

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+from penstock import accelerator
 from penstock.errors import OutOfMemory
 
 
@@ -45,8 +46,11 @@ def on_their_way(waits: Sequence[tuple[Timeline, int]]) -> bool:
     return all(timeline.issued >= value for timeline, value in waits)
 
 
+@accelerator.share
 class Backlog:
     """All submissions that one driver holds back."""
+
+    __slots__ = ("__dict__", "queues")
 
     def __init__(self) -> None:
         #: Locked while a held submission is issued.

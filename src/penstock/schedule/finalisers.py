@@ -10,9 +10,11 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from penstock import accelerator
 from penstock.errors import Error
 
 
+@accelerator.share
 class FinaliserQueue:
     """Messages in the order of their arrival, and what to do about each.
 
@@ -20,6 +22,8 @@ class FinaliserQueue:
     is itself a function to call. Acting on a message twice must be the same as acting once: it
     stays in the queue until its act has returned, and an interrupt may come in between.
     """
+
+    __slots__ = ("__dict__", "left")
 
     def __init__(self, acts: Mapping[type, Callable[[Any], None]]) -> None:
         self._acts = acts

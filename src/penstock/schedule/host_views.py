@@ -11,6 +11,7 @@ import threading
 import warnings
 from typing import TYPE_CHECKING
 
+from penstock import accelerator
 from penstock.errors import Error, ViewHeld
 from penstock.ledger.hazards import Lane
 from penstock.memory.pool import Hold, is_own
@@ -22,8 +23,11 @@ if TYPE_CHECKING:
 LONG = 10.0  # seconds, after which a wait for a view of another thread's gives a warning
 
 
+@accelerator.share
 class HostViews:
     """Those of one device. Every method but `ended` is called under its lock."""
+
+    __slots__ = ("__dict__", "held")
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler

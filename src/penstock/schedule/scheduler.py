@@ -65,7 +65,7 @@ _SLICE = 0.1  # seconds; waits wake this often, to hear of Ctrl-C and of a lost 
 class Scheduler:
     """Owns the driver and everything made from it. Made and closed by its `Device`."""
 
-    __slots__ = ("__dict__", "__weakref__", "plain")
+    __slots__ = ("__dict__", "__weakref__", "ended", "plain", "shutdown", "views")
 
     def __init__(
         self, device: Device, driver: Driver, transfers: str, *, clear_memory: bool = False
@@ -287,7 +287,10 @@ class Scheduler:
         if not events.active:
             if not submitted or self.closed or self.lost is not None:
                 self._submit_for(points)
-            return self.await_points(points, timeout)
+            native = accelerator.native if timeout is None else None
+            return (native is not None and native.wait(self, points)) or self.await_points(
+                points, timeout
+            )
         if self.reached(points):
             return True  # no wait, so none on the receipt
         left = {lane: value for lane, value in points.items() if value > lane.complete}

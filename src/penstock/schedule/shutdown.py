@@ -22,6 +22,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
+from penstock import accelerator
 from penstock.errors import Closed, DeviceLost, Error, ForkedDevice, OutOfMemory
 from penstock.ledger.hazards import Lane
 from penstock.tracing import events
@@ -37,6 +38,7 @@ _TICK = 0.001
 _alive: weakref.WeakSet[Scheduler] = weakref.WeakSet()
 
 
+@accelerator.share
 class Guest:
     """A thread that uses the driver, or memory of the driver's, without the device's lock.
 
@@ -51,8 +53,11 @@ class Guest:
         self.thread = threading.get_ident()
 
 
+@accelerator.share
 class Shutdown:
     """How far a device has come in its end, and what is still in the way."""
+
+    __slots__ = ("__dict__", "guests", "over")
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler

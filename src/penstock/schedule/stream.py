@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import time
 import weakref
-from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +47,10 @@ class NoRoom(Exception):
 class Stream(Closing):
     """Work that takes effect in the order it was called. Made by `Device.stream`."""
 
-    __slots__ = ("__dict__", "__weakref__", "_batch", "lane", "plain", "scheduler")
+    __slots__ = (
+        "__dict__", "__weakref__", "_batch", "_closed", "_in_flight", "_policy", "_spare", "_waits",
+        "deep", "lane", "plain", "published", "queue", "scheduler", "timeline",
+    )  # fmt: skip
 
     #: How the scheduler knows it, once it does.
     known: weakref.ref[Stream] | None = None
@@ -70,7 +72,7 @@ class Stream(Closing):
         #: the ledger of a ring's memory keeps the stream.
         self.rings: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._batch = self._spare[-1]  # that is open or sealed, or was submitted last
-        self._in_flight: deque[Batch] = deque()
+        self._in_flight: list[Batch] = []  # oldest first
         self._waits: dict[Lane, int] = {}  # what the next submission waits for, on the device
         self._policy = SubmitPolicy()
         self.deep = False  # whether the caller is to wait (`make_room`) before the next command
@@ -307,6 +309,8 @@ class Stream(Closing):
         """Learn how far the device has come."""
         lane = self.lane
         if lane.complete < lane.submitted:
+            if accelerator.native is not None and accelerator.native.poll(self):
+                return
             try:
                 reached = self.timeline.value()
             except BaseException as error:
@@ -370,6 +374,10 @@ class Stream(Closing):
 
     def _start(self) -> Batch:
         """Open a batch."""
+        if accelerator.native is not None:
+            started: Batch | None = accelerator.native.start(self)
+            if started is not None:
+                return started
         if self.has_recorded:
             self._submit("an earlier submission failed")
         if self._in_flight:
@@ -407,6 +415,8 @@ class Stream(Closing):
         Every step may be repeated: the queue takes a submission of the same value once only, and
         the batch counts as recorded until everything about its submission is written down.
         """
+        if accelerator.native is not None and accelerator.native.submit(self):
+            return
         batch, lane = self._batch, self.lane
         value = batch.value
         if value == lane.submitted:
@@ -493,7 +503,7 @@ class Stream(Closing):
         while in_flight and in_flight[0].value <= complete:
             if in_flight[0].marks:
                 self._read_times_of(in_flight[0])
-            self._spare.append(in_flight.popleft())
+            self._spare.append(in_flight.pop(0))
         self._note_state()
 
     def _note_state(self) -> None:

@@ -9,6 +9,7 @@ program goes on to do something else.
 
 from __future__ import annotations
 
+from penstock import accelerator
 from penstock.schedule.batch import Batch
 
 LONGEST = 128  # commands in one batch
@@ -16,8 +17,11 @@ DEEPEST = 256  # submissions in flight on one stream, before the host waits for 
 _NEVER = 1 << 62
 
 
+@accelerator.share
 class SubmitPolicy:
     """Of one stream. Every method but `rest` and `resume` is called under the device's lock."""
+
+    __slots__ = ("_blocks", "first_look")
 
     def __init__(self) -> None:
         self.first_look = 1  # the number of commands in a batch at which to look first

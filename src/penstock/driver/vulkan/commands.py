@@ -41,7 +41,7 @@ _COMPUTE_FLAG = 0x20
 class Commands:
     """A command buffer. Recording again empties it."""
 
-    __slots__ = ("__dict__", "_bindings", "_program", "_pushed", "native")
+    __slots__ = ("__dict__", "_bindings", "_program", "_pushed", "_sets", "native")
 
     def __init__(self, driver: VulkanDriver, pool: C, level: int, usage: int) -> None:
         ffi, lib = load()
@@ -72,22 +72,7 @@ class Commands:
         self._vk_describe = call.vkCmdPushDescriptorSetWithTemplateKHR
         self.vk_dispatch = call.vkCmdDispatch
         self.vk_dispatch_indirect = call.vkCmdDispatchIndirect
-        self.native = self._native_recorder()
-
-    def _native_recorder(self) -> Any:
-        """The same for the native step, if all that it would call is C; else None."""
-        if accelerator.native is None:
-            return None
-        return native_object(
-            accelerator.native.Recorder,
-            command=self.command,
-            between=self._between.info,
-            bind=self._vk_bind,
-            push=self._vk_push,
-            describe=self._vk_describe,
-            dispatch=self.vk_dispatch,
-            barrier=self._driver.call.vkCmdPipelineBarrier2,
-        )
+        self.native: Any = None
 
     def begin(self) -> None:
         if self._sets:
@@ -206,8 +191,11 @@ class VulkanReplayable(Commands):
         driver.call.vkFreeCommandBuffers(driver.handle, driver.replayable_pool(), 1, self.out)
 
 
+@accelerator.share
 class PrimaryCommands(Commands):
     """A primary command buffer, which a queue runs."""
+
+    __slots__ = ("_end_results", "_timed", "_unfinished")
 
     def __init__(self, driver: VulkanDriver, pool: C, timestamps: list[Timestamps]) -> None:
         """`timestamps` is the queue's list, which gets those that this one takes."""
@@ -220,6 +208,22 @@ class PrimaryCommands(Commands):
         self._timed = False  # whether it takes the time, this time
         self._unfinished = False  # whether the driver was told to begin, and not yet to end
         self._end_results: list[int] = []  # of `vkEndCommandBuffer`, if it was called
+        if accelerator.native is not None:
+            self.native = native_object(
+                accelerator.native.Recorder,
+                command=self.command,
+                commands=self.out,
+                between=self._between.info,
+                to_host=self._to_host.info,
+                info=self._begin,
+                begin=self._vk_begin,
+                end=driver.call.vkEndCommandBuffer,
+                bind=self._vk_bind,
+                push=self._vk_push,
+                describe=self._vk_describe,
+                dispatch=self.vk_dispatch,
+                barrier=driver.call.vkCmdPipelineBarrier2,
+            )
 
     def begin(self) -> None:
         self._timed = False

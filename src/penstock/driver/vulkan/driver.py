@@ -7,6 +7,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+from penstock import accelerator
 from penstock.driver.holding import Backlog
 from penstock.driver.importing import import_noted
 from penstock.driver.protocol import DeviceInfo, Notify, Reference
@@ -271,8 +272,11 @@ class _Physical:
         return None, 0
 
 
+@accelerator.share
 class VulkanDriver:
     """An opened Vulkan device. Owns the `VkDevice`; everything made from it is closed before it."""
+
+    __slots__ = ("__dict__", "__weakref__", "backlog", "generation")
 
     inline = False
     language = "spirv"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from penstock import accelerator
 from penstock.driver.holding import Submission, on_their_way
 from penstock.driver.protocol import CopyRegions
-from penstock.driver.vulkan.api import C, check, load
+from penstock.driver.vulkan.api import C, check, load, native_object
 from penstock.driver.vulkan.clock import Timestamps
 from penstock.driver.vulkan.commands import PrimaryCommands, VulkanReplayable
 from penstock.driver.vulkan.handles import Handle, create
@@ -142,8 +142,11 @@ class VulkanRecording:
         return self._commands
 
 
+@accelerator.share
 class VulkanQueue:
     """A stream's way to a `VkQueue`, with a command pool of its own."""
+
+    __slots__ = ("__dict__", "_results", "_submitting", "_waited", "native")
 
     def __init__(self, driver: VulkanDriver, handle: C) -> None:
         ffi, lib = load()
@@ -170,6 +173,16 @@ class VulkanQueue:
         self._submitting: tuple[VulkanTimeline, int] | None = None  # what was submitted last
         self._results: list[int] = []  # of `vkQueueSubmit` for it, if that was called
         self._arguments = ((handle,), (1,), (self._info,), (ffi.NULL,))
+        self.native: Any = None
+        if accelerator.native is not None:
+            self.native = native_object(
+                accelerator.native.Queue,
+                queue=handle,
+                submit=driver.call.vkQueueSubmit,
+                info=self._info,
+                signal_semaphore=self._signal_semaphore,
+                signal_value=self._signal_value,
+            )
 
     def recordings(self, count: int) -> list[VulkanRecording]:
         self.driver.notify("recordings", 0)

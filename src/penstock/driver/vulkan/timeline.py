@@ -6,9 +6,10 @@ import os
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from penstock.driver.vulkan.api import C, check, load
+from penstock import accelerator
+from penstock.driver.vulkan.api import C, check, load, native_object
 from penstock.driver.vulkan.handles import create
 
 if TYPE_CHECKING:
@@ -18,12 +19,13 @@ _MOMENT = 1e-4  # seconds to poll before sleeping: about the cost of sleeping an
 _let_others_run = getattr(os, "sched_yield", partial(time.sleep, 0))
 
 
+@accelerator.share
 class VulkanTimeline:
     """A timeline semaphore that starts at 0. The code that made it closes it."""
 
     __slots__ = (
         "_driver", "_handle", "_results", "_signalling", "_value", "device", "get", "issued",
-        "semaphore",
+        "native", "semaphore",
     )  # fmt: skip
 
     def __init__(self, driver: VulkanDriver) -> None:
@@ -40,6 +42,14 @@ class VulkanTimeline:
         self._driver = driver
         self.device = driver.handle
         self.get = driver.call.vkGetSemaphoreCounterValue
+        self.native: Any = None
+        if accelerator.native is not None:
+            self.native = native_object(
+                accelerator.native.Timeline,
+                device=self.device,
+                semaphore=self.semaphore,
+                get=self.get,
+            )
         self._value = ffi.new("uint64_t *")
         self._signalling = 0  # the last value that the host signalled
         self._results: list[int] = []  # of `vkSignalSemaphore` for that value, if called

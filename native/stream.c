@@ -1,0 +1,231 @@
+/* What a stream does for a launch, as `penstock.schedule.stream` does it: open a batch, submit it,
+   learn how far the device has come, wait for a moment. */
+
+#include "layout.h"
+
+static const long long LONGEST = 128; /* commands in one batch: `submit_policy.LONGEST` */
+static const long long DEEPEST = 256; /* submissions in flight: `submit_policy.DEEPEST` */
+static const long long NEVER = 1LL << 62;
+
+/* `stream._note_state()` */
+static void
+note_state(PyObject *stream)
+{
+    int deep = PyList_GET_SIZE(SLOT(stream, Stream__in_flight)) >= DEEPEST;
+    int plain = !deep && SLOT(stream, Stream__closed) == Py_False;
+    put(&SLOT(stream, Stream_deep), deep ? Py_True : Py_False);
+    put(&SLOT(stream, Stream_plain), plain ? Py_True : Py_False);
+}
+
+/* `stream.poll()`: 0 if Python must do it. */
+static int
+poll(PyObject *stream)
+{
+    PyObject *lane = SLOT(stream, Stream_lane);
+    long long complete = number(SLOT(lane, Lane_complete)), reached;
+    if (complete == number(SLOT(lane, Lane_submitted)))
+        return 1;
+    if (!timeline_reached(SLOT(stream, Stream_timeline), &reached))
+        return 0;
+    if (reached != complete && put_number(&SLOT(lane, Lane_complete), reached) < 0) {
+        PyErr_Clear();
+        return 0;
+    }
+    return 1;
+}
+
+/* `policy.opened(batch)` */
+static int
+opened(PyObject *policy, PyObject *batch)
+{
+    if (PySet_GET_SIZE(SLOT(policy, SubmitPolicy__blocks)))
+        return put_number(&SLOT(batch, Batch_look_at), NEVER);
+    put(&SLOT(batch, Batch_look_at), SLOT(policy, SubmitPolicy_first_look));
+    return 0;
+}
+
+/* `stream._start()`: 0 if Python must do it; it may do all of it. */
+static int
+start(PyObject *stream)
+{
+    PyObject *lane = SLOT(stream, Stream_lane), *policy = SLOT(stream, Stream__policy);
+    PyObject *in_flight = SLOT(stream, Stream__in_flight), *spare = SLOT(stream, Stream__spare);
+    long long submitted = number(SLOT(lane, Lane_submitted));
+    if (number(SLOT(SLOT(stream, Stream__batch), Batch_value)) > submitted ||
+        PyDict_GET_SIZE(SLOT(stream, Stream__waits)) || Py_TYPE(policy) != is.SubmitPolicy ||
+        number(SLOT(policy, SubmitPolicy_first_look)) > 1)
+        return 0;
+    if (PyList_GET_SIZE(in_flight)) {
+        if (!poll(stream))
+            return 0;
+        long long complete = number(SLOT(lane, Lane_complete));
+        while (PyList_GET_SIZE(in_flight)) {
+            PyObject *oldest = PyList_GET_ITEM(in_flight, 0);
+            if (number(SLOT(oldest, Batch_value)) > complete)
+                break;
+            if (PyList_GET_SIZE(SLOT(oldest, Batch_marks)) || PyList_Append(spare, oldest) < 0) {
+                PyErr_Clear();
+                return 0;
+            }
+            if (PyList_SetSlice(in_flight, 0, 1, NULL) < 0) {
+                PyErr_Clear();
+                PyList_SetSlice(spare, PyList_GET_SIZE(spare) - 1, PyList_GET_SIZE(spare), NULL);
+                return 0;
+            }
+        }
+        note_state(stream);
+    }
+    Py_ssize_t last = PyList_GET_SIZE(spare) - 1;
+    if (last < 0)
+        return 0;
+    PyObject *batch = Py_NewRef(PyList_GET_ITEM(spare, last));
+    int done = 0;
+    if (recording_begins(SLOT(batch, Batch_recording)) && opened(policy, batch) == 0 &&
+        put_number(&SLOT(batch, Batch_value), submitted + 1) == 0 &&
+        put_number(&SLOT(batch, Batch_count), 0) == 0 &&
+        PyList_SetSlice(spare, last, last + 1, NULL) == 0) {
+        put(&SLOT(batch, Batch_must_publish), Py_False);
+        put(&SLOT(batch, Batch_open), Py_True);
+        put(&SLOT(stream, Stream__batch), batch);
+        done = 1;
+    }
+    Py_DECREF(batch);
+    PyErr_Clear();
+    return done;
+}
+
+/* The batch that the next command goes into; a new reference. NULL with an exception set if there
+   is none. */
+PyObject *
+stream_batch(PyObject *stream)
+{
+    PyObject *batch = SLOT(stream, Stream__batch);
+    if (SLOT(batch, Batch_open) == Py_True || start(stream))
+        return Py_NewRef(SLOT(stream, Stream__batch));
+    return PyObject_CallMethodNoArgs(stream, named._start);
+}
+
+/* `stream._submit(reason)`, which only a trace asks for: 0 if Python must do it; it may do all. */
+static int
+submit(PyObject *stream)
+{
+    PyObject *batch = SLOT(stream, Stream__batch), *lane = SLOT(stream, Stream_lane);
+    PyObject *value = SLOT(batch, Batch_value), *in_flight = SLOT(stream, Stream__in_flight);
+    PyObject *recording = SLOT(batch, Batch_recording);
+    if (number(value) == number(SLOT(lane, Lane_submitted)))
+        return 1;
+    if (SLOT(batch, Batch_open) != Py_True || PyDict_GET_SIZE(SLOT(stream, Stream__waits)))
+        return 0;
+    if (SLOT(batch, Batch_must_publish) == Py_True) {
+        if (!recording_publishes(recording))
+            return 0;
+        put(&SLOT(stream, Stream_published), value);
+    }
+    put(&SLOT(batch, Batch_open), Py_False);
+    if (!queue_submits(SLOT(stream, Stream_queue), recording, SLOT(stream, Stream_timeline), value))
+        return 0;
+    if (PyList_Append(in_flight, batch) < 0) {
+        PyErr_Clear();
+        return 0; /* Python finds it issued, and goes on from there */
+    }
+    put(&SLOT(lane, Lane_submitted), value);
+    note_state(stream);
+    return 1;
+}
+
+/* `stream._consider_submitting(batch)`. -1 with an exception set if it failed. */
+int
+stream_consider(PyObject *stream, PyObject *batch)
+{
+    PyObject *lane = SLOT(stream, Stream_lane), *policy = SLOT(stream, Stream__policy);
+    PyObject *arguments[] = {stream, batch};
+    if (Py_TYPE(policy) == is.SubmitPolicy && poll(stream)) {
+        long long count = number(SLOT(batch, Batch_count));
+        long long next = 2 * count < LONGEST ? 2 * count : LONGEST;
+        int dry = number(SLOT(lane, Lane_complete)) == number(SLOT(lane, Lane_submitted));
+        if ((dry || count >= LONGEST) &&
+            put_number(&SLOT(policy, SubmitPolicy_first_look), dry ? next : 1) == 0 &&
+            submit(stream))
+            return 0;
+    }
+    PyErr_Clear();
+    return call_method(named._consider_submitting, arguments, 2);
+}
+
+/* --- what Python calls ----------------------------------------------------------------------- */
+
+/* Whether nothing about a stream of the right class is unusual. */
+static int
+is_plain(PyObject *stream)
+{
+    return Py_TYPE(stream) == is.Stream &&
+           SLOT(SLOT(stream, Stream_scheduler), Scheduler_plain) == Py_True;
+}
+
+PyObject *
+native_start(PyObject *Py_UNUSED(module), PyObject *stream)
+{
+    if (is_plain(stream) && start(stream))
+        return Py_NewRef(SLOT(stream, Stream__batch));
+    Py_RETURN_NONE;
+}
+
+PyObject *
+native_submit(PyObject *Py_UNUSED(module), PyObject *stream)
+{
+    return PyBool_FromLong(is_plain(stream) && submit(stream));
+}
+
+PyObject *
+native_poll(PyObject *Py_UNUSED(module), PyObject *stream)
+{
+    return PyBool_FromLong(is_plain(stream) && poll(stream));
+}
+
+/* Whether there is anything that a wait has to do besides waiting. */
+static int
+is_plain_wait(PyObject *scheduler)
+{
+    PyObject *ended = SLOT(scheduler, Scheduler_ended), *views = SLOT(scheduler, Scheduler_views);
+    return SLOT(scheduler, Scheduler_plain) == Py_True && Py_TYPE(views) == is.HostViews &&
+           PyDict_GET_SIZE(SLOT(views, HostViews_held)) == 0 &&
+           Py_TYPE(ended) == is.FinaliserQueue &&
+           PyObject_Size(SLOT(ended, FinaliserQueue_left)) == 0;
+}
+
+PyObject *
+native_wait(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    PyObject *scheduler = args[0], *points = args[1], *lane, *value;
+    Py_ssize_t position = 0;
+    if (count != 2 || Py_TYPE(scheduler) != is.Scheduler || !PyDict_CheckExact(points) ||
+        PyDict_GET_SIZE(points) != 1 || !is_plain_wait(scheduler) ||
+        !PyDict_Next(points, &position, &lane, &value))
+        Py_RETURN_FALSE;
+    PyObject *stream = SLOT(lane, Lane_owner), *shutdown = SLOT(scheduler, Scheduler_shutdown);
+    if (Py_TYPE(stream) != is.Stream || number(value) > number(SLOT(lane, Lane_submitted)))
+        Py_RETURN_FALSE;
+    PyObject *guest = PyObject_CallOneArg((PyObject *)is.Guest, points);
+    if (guest == NULL || Py_TYPE(shutdown) != is.Shutdown ||
+        PySet_Add(SLOT(shutdown, Shutdown_guests), guest) < 0) {
+        Py_XDECREF(guest);
+        return NULL;
+    }
+    int reached = 0;
+    PyObject *timeline = Py_NewRef(SLOT(stream, Stream_timeline));
+    Py_INCREF(lane);
+    Py_INCREF(value);
+    if (SLOT(shutdown, Shutdown_over) == Py_False)
+        reached = timeline_comes_soon(timeline, number(value));
+    Py_DECREF(timeline);
+    PySet_Discard(SLOT(shutdown, Shutdown_guests), guest);
+    Py_DECREF(guest);
+    PyObject *arguments[] = {shutdown};
+    int failed = SLOT(shutdown, Shutdown_over) != Py_False &&
+                 call_method(named.tear_down, arguments, 1) < 0;
+    if (reached && number(value) > number(SLOT(lane, Lane_complete)))
+        put(&SLOT(lane, Lane_complete), value);
+    Py_DECREF(lane);
+    Py_DECREF(value);
+    return failed ? NULL : PyBool_FromLong(reached);
+}
