@@ -105,8 +105,8 @@ class Block(Handle, Generic[T]):
     A signal handler may raise after the first function has done its work, or before the second one
     starts, so the end of the block may never be called. Nor can a finaliser of the block detect the
     end: a stored exception keeps the block's frames alive, and everything in them. But only the
-    `with` statement itself refers to its `__exit__` object. So `goes_on` tests whether that object
-    is still alive.
+    `with` statement itself refers to its `__exit__` object. So `is_active` tests whether that
+    object is still alive.
     """
 
     def __init__(
@@ -118,12 +118,12 @@ class Block(Handle, Generic[T]):
         self._entered = False
 
     @property
-    def goes_on(self) -> bool:
+    def is_active(self) -> bool:
         return self._exit() is not None
 
     def __enter__(self) -> T:
         self._entered = True
-        if not self.goes_on:
+        if not self.is_active:
             self._exit = object  # `__exit__` was looked up earlier, not by this `with`
         return self._begin(self)
 

@@ -36,5 +36,5 @@ def move_counter(
 def settle_counter(history: AppendHistory, stream: Stream | None) -> None:
     """Set the counter right, if an exception has left in doubt what it says. Under the lock."""
     if history.uncertain:
-        fill_locked(history.counter, history.told, stream)
+        fill_locked(history.counter, history.counted, stream)
         history.uncertain = False

@@ -168,7 +168,7 @@ def capturing(scheduler: Scheduler) -> Graph | None:
     if not scheduler.captures:
         return None
     graph, block = scheduler.captures.get(get_ident(), (None, None))
-    if block is not None and not block.goes_on:
+    if block is not None and not block.is_active:
         scheduler.captures.pop(get_ident(), None)
         return None
     return graph
@@ -218,18 +218,18 @@ class HostCopy:
     abandoned: nothing is copied, and whatever waits for it goes on.
     """
 
-    __slots__ = ("_copy", "_host", "_scheduler", "_told", "_value")
+    __slots__ = ("_copy", "_host", "_scheduler", "_reported", "_value")
 
     def __init__(
         self, array: Array, backing: Backing, theirs: Host, copy: Callable[[], None], *, write: bool
     ) -> None:
-        self._told = True
+        self._reported = True
         self._copy = copy
         self._scheduler = scheduler = array.buffer.scheduler
         self._host = self._scheduler.host_copies.take_lane()
         self._value = self._host.lane.submitted + 1
         scheduler.host_copies.begun.append(self)
-        self._told = False
+        self._reported = False
         self._host.start()
         what = f"a host {'write' if write else 'read'}"
         backing.history.note(array.region, write, self._host.lane, self._value, what)
@@ -240,14 +240,14 @@ class HostCopy:
             self._copy()
         finally:
             self._scheduler.ended.leave((self._host, self._value))
-            self._told = True
+            self._reported = True
             self._scheduler.drain_ended()
         return True
 
     def abandon(self) -> None:
-        if not self._told:
+        if not self._reported:
             self._scheduler.ended.leave((self._host, self._value))
-            self._told = True
+            self._reported = True
 
     __del__ = abandon
 

@@ -209,14 +209,14 @@ class Turns:
                 points = self._leaves_block(self._filled)
                 scheduler.wait_for(points, None, full, path="bound")
                 part, done = self._staged[self._filled], self._recorded[self._filled][0]
-                scheduler.shutdown.use(partial(_fill_and_tell, part, self.host, done))
+                scheduler.shutdown.use(partial(_fill_and_signal, part, self.host, done))
                 self._filled += 1
         except (Closed, DeviceLost) as error:
             scheduler.note_failure(error)
             self._filled = len(self._recorded)
             self.host.abort()
             raise
-        scheduler.host_copies.made(self.host, self.host.lane.submitted)
+        scheduler.host_copies.report_done(self.host, self.host.lane.submitted)
         if self._failure is not None:
             raise self._failure
         return True
@@ -241,11 +241,11 @@ class Turns:
                 for value in after.values():
                     self._stream.ensure_submitted(value)  # if an earlier attempt to has failed
                 part = each._replace(content=each.content.copy())
-                tell = partial(_fill_and_tell, part, self.host, done)
-                self._stream.copier.add(Task(after, tell))
+                fill = partial(_fill_and_signal, part, self.host, done)
+                self._stream.copier.add(Task(after, fill))
             self._filled += 1
 
 
-def _fill_and_tell(part: Staged, host: HostLane, value: int) -> None:
+def _fill_and_signal(part: Staged, host: HostLane, value: int) -> None:
     part.fill()
     host.finish(value)

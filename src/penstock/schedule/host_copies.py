@@ -66,7 +66,7 @@ class HostCopies:
         self.lanes.take(host)
         return host
 
-    def made(self, host: HostLane, value: int) -> None:
+    def report_done(self, host: HostLane, value: int) -> None:
         """Tell the device of a copy. Takes the lock."""
         self._scheduler.ended.leave((host, value))
         self._scheduler.drain_ended()

@@ -75,7 +75,7 @@ class HostLane:
     def poll(self) -> None:
         """Nothing to do: what there is to know is known."""
 
-    def rest(self) -> None:
+    def host_waits(self) -> None:
         """Nothing to do."""
 
     def abort(self) -> None:

@@ -55,7 +55,7 @@ class Pump:
                 try:
                     stream.submit_if_dry()
                 except OutOfMemory:
-                    continue  # stays recorded; the next call that needs it submits again, and raises
+                    continue  # it stays recorded; the next call that needs it tries again
             scheduler.drain()
             return any(stream.has_recorded for stream in streams)
 

@@ -24,7 +24,7 @@ class ReceiptTimes(Timekeeper):
         super().__init__(scheduler.driver)
         self._scheduler = scheduler
 
-    def tell_times(self, collector: events.Collector, patience: float) -> None:
+    def deliver_times(self, collector: events.Collector, patience: float) -> None:
         """Tell a receipt when the device did what it did, once it is done.
 
         With patience, waits that many seconds for what is in flight; without, for nothing.
@@ -41,9 +41,9 @@ class ReceiptTimes(Timekeeper):
                     scheduler.poll()
             if points and patience:
                 scheduler.wait_for(points, patience, "the receipt is to have the device's times")
-            self.tell_what_is_done(deadline if patience else 0.0)
+            self.deliver_known_times(deadline if patience else 0.0)
 
-    def tell_what_is_done(self, deadline: float = 0.0) -> None:
+    def deliver_known_times(self, deadline: float = 0.0) -> None:
         """Have times told as far as that takes no wait, or only one until the deadline."""
         scheduler = self._scheduler
         with scheduler.lock:
@@ -56,7 +56,7 @@ class ReceiptTimes(Timekeeper):
         # How the clocks compare is asked of the device, once, and takes it a moment.
         if self._learn_time(deadline or time.monotonic() + _MOMENT):
             with scheduler.lock:
-                self.tell()
+                self.deliver()
 
     def _learn_time(self, deadline: float) -> bool:
         """Find out how the device's clock and the host's compare; whether that is known."""

@@ -261,7 +261,7 @@ class Scheduler:
         """
         over = submitted = True
         for lane, value in points.items():
-            lane.owner.rest()
+            lane.owner.host_waits()
             over = over and value <= lane.complete
             submitted = submitted and value <= lane.submitted
         if over:
@@ -281,7 +281,7 @@ class Scheduler:
         seconds = time.perf_counter() - start
         awaited = tuple((lane.place, value, works.get(lane, "")) for lane, value in left.items())
         with contextlib.suppress(Error):  # a receipt is not worth a failure
-            self.times.tell_what_is_done()
+            self.times.deliver_known_times()
         events.emit("wait", reason, start=start, seconds=seconds, awaited=awaited, **details)
         return done
 

@@ -62,7 +62,7 @@ class Shutdown:
         self._resting = False  # whether nothing runs on the device any more
         self._put_off = False  # whether to close once the garbage collector shows all streams
         _alive.add(scheduler)
-        events.tellers.add(scheduler.times)
+        events.time_sources.add(scheduler.times)
 
     def use(self, access: Callable[[], T]) -> T:
         """Have the host use the driver or its memory without the lock; neither goes meanwhile."""
@@ -104,7 +104,7 @@ class Shutdown:
         with contextlib.suppress(DeviceLost, OutOfMemory):
             if points is not None:
                 finished = scheduler.await_points(points, timeout, closing=True)
-                scheduler.times.tell_what_is_done(time.monotonic() + _LEAVE_TIMEOUT)
+                scheduler.times.deliver_known_times(time.monotonic() + _LEAVE_TIMEOUT)
         self._resting = finished or scheduler.lost is not None
         self.over = True  # from here on no wait goes on
         _alive.discard(scheduler)
@@ -135,7 +135,7 @@ class Shutdown:
         scheduler.closed = self.over = True
         self.torn_down = True
         scheduler.is_locked_here = partial(_refuse_forked, scheduler.name)
-        events.tellers.discard(scheduler.times)
+        events.time_sources.discard(scheduler.times)
 
     def tear_down(self) -> None:
         """Once it is over: release the driver's objects, unless something still needs them."""

@@ -185,7 +185,7 @@ class Stream(Closing):
         if barrier:
             recording.barrier()
             if events.active:
-                self._tell_barrier(uses)
+                self._emit_barrier(uses)
             lane.epoch += 1
         if events.timing:
             batch.begin_timing()
@@ -211,7 +211,7 @@ class Stream(Closing):
             self._consider_submitting(batch)
         return batch.value
 
-    def _tell_barrier(self, uses: Iterable[Use]) -> None:
+    def _emit_barrier(self, uses: Iterable[Use]) -> None:
         """Put on the receipt what a barrier is for."""
         lane = self.lane
         behind = next(a for a in collect_all(uses) if a.lane is lane and a.epoch >= lane.epoch)
@@ -327,9 +327,9 @@ class Stream(Closing):
             if self.lane.complete == self.lane.submitted:
                 self._submit("the device would run dry")
 
-    def rest(self) -> None:
+    def host_waits(self) -> None:
         """The host wants an outcome: what it calls next should reach the device at once."""
-        self._policy.rest(self._batch)
+        self._policy.host_waits(self._batch)
 
     def is_done(self) -> bool:
         """For a stream nobody can use any more: whether its work is done, and it can be closed."""

@@ -17,7 +17,10 @@ _NEVER = 1 << 62
 
 
 class SubmitPolicy:
-    """Of one stream. Every method but `rest` and `resume` is called under the device's lock."""
+    """The policy of one stream.
+
+    The caller holds the device's lock, except for `host_waits` and `resume`.
+    """
 
     def __init__(self) -> None:
         self.first_look = 1  # the number of commands in a batch at which to look first
@@ -32,7 +35,7 @@ class SubmitPolicy:
         """Note on a batch when to look first. May be called again."""
         batch.look_at = _NEVER if self._blocks else self.first_look
 
-    def rest(self, batch: Batch) -> None:
+    def host_waits(self, batch: Batch) -> None:
         """The host wants an outcome: what it calls next should reach the device at once.
 
         Called without the lock: a batch that is opened meanwhile gets its look from `first_look`.

@@ -33,10 +33,10 @@ class Collector(Protocol):
     times: deque[tuple[tuple[int, int, int], tuple[float, float]]]  #: see `device_times`
 
 
-class Teller(Protocol):
+class TimeSource(Protocol):
     """The part of a device that a trace uses: it delivers device timestamps."""
 
-    def tell_times(self, collector: Collector, patience: float) -> None:
+    def deliver_times(self, collector: Collector, patience: float) -> None:
         """Call `device_times` for all work that completes within `patience` seconds."""
         ...
 
@@ -46,7 +46,7 @@ active: tuple[Collector, ...] = ()
 #: Those of them that want the device's timestamps.
 timing: tuple[Collector, ...] = ()
 #: Devices that may still have timestamps to deliver, also to a trace that has ended.
-tellers: weakref.WeakSet[Teller] = weakref.WeakSet()
+time_sources: weakref.WeakSet[TimeSource] = weakref.WeakSet()
 
 #: A line of work as the receipt names it: device, stream, and a process-wide unique number.
 Place = tuple[str, str, int]

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from penstock.driver.holding import Submission, on_their_way
+from penstock.driver.holding import Submission, all_issued
 from penstock.driver.protocol import CopyRegions
 from penstock.driver.vulkan.api import C, check, load
 from penstock.driver.vulkan.clock import Timestamps
@@ -183,11 +183,11 @@ class VulkanQueue:
         backlog = self.driver.backlog
         if timeline.issued < value:
             recording.end()
-        if not backlog.queues and (not waits or on_their_way(waits)):
+        if not backlog.queues and (not waits or all_issued(waits)):
             self.issue(recording, waits, timeline, value)  # no other thread hands anything over
             return
         with backlog.lock:
-            ready = timeline.issued >= value or (not self.held and on_their_way(waits))
+            ready = timeline.issued >= value or (not self.held and all_issued(waits))
             if ready:
                 self.issue(recording, waits, timeline, value)
         if not ready:
