@@ -213,7 +213,7 @@ def test_waiting_for_oneself_raises(threaded_device: ps.Device) -> None:
     in_thread(lambda: slow_copy(x, y, second, spin=0))
     in_thread(lambda: slow_copy(y, z, third, spin=0))  # waits for the stream that waits
     for attempt in (y.numpy, z.numpy, second.synchronize, third.synchronize, dev.synchronize):
-        with pytest.raises(ps.ViewHeld, match="wait for ever"):
+        with pytest.raises(ps.ViewHeld, match="wait forever"):
             attempt()
     dev.default_stream.synchronize()  # has nothing to do with it
     held[:] = 5
