@@ -62,8 +62,8 @@ class Handle:
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise ArgumentError(
-            f"a {type(self).__name__} cannot be copied or pickled, as it stands for something that "
-            "exists once; pass the object itself, and take values out of it before they travel"
+            f"a {type(self).__name__} cannot be copied or pickled: it represents a resource that "
+            "exists once; pass the object itself, or read its values first and pass those"
         )
 
 
@@ -88,7 +88,7 @@ class Closing(Handle):
 
 
 class _Exit:
-    """The `__exit__` of a block: for each `with` statement an object that only it refers to."""
+    """The `__exit__` of a block: makes a new object for each `with` statement."""
 
     def __get__(self, block: Block[Any] | None, kind: type[Block[Any]]) -> Callable[..., None]:
         if block is None:

@@ -1,6 +1,6 @@
-"""Every way in which a call of a kernel can be wrong, and what the error says.
+"""The checks of a kernel call's arguments, and their error messages.
 
-A call checks everything before anything is recorded: names, dtypes, sizes, limits.
+A call checks names, dtypes, sizes and limits before it records anything.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from penstock.launch.arguments import (
 if TYPE_CHECKING:
     from penstock.launch.kernel import Kernel
 
-#: The default of every argument: not given.
+#: The default of every argument, which means that it was not given.
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "(not given)"})()
 
 
@@ -39,7 +39,7 @@ def explain_names(
     kernel: Kernel, unknown: Mapping[str, Any], given: Mapping[str, Any],
     positional: tuple[Any, ...] = (),
 ) -> NoReturn:  # fmt: skip
-    """Say which names are unknown or missing."""
+    """Raise the error that names the unknown or missing arguments."""
     if positional:
         names = ", ".join(f"{name}=..." for name in given)
         raise ArgumentError(
@@ -58,7 +58,7 @@ def explain_names(
 def check_array(
     kernel: Kernel, parameter: KernelParameter, array: Any, given: Mapping[str, Any]
 ) -> None:
-    """Check what does not change about an array; the array remembers that it fits."""
+    """Check all properties of an array that cannot change; if it fits, note that on the array."""
     if array is MISSING:
         explain_names(kernel, {}, given)
     label = f"{kernel.name}: argument {parameter.name!r}"
@@ -69,7 +69,7 @@ def check_array(
         )
     if array.buffer.scheduler is not kernel.scheduler:
         raise ArgumentError(
-            f"{label} is on {array.device}, the kernel on {kernel.device}; copy it over"
+            f"{label} is on {array.device}, the kernel on {kernel.device}; copy it to that device"
         )
     array.buffer.check()
     if parameter.dtype is not None and not same_bytes(array.dtype, parameter.dtype):
@@ -88,7 +88,7 @@ def check_array(
             f"{label} has {array.nbytes:,} bytes; {kernel.device.name} binds at most "
             f"{parameter.max_size:,}. Pass it in slices"
         )
-    # The backings of a pool are aligned for any kernel; adopted memory is where it is.
+    # Pool backings are aligned for any kernel; slices and adopted memory may not be.
     if (array.buffer.backing.offset + array.region.lo) % parameter.alignment:
         raise InvalidValue(
             f"{label} starts at byte {array.region.lo} of its buffer; {kernel.device.name} needs "
@@ -115,7 +115,7 @@ def check_group_counts(kernel: Kernel, groups: Array, threads: Any) -> None:
 
 
 def explain_scalars(kernel: Kernel, given: Mapping[str, Any]) -> None:
-    """Say which scalar does not fit."""
+    """Raise the error for the scalar that cannot be packed; returns if all can."""
     if any(value is MISSING for value in given.values()):
         explain_names(kernel, {}, given)
     for name, value in given.items():

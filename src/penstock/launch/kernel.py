@@ -1,7 +1,7 @@
 """A compiled program with its signature, and how it is launched.
 
-`Kernel.launch` is the whole of what a call does. The call that users make is written out for each
-kernel by `launch.call`, which does the common case and leaves the rest to `launch`.
+`Kernel.launch` does everything that a call may need. The `__call__` that users call is generated
+for each kernel by `launch.call`; it handles the common case and leaves the rest to `launch`.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _COUNTS_KEPT = 1024
 class Kernel(Closing):
     """Call it with arrays and scalars by name, and `threads=` or `groups=`.
 
-    A call blocks only where it meets a run-ahead bound (docs/performance.md). If the kernel has a
-    `Result` block, it returns a `Result`. NumPy arrays are moved to the device, and back if the
-    kernel writes them; then the call waits, once.
-    `groups=` may be an array of three uint32, which the device looks at when it gets there.
+    A call blocks only at a run-ahead bound (docs/performance.md). If the kernel has a `Result`
+    block, it returns a `Result`. NumPy arrays are copied to the device, and back if the kernel
+    writes them; then the call waits, once.
+    `groups=` may be an array of three uint32, which the device reads when it runs the launch.
     """
 
     def __init__(
@@ -101,17 +101,17 @@ class Kernel(Closing):
     ) -> Any:
         """Launch on `stream`: `threads` in all (rounded up to whole groups), or whole `groups`.
 
-        `launch.call` writes this out for each kernel, with its own argument names; it does what
-        `launch` does.
+        `launch.call` generates this for each kernel, with the kernel's argument names; it does the
+        same as `launch`.
         """
         return self.launch(arguments, stream, threads, groups)
 
     def launch(
         self, given: Mapping[str, Any], stream: Stream | None, threads: Any, groups: Any
     ) -> Any:
-        """Launch with the arguments that were given by name.
+        """Launch with the arguments given by name.
 
-        What may wait, and what may run code of the caller's, comes before the lock is taken.
+        Everything that may wait, or run the caller's code, comes before the lock is taken.
         """
         scheduler = self.scheduler
         if (graph := capturing(scheduler)) is not None:
@@ -133,7 +133,7 @@ class Kernel(Closing):
         return result
 
     def close(self) -> None:
-        """Give the program back; launches in flight finish first. Safe to call twice."""
+        """Release the program once launches in flight are done. Safe to call twice."""
         with self.scheduler.lock:
             if not self._closed:
                 self._closed = True
@@ -149,7 +149,7 @@ class Kernel(Closing):
         return self._closed
 
     def __del__(self) -> None:
-        # May run in any thread, in the middle of anything: only leave a message.
+        # May run in any thread, in the middle of any call: only leave a message.
         if not getattr(self, "_closed", True):
             self.scheduler.program_dropped(self.program)
 
@@ -158,7 +158,7 @@ class Kernel(Closing):
 
     @property
     def signature(self) -> str:
-        """What to call the kernel with."""
+        """The kernel's arguments, result and group size, as text."""
         arrays = [f"{p.name}: {p.access} {p.dtype or 'bytes'}[]" for p in self.parameters]
         scalars = [
             f"{m.name}: {m.dtype}{list(m.shape) if m.shape else ''}" for m in self.interface.push
@@ -173,7 +173,7 @@ class Kernel(Closing):
     def _carry(
         self, given: Mapping[str, Any], stream: Stream | None, carried: list[Carried]
     ) -> dict[str, Array]:
-        """Arrays of the device for the arguments that are NumPy arrays."""
+        """Device arrays for the arguments that are NumPy arrays, by name."""
         made = {}
         for parameter in self.parameters:
             value = given[parameter.name]
@@ -188,9 +188,9 @@ class Kernel(Closing):
     def group_counts(
         self, threads: Any, groups: Any, index: Callable[[Any], int] = operator.index
     ) -> tuple[int, int, int] | Array:
-        """How many groups to run in each dimension, (0, 0, 0) if none; or the array that tells.
+        """How many groups to run in each dimension, (0, 0, 0) if none; or the array of counts.
 
-        `index` makes an int of a number that is none.
+        `index` converts a number of another type to an int.
         """
         if isinstance(groups, Array):
             check_group_counts(self, groups, threads)
@@ -219,7 +219,7 @@ class Kernel(Closing):
         return counts
 
     def pack_scalars(self, given: Mapping[str, Any], *, at_rest: bool = False) -> bytes:
-        """The block of scalars; `at_rest` if they may be in memory that the device writes."""
+        """The scalars as bytes. With `at_rest`, waits for work on scalars in adopted memory."""
         scalars = [given[member.name] for member in self.interface.push]
         if all(type(scalar) in PLAIN_NUMBERS for scalar in scalars):
             at_rest = False
@@ -230,9 +230,9 @@ class Kernel(Closing):
             raise
 
     def _pack_at_rest(self, *scalars: Any) -> bytes:
-        """The block of scalars; of those in adopted memory, as the work in flight leaves them.
+        """The scalars as bytes, read after the work in flight on those in adopted memory.
 
-        May wait, and may run code of the caller's, so without the lock.
+        May wait, and may run the caller's code, so it is called without the lock.
         """
         if any(type(scalar) is Array for scalar in scalars):
             raise TypeError("a launch does not wait for the value of an array")
@@ -245,7 +245,7 @@ class Kernel(Closing):
             return operator.index(number)
 
     def _at_rest(self, value: Any) -> contextlib.AbstractContextManager[object]:
-        """Wait for the work on what there is of the value in adopted memory, and keep it off."""
+        """`host_memory_at_rest` for the parts of a value that are in adopted memory."""
         found = memories(value) if self.scheduler.host_memory else ()
         what = f"{self.name}: an argument"
         return host_memory_at_rest(self.scheduler, *found, write=False, what=what)
@@ -269,7 +269,7 @@ class Kernel(Closing):
         return Launch(self, arrays, block, groups)
 
     def check_writes(self, arrays: Iterable[Array], growing: Collection[Buffer]) -> None:
-        """Raise unless the roles of the arrays that it writes allow it, but for growing ones."""
+        """Raise unless the roles of the arrays that it writes allow that; `growing` are exempt."""
         for parameter, array in zip(self.parameters, arrays, strict=True):
             if parameter.writes and array.buffer.guarded and array.buffer not in growing:
                 array.buffer.check_write(array.region, self.what)
@@ -277,7 +277,7 @@ class Kernel(Closing):
     def bind(
         self, arrays: tuple[Array, ...], stream: Stream, groups: Array | None = None
     ) -> list[Bound]:
-        """Where each array's bytes are, after making way for live host views."""
+        """Where each array's bytes are, after resolving conflicts with live host views."""
         self.check_writes(arrays, ())
         if any(array.buffer.backing.views for array in arrays):
             pairs = list(zip(self.parameters, arrays, strict=True))
@@ -289,11 +289,11 @@ class Kernel(Closing):
                 array.buffer.backing_for(
                     stream, array.region, self.what, write=parameter.writes, reads=reads
                 )
-        # Only now: making way for a view of one array may have moved another of the same buffer.
+        # Only now: a view of one array may have renamed the buffer that another one shares.
         return [array.bind() for array in arrays]
 
     def ring(self, stream: Stream) -> ArgumentRing:
-        """Where the scalars go on this stream if they are too many for push constants."""
+        """The ring for this stream's scalars, if they do not fit push constants."""
         found = stream.rings.get(self)
         if found is None:
             found = ArgumentRing(self.scheduler, self.interface.scalar_bytes, self.what)
