@@ -34,14 +34,14 @@ HIP = [
     _mutant(
         "work that waits for the host is not held",
         "recording",
-        "not self.held and (not waits or on_their_way(waits))\n",
+        "(not self.held and (not waits or all_issued(waits)))\n",
         "not self.held\n",
     ),
     _mutant(
         "work behind what is held is not held",
         "recording",
-        "not self.held and (not waits or on_their_way(waits))\n",
-        "not waits or on_their_way(waits)\n",
+        "(not self.held and (not waits or all_issued(waits)))\n",
+        "(not waits or all_issued(waits))\n",
     ),
     _mutant(
         "work that waits for what is held is not held",

@@ -385,8 +385,8 @@ _SINGLE = [
     Mutant(
         "results of kernels are not published",
         "schedule.stream",
-        "that none of its uses tells.\"\"\"\n        self._batch.must_publish = True\n",
-        "that none of its uses tells.\"\"\"\n",
+        "which is not in its `uses`.\"\"\"\n        self._batch.must_publish = True\n",
+        "which is not in its `uses`.\"\"\"\n",
     ),
     Mutant(
         "the host looks at scratch as it is",

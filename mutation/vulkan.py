@@ -314,13 +314,13 @@ VULKAN = [
     _mutant(
         "work that waits for the host is not held",
         "recording",
-        "(not self.held and on_their_way(waits))\n",
+        "(not self.held and all_issued(waits))\n",
         "(not self.held)\n",
         also=(
             _mutant(
                 "",
                 "recording",
-                "        if not backlog.queues and (not waits or on_their_way(waits)):\n",
+                "        if not backlog.queues and (not waits or all_issued(waits)):\n",
                 "        if not backlog.queues:\n",
             ),
         ),
@@ -328,8 +328,8 @@ VULKAN = [
     _mutant(
         "work behind what is held is not held",
         "recording",
-        "(not self.held and on_their_way(waits))\n",
-        "on_their_way(waits)\n",
+        "(not self.held and all_issued(waits))\n",
+        "all_issued(waits)\n",
     ),
     _mutant(
         "a signal does not let go of what is held",

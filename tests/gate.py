@@ -53,6 +53,6 @@ def hold(stream: ps.Stream) -> Callable[[], None]:
 
     def let_go() -> None:
         if once.acquire(blocking=False):
-            scheduler.host_copies.made(host, value)
+            scheduler.host_copies.report_done(host, value)
 
     return let_go

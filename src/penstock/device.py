@@ -1,4 +1,4 @@
-"""An opened GPU: memory, queues, capabilities. The face of everything else."""
+"""An opened GPU: memory, queues, capabilities. All other objects are made through it."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _opened = itertools.count(1)
 
 
 def devices(driver: str = "vulkan") -> list[DeviceInfo]:
-    """Every device of a driver: name, kind, memory, uma, limits. The driver is Vulkan or "hip".
+    """Every device of a driver ("vulkan" or "hip"): name, kind, memory, uma, limits.
 
-    Empty if there is none, or no loader or driver for any: `Device()` says what to install.
+    Empty if there is no device, loader or driver; then `Device()` says what to install.
     """
     try:
         return list_devices(driver)
@@ -55,12 +55,12 @@ class Device(Closing):
     """An opened device.
 
     `which` is a part of its name ("llvmpipe"), its number in `devices()`, or None for the best:
-    a GPU if there is one, else the CPU driver. `transfers` forces how host bytes travel, see
+    a GPU if there is one, else the CPU driver. `transfers` forces the path of transfers, see
     `penstock.array.transfer`. `validate` turns on the Khronos validation layer. `clear_memory`
-    fills memory with zeros before an array gets it, so that none shows what another held.
+    fills memory with zeros before an array gets it, so that no array shows another's old content.
     `driver="hip"` is AMD's own runtime, for which kernels are written in HIP C++. `driver="sim"` is
-    the simulator: kernels need a `reference`, `seed` picks what happens when, and `fault` may fail
-    the n-th call of any of its methods.
+    the simulator: kernels need a `reference`, `seed` determines the order of events, and `fault`
+    may make the n-th call of any of its methods fail.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Device(Closing):
             raise InvalidValue(f"transfers={transfers!r}; choose one of {', '.join(modes)}")
         mapped = transfers != "unmapped"
         opened = open_device(driver, OpenOptions(which, _notify, validate, mapped, seed, fault))
-        #: Counts the devices opened by this process; never used again, unlike `id(device)`.
+        #: Counts the devices opened by this process; never reused, unlike `id(device)`.
         self.number = next(_opened)
         self.info: DeviceInfo = opened.info
         self.name = self.info.name
@@ -154,7 +154,7 @@ class Device(Closing):
         role: Role = "generic",
     ) -> Array:
         kind = as_dtype(dtype)
-        # Text in a record is empty, which 0 is not.
+        # In a record, text must be empty and not "0".
         nothing: Any = 0 if kind.names is None else np.zeros((), kind)[()]
         return self.full(shape, nothing, kind, name=name, role=role)
 
@@ -189,12 +189,12 @@ class Device(Closing):
     def _new(
         self, shape: Shape, dtype: npt.DTypeLike, name: str, role: Role, *, at_work: bool = False
     ) -> Array:
-        """An array in the memory that suits its role, which it does not have yet.
+        """An array in memory that suits the role; the caller applies the role itself.
 
-        With `at_work`, scratch may be memory that the device is still at work on. Not so for what
-        the host is about to write: that would need other memory again.
+        With `at_work`, scratch may get memory that work in flight still uses. That does not suit an
+        array that the host writes next, which would need a fresh backing at once.
         """
-        # Before the lock is taken: a size may be a result or an array that has to be waited for.
+        # Before the lock is taken: a dimension may be a result or an array, whose value is awaited.
         dims, kind = as_shape(shape), as_dtype(dtype)
         role, name = policy_of(role).role, as_name(name)
         with self.scheduler.lock:
@@ -205,7 +205,7 @@ class Device(Closing):
         self, dims: tuple[int, ...], kind: Dtype, name: str, role: Role = "generic", *,
         at_work: bool = False,
     ) -> Array:  # fmt: skip
-        """`_new`, under the device's lock."""
+        """`_new`, for a caller that holds the device's lock."""
         nbytes = kind.itemsize * math.prod(dims)
         layout = Layout(0, dims, contiguous_strides(dims, kind.itemsize), kind.itemsize)
         scheduler = self.scheduler
@@ -220,12 +220,12 @@ class Device(Closing):
         return Array(buffer, layout, kind)
 
     def adopt(self, source: npt.NDArray[Any], *, name: str = "") -> Array:
-        """An array that *is* the caller's memory: no copy, now or later.
+        """An array over the caller's memory, used in place: no copy, now or later.
 
-        The device works in place, so look at the memory through the array (`view`, `numpy`), or
-        after the work on it is done. The NumPy array is kept alive for as long as needed, and what
-        NumPy itself writes to it is not checked, not even where it is a sealed weight. Raises
-        `CannotAdopt` where the device cannot do it; an array from `host_empty` always works.
+        Read the memory through the array (`view`, `numpy`), or after the work on it is done. The
+        NumPy array is kept alive as long as the device uses it. Writes that NumPy itself makes to
+        it are not checked, not even if it is a sealed weight. Raises `CannotAdopt` if the device
+        cannot use the memory in place; an array from `host_empty` always works.
         """
         return adoption.adopt(self, source, as_name(name))
 
@@ -234,10 +234,10 @@ class Device(Closing):
         return adoption.host_empty(self, as_shape(shape), as_dtype(dtype))
 
     def from_dlpack(self, source: Any, *, name: str = "") -> Array:
-        """An array of another library's (a PyTorch tensor, …) as one of this device.
+        """Another library's array (a PyTorch tensor, …) as an array of this device.
 
-        Its memory is used in place where the device can, as by `adopt`; else it is copied once,
-        and the receipt says so.
+        Its memory is used in place if the device can, as by `adopt`; else it is copied once, and
+        the receipt says so.
         """
         return adoption.from_dlpack(self, source, as_name(name))
 
@@ -250,10 +250,10 @@ class Device(Closing):
         *,
         name: str = "",
     ) -> Array:
-        """A read-only array that is a part of a file: mapped and used in place, not copied.
+        """A read-only array over a part of a file: mapped and used in place, not copied.
 
-        Where the device cannot import the file's pages, the bytes are copied once, and the
-        receipt says so. The file must not shrink while it is in use.
+        If the device cannot import the file's pages, the bytes are copied once, and the receipt
+        says so. The file must not shrink while it is in use.
         """
         kind, dims = as_dtype(dtype), as_shape(shape)
         return adoption.from_file(self, Path(path), kind, dims, offset, as_name(name))
@@ -274,11 +274,11 @@ class Device(Closing):
         """A kernel from GLSL text, SPIR-V bytes, or a file of either.
 
         `defines` are preprocessor macros for GLSL, `constants` are specialisation constants. With
-        HIP it is from HIP C++ text, a code object, or a file of either, and what it is called with
-        is declared: `signature="in float32 x, inout float32 y, float32 a, uint32 n"`, and
+        HIP, the source is HIP C++ text, a code object, or a file of either, and the arguments are
+        declared: `signature="in float32 x, inout float32 y, float32 a, uint32 n"`, and
         `group_size=` if not 256; see `penstock.shader.signature`.
-        `reference` is the kernel as a Python function, which the simulator runs instead: it gets
-        the arrays as flat NumPy arrays to change in place, the scalars, and `threads`, by name.
+        `reference` is a Python function that the simulator runs instead of the kernel. It gets, by
+        name, the arrays as flat NumPy arrays to change in place, the scalars, and `threads`.
         """
         made = KernelSource(source, name, defines or {}, constants or {}, signature, group_size)
         return Kernel(self, made, reference)
@@ -292,12 +292,12 @@ class Device(Closing):
         preamble: str = "",
         reference: Reference | None = None,
     ) -> Elementwise:
-        """A kernel from what it does to element `i` of `n`, called without `threads=`.
+        """A kernel given by its operation on element `i` of `n`; called without `threads=`.
 
         `saxpy = dev.elementwise("y[i] = a * x[i] + y[i]", "in float32 x, inout float32 y, float32
-        a")`, then `saxpy(x, y, 2.0)`. `preamble` is GLSL that comes before it, such as functions.
+        a")`, then `saxpy(x, y, 2.0)`. `preamble` is GLSL placed before it, such as functions.
         `reference` is for the simulator: a Python function of the same parameters, which changes
-        the arrays, flat, in place.
+        the flat arrays in place.
         """
         return Elementwise(
             self, operation, parameters, name=name, preamble=preamble, reference=reference
@@ -314,9 +314,9 @@ class Device(Closing):
             return Scratch(on, name)
 
     def record(self, **parameters: Any) -> Block[Graph]:
-        """Record launches, copies and fills instead of doing them: `with dev.record() as g:`.
+        """Record launches, copies and fills without executing them: `with dev.record() as g:`.
 
-        Then `g.replay()` does them all, as one command. Parameters may change from replay to
+        Then `g.replay()` executes them all, as one command. Parameters may change from replay to
         replay: an array (`dev.record(x=x)`, then `g.replay(x=other)`), or a number
         (`dev.record(a=2.0)`, called with `a=g["a"]`, then `g.replay(a=3.0)`). Everything else is
         fixed, and `repr(g)` says what. Only the calling thread's work is recorded.
@@ -324,7 +324,7 @@ class Device(Closing):
         return Graph(self, parameters).recording()
 
     def stream(self, *, name: str = "") -> Stream:
-        """A new stream: an ordered queue of work beside the others."""
+        """A new stream: an ordered queue of work, independent of the others."""
         name = as_name(name)
         with self.scheduler.lock:
             self.scheduler.check()
@@ -337,13 +337,13 @@ class Device(Closing):
             scheduler.check()
             points: dict[Lane, int] = scheduler.everything_recorded()
         if not scheduler.wait_for(points, timeout, "synchronize() of the whole device"):
-            raise Timeout(f"{self.name} was not done within {timeout} s; the work goes on")
+            raise Timeout(f"{self.name} was not done within {timeout} s; the work continues")
 
     # State.
 
     @property
     def messages(self) -> list[str]:
-        """What the driver found wrong: races on the simulator, what the validation layer said."""
+        """Errors that the driver found: races (simulator), messages of the validation layer."""
         return self.scheduler.driver.messages
 
     @property
@@ -354,7 +354,7 @@ class Device(Closing):
             return self.scheduler.memory_stats()
 
     def trim(self) -> int:
-        """Give unused cached memory back to the driver; the number of bytes given back."""
+        """Return unused memory of the pools to the driver; returns the number of bytes."""
         with self.scheduler.lock:
             self.scheduler.check()
             return self.scheduler.trim()
@@ -366,13 +366,13 @@ class Device(Closing):
     def close(self) -> None:
         """Finish all work, then release everything. Safe to call twice.
 
-        NumPy arrays that show the device's memory stay valid: what they show is released when
-        the last of them is gone. A device whose work does not end within 30 s is abandoned.
+        NumPy arrays that show the device's memory stay valid; that memory is released when the last
+        of them is gone. If work does not end within 30 s, nothing is released: it may still write.
         """
         self.scheduler.shutdown.close()
 
     def __del__(self) -> None:
-        # Only once nothing refers to it: no array, event or pending value is left to use it.
+        # Arrays, events and pending values refer to the device, so none is left that could use it.
         scheduler = getattr(self, "scheduler", None)
         if scheduler is not None:
             scheduler.shutdown.close()
@@ -383,7 +383,7 @@ class Device(Closing):
 
 
 def _notify(what: str, nbytes: int) -> None:
-    """Put what the driver creates on the receipt; apart, what it creates for the receipt itself."""
+    """Put an allocation of the driver on the receipt; of kind "clock" if it is for timestamps."""
     if events.active:
         kind = "clock" if what.startswith("clock: ") else "allocation"
         events.emit(kind, what, nbytes=nbytes)

@@ -62,8 +62,8 @@ class Handle:
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise ArgumentError(
-            f"a {type(self).__name__} cannot be copied or pickled, as it stands for something that "
-            "exists once; pass the object itself, and take values out of it before they travel"
+            f"a {type(self).__name__} cannot be copied or pickled: it represents a resource that "
+            "exists once; pass the object itself, or read its values first and pass those"
         )
 
 
@@ -88,7 +88,7 @@ class Closing(Handle):
 
 
 class _Exit:
-    """The `__exit__` of a block: for each `with` statement an object that only it refers to."""
+    """The `__exit__` of a block: makes a new object for each `with` statement."""
 
     def __get__(self, block: Block[Any] | None, kind: type[Block[Any]]) -> Callable[..., None]:
         if block is None:
@@ -105,8 +105,8 @@ class Block(Handle, Generic[T]):
     A signal handler may raise after the first function has done its work, or before the second one
     starts, so the end of the block may never be called. Nor can a finaliser of the block detect the
     end: a stored exception keeps the block's frames alive, and everything in them. But only the
-    `with` statement itself refers to its `__exit__` object. So `goes_on` tests whether that object
-    is still alive.
+    `with` statement itself refers to its `__exit__` object. So `is_active` tests whether that
+    object is still alive.
     """
 
     def __init__(
@@ -118,12 +118,12 @@ class Block(Handle, Generic[T]):
         self._entered = False
 
     @property
-    def goes_on(self) -> bool:
+    def is_active(self) -> bool:
         return self._exit() is not None
 
     def __enter__(self) -> T:
         self._entered = True
-        if not self.goes_on:
+        if not self.is_active:
             self._exit = object  # `__exit__` was looked up earlier, not by this `with`
         return self._begin(self)
 

@@ -96,7 +96,7 @@ def test_memory_of_others_is_used_in_place(dev: ps.Device) -> None:
 
 
 def test_what_cannot_be_shared_is_named(dev: ps.Device) -> None:
-    with pytest.raises(ps.ArgumentError, match=r"list does not speak DLPack.*dev\.array"):
+    with pytest.raises(ps.ArgumentError, match=r"list does not support DLPack.*dev\.array"):
         dev.from_dlpack([1, 2])
 
     class Elsewhere:
@@ -156,7 +156,9 @@ def test_numpy_takes_a_copy_unless_told_not_to(dev: ps.Device) -> None:
     assert (taken == counted()).all()
     assert (shown == counted() + 1).all()  # rule 6: stable while held
     assert (x.numpy() == counted() + 2).all()
-    with pytest.raises(ps.InvalidValue, match=r"uint32; as float32 it is a copy.*copy=False"):
+    with pytest.raises(
+        ps.InvalidValue, match=r"uint32; converting it to float32 takes a copy.*copy=False"
+    ):
         np.asarray(x, np.float32, copy=False)
 
 
@@ -213,7 +215,7 @@ def test_waiting_for_oneself_raises(threaded_device: ps.Device) -> None:
     in_thread(lambda: slow_copy(x, y, second, spin=0))
     in_thread(lambda: slow_copy(y, z, third, spin=0))  # waits for the stream that waits
     for attempt in (y.numpy, z.numpy, second.synchronize, third.synchronize, dev.synchronize):
-        with pytest.raises(ps.ViewHeld, match="wait for ever"):
+        with pytest.raises(ps.ViewHeld, match="wait forever"):
             attempt()
     dev.default_stream.synchronize()  # has nothing to do with it
     held[:] = 5

@@ -141,7 +141,7 @@ def test_ablation_has_every_mechanism(model: str, capsys: pytest.CaptureFixture[
 # The runtime.
 
 
-def test_the_runtime_beside_its_floors(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_runtime_compared_with_bare_calls(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["runtime", "-r", "1", "--only", "launch,access", "-o", "json"]
     rows = {row["test"]: row for row in json.loads(bench(capsys, *words))}
     assert rows["launch and wait"]["submissions"] == 1

@@ -358,7 +358,7 @@ def test_a_copy_behind_the_callers_own_view_is_an_error(open_device: OpenDevice)
     read = z.read(out=np.empty(1 << 19, np.float32))
     written = z[: 1 << 18].write(np.ones(1 << 18, np.float32), borrow=True)
     for pending in (read, written):
-        with pytest.raises(ps.ViewHeld, match="for ever"):
+        with pytest.raises(ps.ViewHeld, match="forever"):
             pending.result()
     del held_here
     assert (read.result() == 0).all()

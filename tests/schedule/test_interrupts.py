@@ -488,10 +488,10 @@ class Appending(Case):
         length, other = (log.length for log in self.logs)
         assert length == other == self.x[0].item()
         assert length in (3, 4)
-        self.goes_on(length)
+        self.check_appends(length)
 
-    def goes_on(self, length: int) -> None:
-        """Appending, from here on."""
+    def check_appends(self, length: int) -> None:
+        """Appending still works from this length on."""
         for number in range(3):
             for log in self.logs:
                 assert log.counter.item() == log.length == length + number
@@ -512,7 +512,7 @@ class Resetting(Appending):
         assert length in (0, 3)
         if length == 0:
             self.logs[1].reset()
-        self.goes_on(length)
+        self.check_appends(length)
 
 
 class Advancing(Appending):
@@ -532,7 +532,7 @@ class Advancing(Appending):
         for each in self.logs:
             if each.counter.item() < 4:
                 each.advance(1)
-        self.goes_on(4)
+        self.check_appends(4)
 
 
 class Viewing(Case):

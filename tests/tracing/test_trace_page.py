@@ -280,14 +280,14 @@ def test_json_tells_all_there_is(small: receipt.Trace, tmp_path: Path) -> None:
     assert document["title"] == "a title"
     assert document["counts"] == small.as_dict()
     assert len(document["events"]) == len(small.events)
-    for told, event in zip(document["events"], small.events, strict=True):
-        assert (told["kind"], told["reason"]) == (event.kind, event.reason)
-        assert told.get("nbytes", 0) == event.nbytes
-        assert document["threads"][told["thread"]]["id"] == event.thread_id
+    for entry, event in zip(document["events"], small.events, strict=True):
+        assert (entry["kind"], entry["reason"]) == (event.kind, event.reason)
+        assert entry.get("nbytes", 0) == event.nbytes
+        assert document["threads"][entry["thread"]]["id"] == event.thread_id
         if event.stream:
-            assert document["streams"][told["stream"]]["name"] == event.stream
-        assert abs(told["start"] - (event.start - small.started)) < 1e-8
-        assert len(told.get("awaited", ())) == len(event.awaited)
+            assert document["streams"][entry["stream"]]["name"] == event.stream
+        assert abs(entry["start"] - (event.start - small.started)) < 1e-8
+        assert len(entry.get("awaited", ())) == len(event.awaited)
 
 
 POINTS = st.builds(
@@ -338,8 +338,10 @@ def test_any_events_can_be_written(events: list[ps.TraceEvent], title: str) -> N
         file = Path(folder) / "trace"
         trace.save_json(file, title)
         document = strict_json(file.read_text("utf-8"))
-        assert [told["kind"] for told in document["events"]] == [e.kind for e in events]
-        assert [told["reason"] for told in document["events"]] == [paired(e.reason) for e in events]
+        assert [entry["kind"] for entry in document["events"]] == [e.kind for e in events]
+        assert [entry["reason"] for entry in document["events"]] == [
+            paired(e.reason) for e in events
+        ]
         assert document["title"] == paired(title)
         trace.save_perfetto(file, title)
         entries = strict_json(file.read_text("utf-8"))["traceEvents"]

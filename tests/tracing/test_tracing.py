@@ -546,7 +546,7 @@ def test_files_wait_for_the_times(save: str, timed: str, dev: ps.Device, tmp_pat
         getattr(t, save)(tmp_path / "file")
     assert timed in (tmp_path / "file").read_text()
     assert [event.reason for event in outer.of_kind("wait")] == [
-        "the receipt is to have the device's times"
+        "the receipt needs the device's timestamps"
     ]
 
 

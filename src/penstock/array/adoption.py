@@ -1,7 +1,7 @@
-"""The device works in the host's own memory: adopted arrays, `host_empty`, mapped files.
+"""Arrays in host memory that the device uses in place: adopted arrays, `host_empty`, mapped files.
 
-Every adoption makes a buffer of its own, with its own name and permission; buffers over the same
-memory share one backing and so one page of the ledger (see `penstock.memory.host_memory`).
+Every adoption makes a new buffer, with its own name and permission; buffers over the same memory
+share one backing and so one ledger page (see `penstock.memory.host_memory`).
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ def adopt(device: Device, source: Host, name: str) -> Array:
             adopted = _adopt(device, source, dtype, name)
         if isinstance(adopted, Array):
             return adopted
-        reason = "memory that was adopted before is adopted again in another shape"
+        reason = "part of the memory is still in flight from an earlier adoption"
         scheduler.wait_for(adopted, None, reason)
 
 
 def _adopt(
     device: Device, source: Host, dtype: Dtype, name: str, *, may_be_sealed: bool = False
 ) -> Array | dict[Lane, int]:
-    """The array over the caller's memory, or what to wait for before it can be made.
+    """The array over the caller's memory, or the points to wait for before it can be made.
 
-    Over a sealed weight it is a read-only one, if at all.
+    Over a sealed weight, the array is read-only.
     """
     scheduler = device.scheduler
     span = _span(source)
@@ -96,7 +96,7 @@ def _adopt(
 
 
 def in_place(device: Device, source: Host, alignment: int) -> Array | None:
-    """An array over memory that the device uses in place already; None if it does not."""
+    """An array over memory that the device already uses in place; None for other memory."""
     scheduler = device.scheduler
     with scheduler.lock:
         if not scheduler.host_memory or not source.size or not source.flags.c_contiguous:
@@ -107,13 +107,13 @@ def in_place(device: Device, source: Host, alignment: int) -> Array | None:
             aligned = (backing.offset + lo - start) % alignment == 0
             if start <= lo and hi <= end and aligned:
                 adopted = _adopt(device, source, as_dtype(source.dtype), "", may_be_sealed=True)
-                assert isinstance(adopted, Array)  # it is part of what is adopted already
+                assert isinstance(adopted, Array)  # never points: it lies within adopted memory
                 return adopted
     return None
 
 
 def host_empty(device: Device, shape: tuple[int, ...], dtype: Dtype) -> Host:
-    """A NumPy array in memory that the device can use too; see `Device.host_empty`."""
+    """A NumPy array in memory that the device can use in place; see `Device.host_empty`."""
     nbytes = max(1, dtype.itemsize * math.prod(shape))
     scheduler = device.scheduler
     with scheduler.lock:
@@ -136,7 +136,7 @@ def from_file(
         raise ArgumentError(f"offset= is a number of bytes, not {offset!r}") from error
     name = name or path.name
     if not math.prod(shape):
-        _map(path, dtype, shape, offset)  # is it there, and as long as it must be?
+        _map(path, dtype, shape, offset)  # raises if the file is missing or too short
         return device.empty(shape, dtype, name=name)
     part, shared = _map(path, dtype, shape, offset)
     try:
@@ -144,7 +144,7 @@ def from_file(
     except CannotAdopt as error:
         reason = error
     if shared:
-        # Other arrays of the file may be in the way; a mapping of its own has none.
+        # Other arrays over the shared mapping may prevent it; a new mapping has none.
         with contextlib.suppress(CannotAdopt, CannotRead):
             return adopt(device, _map(path, dtype, shape, offset, anew=True)[0], name)
     if events.active:
@@ -154,8 +154,8 @@ def from_file(
     return copied
 
 
-#: The mapped files that are in use, by device, inode, time of change and size. Each mapping keeps a
-#: descriptor open, so arrays of one file share one.
+#: The mapped files in use, by device, inode, time of change and size. Each mapping keeps a file
+#: descriptor open, so arrays of one file share a mapping.
 _mapped: WeakValueDictionary[tuple[int, ...], mmap.mmap] = WeakValueDictionary()
 
 
@@ -191,11 +191,11 @@ def _map(
 
 
 def from_dlpack(device: Device, source: Any, name: str) -> Array:
-    """What another library has, in place if it can be; see `Device.from_dlpack`."""
+    """Another library's array, in place if possible; see `Device.from_dlpack`."""
     if isinstance(source, Array) and source.device is device:
         return source
     if not hasattr(source, "__dlpack__"):
-        raise ArgumentError(f"{type(source).__name__} does not speak DLPack; use dev.array")
+        raise ArgumentError(f"{type(source).__name__} does not support DLPack; use dev.array")
     try:
         host = np.from_dlpack(source)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
@@ -212,25 +212,25 @@ def from_dlpack(device: Device, source: Any, name: str) -> Array:
 
 
 def _how_to_share(source: Any) -> str:
-    """What to do with something of another library that NumPy does not take, by what it is."""
+    """Advice for another library's array that NumPy cannot import through DLPack."""
     dtype = str(getattr(source, "dtype", "")).rpartition(".")[2]
     if getattr(source, "requires_grad", False):
         return "pass x.detach(), which does not take part in gradients"
     if dtype.startswith(("bfloat16", "float8")):
         whole = "uint16" if dtype == "bfloat16" else "uint8"
         return (
-            f"NumPy takes no {dtype} through DLPack: pass its bits, x.view({whole}), and see the "
-            f"array as what it is with reinterpret({dtype!r})"
+            f"NumPy does not import {dtype} through DLPack: pass its bits, x.view({whole}), and "
+            f"call reinterpret({dtype!r}) on the array"
         )
     try:
         on_cpu = source.__dlpack_device__()[0] == 1  # kDLCPU
-    except Exception:  # it is the other library's; whatever it raises, the advice is the same
+    except Exception:  # the other library's code may raise anything; the advice stays the same
         on_cpu = False
     return "copy it to a NumPy array and use dev.array" if on_cpu else "move it to the CPU first"
 
 
 def _span(source: Host) -> int:
-    """How many bytes from the first to the last of an array whose elements lie side by side."""
+    """The bytes from an array's first to its last; raises if elements overlap or are reversed."""
     span = source.itemsize
     for stride, count in sorted(zip(source.strides, source.shape, strict=True)):
         if count > 1:
@@ -246,9 +246,10 @@ def _span(source: Host) -> int:
 def _backing(
     device: Device, source: Host, lo: int, hi: int
 ) -> tuple[Backing, int] | dict[Lane, int]:
-    """The backing that is this memory, known or new, and where in it the memory starts.
+    """The backing over this memory, registered or new, and the memory's offset in it.
 
-    Or, if it was adopted before in another shape, the points at which the device lets go of it.
+    Or, if part of it was adopted before and is still in flight, the points at which it no longer
+    is.
     """
     scheduler = device.scheduler
     for start, end, backing in scheduler.host_memory.overlapping(lo, hi):
@@ -261,13 +262,13 @@ def _backing(
             )
         if backing.holds:
             raise CannotAdopt(
-                "a live view shows part of this memory, by way of an array that does not contain "
-                "all of it and is closed; drop the view (del it and all its slices) first"
+                "a live view shows part of this memory through a closed array that does not "
+                "contain all of it; drop the view (del it and all its slices) first"
             )
         if pending := backing.history.pending():
             return pending
-        # It is idle, perhaps only since a moment ago: it goes before other memory takes its place,
-        # because two ledger pages for one byte would know nothing of each other's work.
+        # The old backing is idle now. It must be removed before a new one covers the same bytes:
+        # two ledger pages for one byte could not order their work against each other.
         scheduler.drain()
     _check_alignment(scheduler, lo)
     page: Any = device.info.limits["import_alignment"]
@@ -275,14 +276,16 @@ def _backing(
     first, last = lo // page * page, -(-hi // page) * page
     imported: list[Memory] = []
     try:
-        # One step to Python: imported, and noted that it was.
+        # One interpreter step imports the memory and stores the result, so an interrupt cannot
+        # come in between.
         imported.extend(map(scheduler.driver.import_host, (first,), (last - first,)))
         backing = adopted_backing(imported[0], lo - first, hi - lo)
     except BaseException:
         for memory in imported:
             scheduler.driver.free(memory)
         raise
-    # With no call before: if an exception keeps a buffer from it, it goes again.
+    # Right after, with no call in between: if no buffer takes it, because of an exception, the next
+    # `drain` frees it.
     scheduler.retirement.adopted.add(backing)
     scheduler.host_memory.add(backing, hi - lo, source)
     return backing, 0

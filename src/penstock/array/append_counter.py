@@ -1,7 +1,7 @@
-"""The counter of an append-only array, in device memory: set by the host, and never left in doubt.
+"""Sets the counter of an append-only array, in device memory, so that it always matches the ledger.
 
-`graph/append_counters` makes counters, and has graphs move them on. What the device was told is
-noted on the array's ledger page (`ledger/roles.AppendHistory`).
+`graph/append_counters` creates counters, and makes graphs advance them. The array's ledger page
+notes the counter's value (`ledger/roles.AppendHistory.counted`).
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 def move_counter(
     history: AppendHistory, rows: int, stream: Stream | None, note: Callable[[], None]
 ) -> None:
-    """Set the counter of an append-only array, and have the host `note` it. Under the lock."""
+    """Set the counter of an append-only array, then `note` that. The caller holds the lock."""
     history.uncertain = True
     try:
         fill_locked(history.counter, rows, stream)
         note()
     except BaseException:
-        # Whether it is noted or not, the counter is to say the same.
+        # Whether `note` was called or not, the counter must hold what is noted.
         with contextlib.suppress(Error):
             settle_counter(history, stream)
         raise
 
 
 def settle_counter(history: AppendHistory, stream: Stream | None) -> None:
-    """Set the counter right, if an exception has left in doubt what it says. Under the lock."""
+    """Set the counter again if an exception left its value uncertain. The caller holds the lock."""
     if history.uncertain:
-        fill_locked(history.counter, history.told, stream)
+        fill_locked(history.counter, history.counted, stream)
         history.uncertain = False

@@ -1,4 +1,4 @@
-"""A typed, shaped view of bytes on a device, with NumPy's names and habits."""
+"""A typed, shaped view of bytes on a device, with NumPy's names and semantics."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _DLPACK_CPU = (1, 0)
 
 @accelerator.share
 class Bound:
-    """An array in the memory that it has at the moment, in the words of ledger and driver."""
+    """An array's current backing, and its bytes there as the driver and the ledger take them."""
 
     __slots__ = ("backing", "place", "reading", "writing")
 
@@ -57,7 +57,7 @@ class Bound:
 
 
 class Unbound:
-    """In place of a `Bound` before the first launch."""
+    """Stands for the `Bound` of an array that was never bound."""
 
     backing = None
 
@@ -67,10 +67,10 @@ _UNBOUND: Any = Unbound()
 
 @accelerator.share
 class Array(Closing):
-    """Bytes of a buffer, seen as numbers. Slices and reshapes share the buffer.
+    """Bytes of a buffer, interpreted as numbers. Slices and reshapes share the buffer.
 
-    Nothing here waits but `numpy`, `view` and what asks for values at once (`item`, `float(x)`,
-    `np.asarray(x)`), and those wait for exactly the work that writes the bytes they show.
+    Only `numpy`, `view` and what needs values at once (`item`, `float(x)`, `np.asarray(x)`) wait,
+    and only for the work that writes the bytes in question.
     """
 
     __slots__ = (
@@ -81,11 +81,11 @@ class Array(Closing):
     def __init__(
         self, buffer: Buffer, layout: Layout, dtype: Dtype, *, repeats: bool = False
     ) -> None:
-        self.accepted: Collection[object] = ()  # what kernels want and this array is known to be
-        self.bound: Bound = _UNBOUND  # kept by `bind`
-        self.seen_by_host: tuple[Backing, Host] | None = None  # kept by `host_access.host_array`
+        self.accepted: Collection[object] = ()  # `KernelParameter.wants` that this array satisfies
+        self.bound: Bound = _UNBOUND  # cached by `bind`
+        self.seen_by_host: tuple[Backing, Host] | None = None  # cached by `host_access.host_array`
         self.buffer = buffer
-        #: Whether it is from `broadcast_to`, where elements share bytes: then it is not written.
+        #: Whether it is from `broadcast_to`, where elements share bytes: then it is read-only.
         self.repeats = repeats
         self.layout = layout
         self.dtype = dtype
@@ -96,14 +96,14 @@ class Array(Closing):
         self.region, self.contiguous = region_of(layout)
 
     def bind(self) -> Bound:
-        """Where its bytes are now. Under the device's lock."""
+        """Its bytes in the current backing. The caller holds the device's lock."""
         if self.bound.backing is not self.buffer.backing:
             self.bound = Bound(self)
         return self.bound
 
     @property
     def is_whole(self) -> bool:
-        """Whether it has every byte of its buffer, in whatever order, and none twice."""
+        """Whether it covers every byte of its buffer exactly once, in any order."""
         return self.nbytes == self.buffer.nbytes and self.region == self.buffer.whole
 
     @property
@@ -112,7 +112,7 @@ class Array(Closing):
 
     @property
     def name(self) -> str:
-        """What errors and receipts call the array: the name it was made with."""
+        """The name it was made with, which errors and receipts use."""
         return self.buffer.name
 
     @property
@@ -141,7 +141,7 @@ class Array(Closing):
         state = ", closed" if self.buffer.closed else ""
         return f"<Array {self.name!r} {self.shape} {self.dtype} on {self.device.name}{state}>"
 
-    # The same bytes, seen otherwise. Copies nothing, waits for nothing.
+    # Other arrays over the same bytes. Copies nothing, waits for nothing.
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> Array:
         """A slice that shares the bytes, by NumPy's basic indexing."""
@@ -172,7 +172,7 @@ class Array(Closing):
         return self._seen(self.layout._replace(shape=shape, strides=strides))
 
     def broadcast_to(self, shape: Shape) -> Array:
-        """The same bytes repeated to a larger shape, by NumPy's rules; to read from only.
+        """The same bytes repeated to a larger shape, by NumPy's rules. Read-only.
 
         Writing it, or a slice of it, raises `ReadOnly`.
         """
@@ -203,16 +203,16 @@ class Array(Closing):
         last = (self.shape[-1] if self.shape else 1) * self.itemsize
         if last % kind.itemsize or (not self.shape and kind.itemsize != self.itemsize):
             raise ShapeMismatch(
-                f"cannot see rows of {last} bytes as {kind}, whose size is {kind.itemsize}"
+                f"cannot reinterpret rows of {last} bytes as {kind}, whose size is {kind.itemsize}"
             )
         dims = (*self.shape[:-1], last // kind.itemsize) if self.shape else ()
         strides = contiguous_strides(dims, kind.itemsize)
         return self._seen(Layout(self.layout.offset, dims, strides, kind.itemsize), kind)
 
     def pitched(self, rows: int, width: int, pitch: int, offset: int = 0) -> Array:
-        """Rows of `width` bytes, `pitch` bytes from one to the next, from byte `offset` on.
+        """Rows of `width` bytes, `pitch` bytes from one to the next, starting at byte `offset`.
 
-        A uint8 array of shape (rows, width); what it reads and writes is exactly those bytes.
+        A uint8 array of shape (rows, width). Accesses through it count for exactly those bytes.
         """
         self.buffer.check()
         self._need_contiguous("pitched")
@@ -231,14 +231,14 @@ class Array(Closing):
         return Array(self.buffer, layout, kind, repeats=self.repeats)
 
     def check_written(self, what: str) -> None:
-        """Raise unless the elements have bytes of their own."""
+        """Raise if elements share bytes, as after `broadcast_to`."""
         if self.repeats:
             raise ReadOnly(
                 f"{what} writes array {self.name!r} through broadcast_to(), where elements share "
                 "bytes; write the array itself, or a copy() of the broadcast"
             )
 
-    # Comparisons. Identity would be taken for a comparison of values, silently.
+    # Comparisons raise: Python's default, identity, would pass for a comparison of values.
 
     __hash__ = object.__hash__
 
@@ -279,9 +279,9 @@ class Array(Closing):
     def write(
         self, source: npt.ArrayLike, stream: Stream | None = None, borrow: bool = False
     ) -> Pending[None]:
-        """Put `source` into the array, in stream order.
+        """Copy `source` into the array, in stream order.
 
-        Blocks only where it meets a run-ahead bound (docs/performance.md).
+        Blocks only at a run-ahead bound (docs/performance.md).
         When the call returns, the caller may change `source`; with `borrow=True`, only after the
         returned `Pending` is done, which saves a copy when the array is busy. A large write that
         raises (`OutOfMemory`, Ctrl-C) may have been made in part; make it again.
@@ -292,26 +292,26 @@ class Array(Closing):
     def read(
         self, stream: Stream | None = None, out: Host | None = None, *, force: bool = False
     ) -> Pending[Host]:
-        """The content at this point of the stream, on its way to the host.
+        """Read the content as of this point of the stream; `result()` waits for it.
 
-        Blocks only where it meets a run-ahead bound (docs/performance.md).
-        The result is a NumPy array of its own, or `out`. `force` reads scratch, too.
+        Blocks only at a run-ahead bound (docs/performance.md).
+        The result is a new NumPy array, or `out`. `force` reads scratch, too.
         """
         self._check_read("read()", force)
         return transfer.read(self, stream, out)
 
     def numpy(self, *, force: bool = False) -> Host:
-        """The content as a NumPy array of its own; waits for the work that writes it."""
+        """The content as a new NumPy array. Blocks until the work that writes it is done."""
         self._check_read("numpy()", force)
         return transfer.read_now(self)
 
     def view(self, mode: Literal["r", "w", "rw"] = "r", *, force: bool = False) -> Host:
-        """A NumPy array over the device's own bytes: no copy, after exactly the waits it needs.
+        """A NumPy array over the device's own bytes, without a copy.
 
-        A held view is stable: the device does not write what a view shows (it gets a fresh
-        backing, or the call raises `ViewHeld`), and does not touch what a writable view shows.
-        Writes through one show in other views of the same thread; other threads are refused.
-        Drop the array and its slices to end the view.
+        Blocks until the work that conflicts with it is done. A live view is stable: device work
+        does not write the bytes it shows (that work gets a fresh backing, or raises `ViewHeld`),
+        and does not even read those of a writable view. Writes through one show in other views of
+        the same thread; other threads get `ViewHeld`. Drop the array and its slices to end it.
         """
         if mode != "r":
             self.check_written(f"view({mode!r})")
@@ -336,7 +336,7 @@ class Array(Closing):
         return transfer.fill(self, value, stream)
 
     def copy(self, stream: Stream | None = None, *, name: str = "") -> Array:
-        """A contiguous array of its own with the same content, in stream order."""
+        """A new contiguous array with the same content, copied in stream order."""
         made = self.device.empty(self.shape, self.dtype, name=name)
         made.copy_from(self, stream)
         return made
@@ -367,11 +367,11 @@ class Array(Closing):
 
     @property
     def role(self) -> Role:
-        """The contract that the whole buffer is under: see `penstock.ledger.roles`."""
+        """The contract of the whole buffer: see `penstock.ledger.roles`."""
         return self.buffer.role
 
     def seal(self) -> Array:
-        """Make the buffer a weight: from now on nothing may write it. The array itself.
+        """Make the buffer a weight, which nothing may write from now on; returns the array itself.
 
         Raises `ViewHeld` while a writable view of it is alive.
         """
@@ -382,7 +382,7 @@ class Array(Closing):
 
     @property
     def length(self) -> int:
-        """How much of an append-only array is written: whole rows, from the first on."""
+        """How many whole rows of an append-only array are written, counted from the first."""
         history = self.appended
         start = self.region.lo
         first = next(
@@ -397,19 +397,19 @@ class Array(Closing):
 
     @property
     def counter(self) -> Array:
-        """How much of an append-only array the device was told of: one uint32 in its memory."""
+        """The length of an append-only array as the device reads it: one uint32 in its memory."""
         return self.device.counting.counter(self)
 
     def advance(self, rows: int = 1, *, axis: int = 0, stream: Stream | None = None) -> None:
-        """Move the counter of an append-only array on, past rows that were appended to it.
+        """Advance the counter of an append-only array past `rows` rows that were appended to it.
 
-        While a graph is recorded: its kernels append so many rows at every replay, from
-        `counter` on, and the counter moves on at this place.
+        While a graph is recorded: every replay appends `rows` rows, starting at `counter`, and the
+        counter advances at this point of the graph.
         """
         self.device.counting.advance(self, rows, axis, stream)
 
     def reset(self, stream: Stream | None = None) -> None:
-        """Let an append-only array be written from its start again; waits for nothing."""
+        """Allow an append-only array to be written from its start again. Does not wait."""
         scheduler = self.buffer.scheduler
         scheduler.stream_or_default(stream)
         with scheduler.lock:
@@ -442,10 +442,10 @@ class Array(Closing):
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """The bytes themselves for another library, as if by `view()`; with `copy`, a copy.
+        """Export the bytes to another library, as if by `view()`; with `copy`, a copy of them.
 
-        A library that cannot be told that memory is read-only gets a writable view, and the device
-        keeps away from the bytes until it lets go of them.
+        DLPack before 1.0 cannot mark memory as read-only, so a library that uses it gets a writable
+        view, and device work on the bytes waits until the library drops it.
         """
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
             raise BufferError(f"array {self.name!r} can be exported for the CPU only")
@@ -458,7 +458,7 @@ class Array(Closing):
         return _DLPACK_CPU
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles as its content, which unpickles as a NumPy array: a device does not travel."""
+        """Pickle the content, which unpickles as a NumPy array: a device cannot be pickled."""
         return _as_it_is, (self.numpy(),)
 
     def __copy__(self) -> Array:
@@ -468,26 +468,25 @@ class Array(Closing):
         return self.copy()
 
     def __str__(self) -> str:
-        """The values, as NumPy prints them; of scratch, which has none, what it is."""
+        """The values, as NumPy prints them; for scratch and closed arrays, the `repr`."""
         shown = self.buffer.policy.host_reads and not self.closed
         return str(self.numpy()) if shown else repr(self)
 
-    # Reductions: of all elements, with NumPy's dtypes and rules. The value is on its way, and
-    # nothing waits before it is used. The arguments of NumPy's that are refused are there for
-    # np.sum(x) and its like, which pass them.
+    # Reductions of all elements, with NumPy's dtypes and rules. They return a pending value, and
+    # only its use waits. `axis`, `dtype` and `out` must be None; np.sum(x) and the like pass them.
 
     def sum(
         self, axis: None = None, dtype: None = None, out: None = None, *,
         stream: Stream | None = None,
     ) -> Result:  # fmt: skip
-        """The sum of all elements; of integers in 64 bits, of float16 in float32."""
+        """The sum of all elements; integers are summed in 64 bits, float16 in float32."""
         return self._reduce("sum", stream, axis=axis, dtype=dtype, out=out)
 
     def mean(
         self, axis: None = None, dtype: None = None, out: None = None, *,
         stream: Stream | None = None,
     ) -> Result:  # fmt: skip
-        """The mean of all elements; of integers as float64."""
+        """The mean of all elements; that of integers is a float64."""
         return self._reduce("mean", stream, axis=axis, dtype=dtype, out=out)
 
     def min(self, axis: None = None, out: None = None, *, stream: Stream | None = None) -> Result:
@@ -531,15 +530,15 @@ class Array(Closing):
                 )
         return self.device.reductions.reduce(operation, self, stream=stream)
 
-    # Values at once.
+    # Values that the host needs now; all of these wait.
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Host:
-        """What `np.asarray(x)` gives: a copy; with `copy=False`, a view like `view("r")`."""
+        """For `np.asarray(x)`: a copy, or with `copy=False` a view like `view("r")`."""
         if copy is False:
             if dtype is not None and np.dtype(dtype) != self.dtype:
                 raise InvalidValue(
-                    f"array {self.name!r} is {self.dtype}; as {np.dtype(dtype)} it is a copy, "
-                    "which copy=False forbids"
+                    f"array {self.name!r} is {self.dtype}; converting it to {np.dtype(dtype)} "
+                    "takes a copy, which copy=False forbids"
                 )
             return self.view("r")
         content = self.numpy()
@@ -579,10 +578,10 @@ class Array(Closing):
     def __int__(self) -> int:
         return int(self.item())
 
-    # The end.
+    # Closing.
 
     def close(self) -> None:
-        """Give the buffer back, for all arrays that share it; work in flight still finishes."""
+        """Release the buffer, for all arrays that share it; work in flight still finishes."""
         self.buffer.close()
 
     @property

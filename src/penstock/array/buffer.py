@@ -1,4 +1,4 @@
-"""Bytes on a device, whatever memory is behind them at the moment."""
+"""Bytes on a device, independent of the memory that currently holds them (the backing)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.schedule.scheduler import Scheduler
     from penstock.schedule.stream import Stream
 
-_RENAMES = 4  # backings one buffer may have in flight
+_RENAMES = 4  # replaced backings of one buffer that may be in flight
 
 
 @accelerator.share
@@ -28,8 +28,8 @@ class Buffer:
     """Owned by the arrays that view it; retires its backing when the last of them is gone.
 
     A buffer may be *renamed*: given a fresh backing while the old one is still in use. It is
-    pinned, and never renamed, where something outside knows its address: adopted memory. Nor is it
-    renamed while a graph is encoded with its address.
+    pinned, and never renamed, if something outside the device knows its address (adopted memory).
+    Nor is it renamed while a graph is encoded with its address.
     """
 
     __slots__ = (
@@ -56,15 +56,15 @@ class Buffer:
         self.writable = writable
         self.closed = False
         self.policy: Policy = POLICIES["generic"]
-        self.sealed = False  # a weight that nothing may write any more
-        #: Whether a write by the device may be refused, so that `check_write` has to look.
+        self.sealed = False  # whether it is a weight, which nothing may write any more
+        #: Whether a write by the device may be refused, so that `check_write` must be called.
         self.guarded = not writable
-        #: Encoded graphs that know its backing's address; one that is dropped goes by itself.
+        #: Encoded graphs that contain its backing's address, as weak references.
         self.graphs: set[weakref.ref[Any]] = set()
         self._old: list[Backing] = []
         self.owner = owner = Owner(self, scheduler.ended.leave)
         owner.backing = backing
-        # From here on the end of the buffer gives the backing back, however far this has come.
+        # From here on the end of the buffer returns the backing, even if an exception comes now.
         backing.owners.add(owner)
 
     @property
@@ -76,12 +76,12 @@ class Buffer:
         return self.scheduler.device
 
     def close(self) -> None:
-        """Give the bytes back once work in flight is done with them."""
+        """Return the memory once no work in flight uses it."""
         with self.scheduler.lock:
             self.give_back()
 
     def give_back(self) -> None:
-        """`close`, under the device's lock."""
+        """`close`, for a caller that holds the device's lock."""
         self.closed = True
         self.scheduler.release(self.owner)
 
@@ -91,7 +91,7 @@ class Buffer:
 
     @property
     def can_rename(self) -> bool:
-        """Whether a fresh backing may take over, without letting old ones pile up."""
+        """Whether a fresh backing may replace the current one; bounds how many are in flight."""
         if self.pinned or self.graphs:
             return False
         self._old = [old for old in self._old if old.history.pending()]
@@ -113,8 +113,9 @@ class Buffer:
             events.emit("rename", reason, buffer=self.name, lo=0, hi=self.nbytes, path="rename")
 
     def new_backing(self) -> Backing:
-        """Fresh memory for this buffer, on a ledger page that knows what it has to know."""
-        # From where it came, which also tells whether it is mapped: a role may come later.
+        """A fresh backing for this buffer, with a ledger page of its role."""
+        # From the pool of the current backing, so that it is mapped or not as before: the role may
+        # have been set after the first allocation.
         pool = self.backing.pool or self.scheduler.pool
         fresh = pool.allocate(self.nbytes)
         fresh.history = self.policy.page(fresh.history)
@@ -123,15 +124,15 @@ class Buffer:
         return fresh
 
     def read_region(self, region: Region) -> Region:
-        """The bytes that a read of these is written down as.
+        """The region that the ledger notes for a read of `region`.
 
-        Nothing conflicts with reads of a sealed weight, which may be made in thousands of slices,
-        so they all count as one: the ledger only has to know how long they last.
+        A sealed weight may be read in thousands of slices, and nothing conflicts with its reads. So
+        each is noted as a read of the whole: the ledger needs to know only when the last one ends.
         """
         return self.whole if self.sealed else region
 
     def views_of(self, region: Region) -> list[Shown]:
-        """The live host views that show any of these bytes."""
+        """The live host views that show any byte of `region`."""
         if self.backing.views:
             self.scheduler.drain()
         return self.backing.views_of(region)
@@ -146,9 +147,9 @@ class Buffer:
         reads: bool = True,
         overwrite: bool = False,
     ) -> Backing:
-        """The backing for a command to use, after making way for live host views (rule 6).
+        """The backing for a command to use, after resolving conflicts with live views (rule 6).
 
-        `reads` tells whether the command may read any byte of the buffer, and `overwrite` that it
+        `reads` says that the command may read some byte of the buffer, and `overwrite` that it
         reads none and writes all of them.
         """
         if self.backing.views:
@@ -157,7 +158,7 @@ class Buffer:
         return self.backing
 
     def take_role(self, role: Role) -> None:
-        """Be under a contract from now on; see `penstock.ledger.roles`."""
+        """Apply a role from now on; see `penstock.ledger.roles`."""
         self.policy = policy = POLICIES[role]
         self.backing.history = policy.page(self.backing.history)
         self.backing.history.device_only = not policy.published
@@ -169,14 +170,14 @@ class Buffer:
         self.guarded = True
 
     def seal(self) -> None:
-        """Become a weight: nothing may write it any more, nor others over the same memory."""
+        """Become a weight: nothing may write its memory any more, through any buffer."""
         if any(view.writable for view in self.views_of(self.whole)):
             raise ViewHeld(
                 f"seal() of array {self.name!r}, which a live writable view still shows; drop the "
                 "view (del it and all its slices) first"
             )
         if self.pinned:
-            # First, as it does no harm if an exception leaves it at that.
+            # First: harmless if an exception comes before the rest.
             for other in self.scheduler.host_memory.buffers(self.backing, self.whole):
                 other.guarded = True
         self.policy = POLICIES["weight"]
@@ -184,11 +185,11 @@ class Buffer:
 
     @property
     def meets_seal(self) -> bool:
-        """Whether a write may meet a sealed weight: this one, or another over the same memory."""
+        """Whether a write may hit a sealed weight: this one, or another over the same memory."""
         return self.sealed or (self.guarded and self.pinned)
 
     def check_write(self, region: Region, what: str, *, by_host: bool = False) -> None:
-        """Raise unless the memory and the role allow to write these bytes."""
+        """Raise unless the memory and the role allow a write of these bytes."""
         if not self.writable:
             raise ReadOnly(
                 f"{what} writes array {self.name!r}, whose memory is read-only "
@@ -207,17 +208,17 @@ class Buffer:
             self._violated(what, "writes", region, rule)
 
     def refuse_write(self, region: Region, what: str) -> NoReturn:
-        """Say that a sealed weight is not written, by whatever way."""
+        """Raise the error for any write of a sealed weight."""
         self._violated(what, "writes", region, "a sealed weight is never written")
 
     def wrote(self, region: Region, undo: list[Callable[[], None]] | None = None) -> None:
-        """The host wrote these bytes itself; what the device writes, the ledger knows."""
+        """Mark bytes as written by the host; `note` marks what the device writes."""
         self.backing.history.mark(region, undo)
 
     def check_host_read(self, region: Region, what: str) -> None:
-        """Raise unless the role allows the host to look at these bytes."""
+        """Raise unless the role allows the host to read these bytes."""
         if not self.policy.host_reads:
-            rule = "its content means nothing between steps; force=True reads it nevertheless"
+            rule = "its content is undefined between steps; force=True reads it anyway"
             self._violated(what, "reads", region, rule)
 
     def _violated(self, what: str, verb: str, region: Region, rule: str) -> NoReturn:
@@ -246,21 +247,21 @@ class Buffer:
             )
         fresh = self.new_backing()
         if keep:
-            # Before the switch: if this fails, the buffer is what it was.
+            # Before the rename, so that a failure leaves the buffer unchanged.
             try:
                 self._copy_all(stream, fresh)
             except BaseException:
                 self.scheduler.retire(fresh)
                 raise
-        self.rename(f"{what} writes what a view still shows", fresh)
+        self.rename(f"{what} writes bytes that a live view shows", fresh)
 
     def _wait_for_release(self, stream: Stream, view: Shown, region: Region, what: str) -> None:
-        """Let the stream wait, on the device, for another thread to let go of a writable view."""
+        """Make the stream wait, on the device, for another thread to drop a writable view."""
         assert view.release is not None
         if view.own:
             raise ViewHeld(
                 f"{what} uses bytes {region.lo}:{region.hi} of array {self.name!r}, which a live "
-                "writable view of this thread's, or of one that has ended, still shows; drop the "
+                "writable view still shows, made by this thread or by one that has ended; drop the "
                 "view (del it and all its slices) first"
             )
         lane, value = view.release
@@ -276,6 +277,6 @@ class Buffer:
             fresh,
             whole,
             rows,
-            "keep what is not overwritten",
+            "bytes that are not overwritten are kept",
             (self.name, whole),
         )

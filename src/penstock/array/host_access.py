@@ -1,9 +1,9 @@
 """The host's access to device memory: what it conflicts with, the wait for that, and the copy.
 
-Every way for the host to touch an array's bytes comes through here: transfers, views, values asked
-for at once. Each access takes one snapshot of what is in its way (`Conflicts`), under the device's
-lock, and is decided from that. `at_once` is the short cut for small accesses with nothing in their
-way. Host copies are made visible to the device here, and device writes to the host.
+Every access of the host to an array's bytes goes through here: transfers, views, blocking reads.
+Each takes one snapshot, under the device's lock, of what it conflicts with (`Conflicts`), and is
+decided from that. `at_once` is the short cut for small accesses without conflicts. This module also
+makes host copies visible to the device, and device writes visible to the host.
 
 Small host copies are made under the device's lock. Large ones are not: they take a host lane, so
 that work of other threads on the same bytes is ordered against them like against any other work.
@@ -42,8 +42,8 @@ Host = npt.NDArray[Any]
 def at_once(array: Array, *, write: bool) -> Host | None:
     """The array's bytes, if the host may read or write them now and nothing else has to be done.
 
-    That is so for most small transfers. If not, the caller finds out why (`Conflicts`). Called
-    under the device's lock, under which the caller must touch the bytes, too.
+    That is so for most small transfers. If not, it returns None, and `Conflicts` says why. The
+    caller holds the device's lock, and must keep it while it accesses the bytes.
     """
     buffer = array.buffer
     backing = buffer.backing
@@ -64,7 +64,7 @@ def at_once(array: Array, *, write: bool) -> Host | None:
 
 
 def in_flight(history: History, region: Region, write: bool) -> Iterator[Access]:
-    """The accesses that the host's must wait for, as of a look at how far their lanes have come."""
+    """The accesses that an access of the host must wait for; polls their lanes."""
     for access in history.near(region, write):
         lane = access.lane
         if access.value > lane.complete and region.overlaps(access.region):
@@ -76,7 +76,7 @@ def in_flight(history: History, region: Region, write: bool) -> Iterator[Access]
 class Conflicts:
     """What the host's access to some bytes of a backing conflicts with, at one moment.
 
-    Made once for each access, under the device's lock, and out of date when the lock is let go of.
+    Made once for each access, under the device's lock, and out of date once the lock is released.
     An access to no bytes conflicts with nothing.
     """
 
@@ -91,7 +91,7 @@ class Conflicts:
         self.region = region
         #: Live views that show any of the bytes.
         self.views: list[Shown] = []
-        #: The accesses in flight that have to complete first, and when they have.
+        #: The accesses in flight that must complete first, and the points at which they have.
         self.pending: list[Access] = []
         self.points: dict[Lane, int] = {}
         #: Whether the host may not touch the bytes until device writes are published.
@@ -107,7 +107,7 @@ class Conflicts:
 
     @property
     def busy(self) -> bool:
-        """Whether a host write to the bytes would be seen by work in flight, by a view, or lost."""
+        """Whether a host write now would reach work in flight or a view, or might be lost."""
         return bool(self.points or self.views or self.hidden)
 
     @property
@@ -118,14 +118,14 @@ class Conflicts:
     def wait(
         self, what: str, buffer: str, found: str = "what is in flight"
     ) -> Callable[[], None] | None:
-        """The wait that the access needs first; None if it needs none. Call it without the lock.
+        """A function that makes the wait this access needs; None if it needs none.
 
-        The receipt says that `what` the host does met what was `found`. If device writes are
-        unpublished, they are published first. Those that other threads record from here on are
-        published as on any array, and until these points are reached other threads must still see
-        the memory as unpublished.
+        The caller calls it without the lock. The receipt's reason is `what` the host does, then
+        what it `found`. If device writes are unpublished, they are published first; from here on
+        other threads' writes are published as on any array. Until the wait is over, other threads
+        must still see the memory as unpublished.
         """
-        # What the device never wrote needs no publishing.
+        # Memory that the device never wrote needs no publishing.
         backing = self.backing
         unpublished = self.hidden and bool(backing.history.writes or backing.unpublished)
         if not self.points and not unpublished:
@@ -151,24 +151,24 @@ class Conflicts:
 
 
 def conflicts_of(array: Array, *, write: bool) -> Conflicts:
-    """What the host's access to an array conflicts with. Under the lock."""
+    """What the host's access to an array conflicts with. The caller holds the lock."""
     buffer = array.buffer
     return Conflicts(buffer.scheduler, buffer.backing, array.region, write=write)
 
 
 def stream_of(buffer: Buffer, stream: Stream | None) -> Stream:
-    """The stream to work on, after checking that everything is open and belongs together."""
+    """The given or the default stream, checked to be open and of the buffer's device."""
     buffer.scheduler.check()
     buffer.check()
     return buffer.scheduler.stream_or_default(stream)
 
 
 def capturing(scheduler: Scheduler) -> Graph | None:
-    """The graph that the calling thread records at the moment, if any."""
+    """The graph that the calling thread is recording, if any."""
     if not scheduler.captures:
         return None
     graph, block = scheduler.captures.get(get_ident(), (None, None))
-    if block is not None and not block.goes_on:
+    if block is not None and not block.is_active:
         scheduler.captures.pop(get_ident(), None)
         scheduler.note_state()
         return None
@@ -185,7 +185,7 @@ def check_not_capturing(scheduler: Scheduler, what: str) -> None:
 def host_copy(
     array: Array, backing: Backing, target: Host, source: Host, *, write: bool, path: str, why: str
 ) -> None:
-    """Copy between the array's bytes and the host's: a small copy now, a large one by a `HostCopy`.
+    """Copy between the array's bytes and host memory: a small copy now, a large one by `HostCopy`.
 
     Called in `HostCopies.carry_out`, which finishes the large one without the lock.
     """
@@ -200,7 +200,7 @@ def host_copy(
 def copy_now(
     array: Array, backing: Backing, target: Host, source: Host, *, write: bool, path: str, why: str
 ) -> None:
-    """Copy between the array's bytes in `backing` and memory of the host's."""
+    """Copy between the array's bytes in `backing` and host memory."""
     scheduler = array.buffer.scheduler
     if not write:
         invalidate(scheduler, backing, array.layout)
@@ -213,24 +213,24 @@ def copy_now(
 
 
 class HostCopy:
-    """A large copy by the calling thread, on a host lane of its own; begun under the lock.
+    """A large copy by the calling thread, on its own host lane; begun under the lock.
 
     `HostCopies.carry_out` finishes it without the lock. If an exception comes first, it is
-    abandoned: nothing is copied, and whatever waits for it goes on.
+    abandoned: nothing is copied, and work that waits for the copy continues.
     """
 
-    __slots__ = ("_copy", "_host", "_scheduler", "_told", "_value")
+    __slots__ = ("_copy", "_host", "_scheduler", "_reported", "_value")
 
     def __init__(
         self, array: Array, backing: Backing, theirs: Host, copy: Callable[[], None], *, write: bool
     ) -> None:
-        self._told = True
+        self._reported = True
         self._copy = copy
         self._scheduler = scheduler = array.buffer.scheduler
         self._host = self._scheduler.host_copies.take_lane()
         self._value = self._host.lane.submitted + 1
         scheduler.host_copies.begun.append(self)
-        self._told = False
+        self._reported = False
         self._host.start()
         what = f"a host {'write' if write else 'read'}"
         backing.history.note(array.region, write, self._host.lane, self._value, what)
@@ -241,39 +241,39 @@ class HostCopy:
             self._copy()
         finally:
             self._scheduler.ended.leave((self._host, self._value))
-            self._told = True
+            self._reported = True
             self._scheduler.drain_ended()
         return True
 
     def abandon(self) -> None:
-        if not self._told:
+        if not self._reported:
             self._scheduler.ended.leave((self._host, self._value))
-            self._told = True
+            self._reported = True
 
     __del__ = abandon
 
 
 def check_no_writable_view(buffer: Buffer, conflicts: Conflicts) -> None:
-    """Raise where a live view may be written through."""
+    """Raise if a live writable view shows any of the bytes."""
     if any(view.writable for view in conflicts.views):
         region = conflicts.region
         raise ViewHeld(
             f"a live writable view shows bytes {region.lo}:{region.hi} of array {buffer.name!r}; "
-            "drop it (del it and all its slices) before using them otherwise"
+            "drop it (del it and all its slices) before any other access to them"
         )
 
 
 def check_views_of_others(buffer: Buffer, conflicts: Conflicts, what: str) -> None:
-    """Raise where another thread may be writing through a view what this one reads.
+    """Raise if a live writable view of another thread shows any of the bytes to be read.
 
-    Views of one thread show each other's writes, as those of one NumPy array do.
+    Views of the same thread are allowed: they show each other's writes, as NumPy's views do.
     """
     if any(view.writable and not view.own for view in conflicts.views):
         region = conflicts.region
         raise ViewHeld(
             f"{what} reads bytes {region.lo}:{region.hi} of array {buffer.name!r}, which a live "
-            "writable view of another thread's shows; have that thread drop the view (del it and "
-            "all its slices) first"
+            "writable view of another thread shows; have that thread drop the view (del it and all "
+            "its slices) first"
         )
 
 
@@ -282,8 +282,8 @@ def check_host_memory(
 ) -> bool:
     """Refuse a transfer from or to adopted memory that work in flight still uses (rule 3).
 
-    Copies of the lane `behind` are not refused; whether there are any is the answer, and then the
-    transfer must be made by that lane, too.
+    Copies on the lane `behind` are allowed. Returns whether there are any; then the transfer must
+    be made on that lane, too.
     """
     if not scheduler.host_memory:
         return False
@@ -299,7 +299,7 @@ def check_host_memory(
 
 
 def check_source(scheduler: Scheduler, source: Any) -> None:
-    """The same for anything that NumPy is about to make an array of."""
+    """`check_host_memory` for anything that NumPy is about to convert to an array."""
     if not scheduler.host_memory:
         return
     for each in memories(source):
@@ -308,7 +308,7 @@ def check_source(scheduler: Scheduler, source: Any) -> None:
 
 
 def check_not_sealed(scheduler: Scheduler, array: Host, what: str) -> None:
-    """Refuse to write memory that is also a sealed weight (rule 9). Under the lock."""
+    """Refuse to write memory that is also a sealed weight (rule 9). The caller holds the lock."""
     for backing, region in _known(scheduler, array):
         sealed = scheduler.host_memory.sealed(backing, region)
         if sealed is not None:
@@ -321,13 +321,12 @@ _NOT_ADOPTED = contextlib.nullcontext(False)
 def host_memory_at_rest(
     scheduler: Scheduler, *arrays: Host, write: bool, what: str
 ) -> contextlib.AbstractContextManager[bool]:
-    """Let the host read or write NumPy arrays of the caller's in the `with` block.
+    """Let the host read or write the caller's NumPy arrays in the `with` block.
 
-    The block gets whether any of their bytes are adopted, and so kept from the device meanwhile.
-
-    Adopted bytes among them are waited for, exactly those, and work on them that is recorded
-    meanwhile comes behind the block. Takes the lock, and holds it neither to wait nor in the block.
-    No array is kept from the device while another is waited for, which might be for ever.
+    The block gets whether any of their bytes are adopted memory. If so, it first waits for the work in
+    flight on exactly those bytes, and device work on them that is recorded during the block waits
+    for its end. Takes the lock, but holds it neither while waiting nor during the block. It waits
+    for all arrays before it reserves any: a reserved array could block the work that it waits for.
     """
     if not arrays or not scheduler.host_memory:
         return _NOT_ADOPTED
@@ -366,19 +365,19 @@ def _adopted_at_rest(
 def note_host_memory(
     scheduler: Scheduler, array: Host, write: bool, lane: Lane, value: int, what: str
 ) -> None:
-    """Write down that the host reads or writes the adopted bytes of an array up to a point."""
+    """Note in the ledger that the host uses the adopted bytes of an array until a point."""
     for backing, region in _known(scheduler, array):
         backing.history.note(region, write, lane, value, what)
 
 
 def is_memory_of(array: Host, scheduler: Scheduler, backing: Backing, region: Region) -> bool:
-    """Whether an array of the caller's shares a byte with these of a piece of adopted memory."""
+    """Whether a NumPy array shares a byte with a region of a piece of adopted memory."""
     known = _known(scheduler, array)
     return any(each is backing and there.overlaps(region) for each, there in known)
 
 
 def _known(scheduler: Scheduler, array: Host) -> Iterator[tuple[Backing, Region]]:
-    """The pieces of adopted memory that an array shares bytes with, and its bytes there."""
+    """The pieces of adopted memory that an array shares bytes with, and the region in each."""
     if not scheduler.host_memory or not array.size:
         return
     array = np.asarray(array)
@@ -392,10 +391,10 @@ def _known(scheduler: Scheduler, array: Host) -> Iterator[tuple[Backing, Region]
 
 
 def _in_adopted(scheduler: Scheduler, array: Host, write: bool, what: str) -> list[Conflicts]:
-    """What the host's access to an array conflicts with, in each piece of adopted memory it is of.
+    """What the host's access to a NumPy array conflicts with, by piece of adopted memory.
 
-    Raises where that is more than work in flight: a sealed weight, a view that the host's write
-    would change, or one that another thread may be writing through.
+    Raises for conflicts that no wait resolves: a sealed weight, a view that the host's write would
+    change, or a writable view of another thread.
     """
     if write:
         check_not_sealed(scheduler, array, what)
@@ -405,7 +404,7 @@ def _in_adopted(scheduler: Scheduler, array: Host, write: bool, what: str) -> li
         others = any(view.writable and not view.own for view in conflicts.views)
         own = any(view.writable and view.own for view in conflicts.views)
         if others or (write and conflicts.views and not own):
-            whose = "a live writable view of another thread's" if others else "a live view"
+            whose = "a live writable view of another thread" if others else "a live view"
             raise ViewHeld(
                 f"{what} is adopted memory that {whose} shows; drop the view (del it and all its "
                 "slices) first"
@@ -417,7 +416,7 @@ def _in_adopted(scheduler: Scheduler, array: Host, write: bool, what: str) -> li
 def _wait_in_adopted(
     scheduler: Scheduler, conflicts: Conflicts, what: str
 ) -> Callable[[], None] | None:
-    """The wait for the accesses in flight to a piece of adopted memory. Under the lock."""
+    """`Conflicts.wait` for a piece of adopted memory. The caller holds the lock."""
     buffers = scheduler.host_memory.buffers(conflicts.backing, conflicts.region)
     name = buffers[-1].name if buffers else ""
     return conflicts.wait(what, name, "is adopted memory that work in flight uses")
@@ -428,12 +427,12 @@ def is_mapped(buffer: Buffer) -> bool:
 
 
 def is_readable(buffer: Buffer) -> bool:
-    """Whether the host should read the memory itself: uncached memory is slow to read."""
+    """Whether the host should read the memory directly: uncached memory is slow to read."""
     return is_mapped(buffer) and buffer.backing.memory.cached
 
 
 def host_array(array: Array, backing: Backing) -> Host:
-    """The array's bytes as the host sees them in `backing`. Untracked: never leaves transfers."""
+    """The array's bytes in `backing` as a NumPy array. Untracked, so never handed to the user."""
     if array.seen_by_host is not None and array.seen_by_host[0] is backing:
         return array.seen_by_host[1]
     layout = array.layout
@@ -449,21 +448,21 @@ def host_array(array: Array, backing: Backing) -> Host:
 
 
 def flush(scheduler: Scheduler, backing: Backing, layout: Layout) -> None:
-    """Make host writes count, on memory where they do not by themselves."""
+    """Make host writes visible to the device, on memory that is not coherent."""
     if not backing.memory.coherent:
         for lo, hi in _rows(backing, layout):
             scheduler.driver.flush(backing.memory, lo, hi)
 
 
 def invalidate(scheduler: Scheduler, backing: Backing, layout: Layout) -> None:
-    """Let the host see device writes, on memory where it does not by itself."""
+    """Make device writes visible to the host, on memory that is not coherent."""
     if not backing.memory.coherent:
         for lo, hi in _rows(backing, layout):
             scheduler.driver.invalidate(backing.memory, lo, hi)
 
 
 def _rows(backing: Backing, layout: Layout) -> Iterator[tuple[int, int]]:
-    """Exactly the bytes of a layout, run by run: what lies between may be someone else's."""
+    """Exactly the bytes of a layout, run by run: other work may use the bytes in between."""
     if 0 not in layout.shape:
         width, starts = row_offsets(layout)
         for start in starts.tolist():
@@ -471,7 +470,7 @@ def _rows(backing: Backing, layout: Layout) -> Iterator[tuple[int, int]]:
 
 
 def emit_copy(array: Array, path: str, why: str, start: float = 0.0) -> None:
-    """Put a copy on the receipt: one that the host began at `start` and has made, or will make."""
+    """Put a host copy on the receipt: made since `start`, or (without a start) yet to be made."""
     region = array.region
     events.emit(
         "copy", why, nbytes=array.nbytes, buffer=array.name, lo=region.lo, hi=region.hi,

@@ -1,4 +1,4 @@
-"""What users hand to transfers, checked: nothing is cast, cut or bent silently."""
+"""Converts and checks the values that users pass to transfers: none is changed silently."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 Host = npt.NDArray[Any]
 
-#: Types of values that NumPy converts without a look at memory that the device may use in place.
+#: Types of values that NumPy converts without reading memory that the device may use in place.
 _WITHOUT_MEMORY = frozenset({int, float, complex, bool, str, bytes, range, type(None)})
 _SHOWING = ("__array_struct__", "__array_interface__", "__array__")
-_SAFE = 2048  # every float dtype of NumPy's holds the integers up to here, and no float overflows
+_SAFE = 2048  # NumPy's float dtypes hold all integers up to here, and no float up to here overflows
 
 #: By kind (see `_kind`), the kinds whose dtypes may hold the same values.
 _MAY_BECOME = {
@@ -54,18 +54,18 @@ def checked_source(array: Array, source: npt.ArrayLike) -> Host:
 
 
 def as_source(source: Any, dtype: Dtype) -> Host:
-    """NumPy's array of whatever has a dtype of its own, as it is; of the rest, an array of `dtype`.
+    """A NumPy array of the source: in its own dtype if it has one, else in `dtype`.
 
-    A NumPy scalar is taken as the Python number that it is, as it is in a list.
+    A NumPy scalar is treated like a Python number, also outside of a list.
     """
     if isinstance(source, np.ndarray):
-        return np.asarray(source)  # of no class of the caller's, whose code could run in a copy
+        return np.asarray(source)  # not a subclass, whose code could run during a copy
     own = _has_dtype(source) and not isinstance(source, np.generic)
     return as_array(source, None if own else dtype)
 
 
 def as_array(source: npt.ArrayLike, dtype: Dtype | None) -> Host:
-    """NumPy's array of anything, in `dtype` if there is one; `_fitted` says what is refused."""
+    """A NumPy array of anything, in `dtype` if one is given; `_fitted` says what is refused."""
     try:
         if dtype is not None and dtype.names is not None and not hasattr(source, "dtype"):
             return _records(np.asarray(source, _of_objects(dtype)), dtype)
@@ -80,14 +80,14 @@ def as_array(source: npt.ArrayLike, dtype: Dtype | None) -> Host:
         raise InvalidValue(f"the source does not fit {dtype}: {error}; {_advice(dtype)}") from error
     except (TypeError, ValueError) as error:
         kind = ShapeMismatch if "inhomogeneous" in str(error) else DtypeMismatch
-        raise kind(f"cannot make an array of {dtype or 'one dtype'} from it: {error}") from error
+        raise kind(f"cannot make an array of {dtype or 'one dtype'}: {error}") from error
 
 
 def memories(source: Any) -> Iterator[Host]:
-    """An array over each piece of memory that NumPy reads to make an array of this.
+    """An array over each piece of memory that NumPy reads to convert `source`.
 
-    As NumPy does it: an object is asked for its memory first, and for its items only if it has
-    none. Handles are left out: reading one waits for the work that writes it.
+    Like NumPy, it asks an object for its memory first, and for its items only if it has none.
+    Handles are left out: reading one waits for the work that writes it.
     """
     if type(source) in _WITHOUT_MEMORY or isinstance(source, np.number | np.bool_ | Handle | type):
         return
@@ -101,19 +101,19 @@ def memories(source: Any) -> Iterator[Host]:
 
 
 def asked_once(value: Any) -> Any:
-    """The array that an object says it is, so that nothing asks it again; all else as it is."""
+    """Convert an object with `__array__` once, so that nothing calls it again; else the value."""
     if isinstance(value, np.ndarray | np.generic | Handle) or not hasattr(value, "__array__"):
         return value
     return np.asarray(value)
 
 
 def _shown(source: Any) -> Host | None:
-    """The memory that an object shows, if it does."""
+    """The memory that an object exposes, if any, as an array."""
     if isinstance(source, np.ndarray):
         return source
-    # Whatever the caller's code raises, it raises again when its object is converted.
+    # What the object's own code raises here is raised again when the object is converted.
     with contextlib.suppress(Exception):
-        if isinstance(source, np.void):  # a record, which may be one of an array's
+        if isinstance(source, np.void):  # a record, whose memory may be part of an array
             return np.frombuffer(source, np.uint8)
         if not any(hasattr(source, name) for name in _SHOWING):
             memoryview(source)  # raises unless it has a buffer
@@ -122,7 +122,7 @@ def _shown(source: Any) -> Host | None:
 
 
 def _items(source: Any) -> Iterable[Any]:
-    """The items of what NumPy takes for a sequence."""
+    """The items of anything that NumPy treats as a sequence."""
     if isinstance(source, list | tuple):
         return source
     if hasattr(source, "__getitem__") and not isinstance(source, dict):
@@ -132,14 +132,14 @@ def _items(source: Any) -> Iterable[Any]:
 
 
 def _has_dtype(source: Any) -> bool:
-    """Whether its values have one dtype already, so that NumPy does not have to find one."""
+    """Whether its values have a dtype already, so that NumPy need not choose one."""
     return hasattr(source, "__array__") or isinstance(source, memoryview | packed)
 
 
 def _unmixed(source: Any, common: Host, wanted: Dtype) -> Host:
-    """The objects in a list, if the dtype that NumPy found for all of them may not hold each.
+    """The original objects of a list, if NumPy's common dtype may not hold each exactly.
 
-    NumPy rounds integers beside floats, and lets dates overflow in the finest of their units.
+    NumPy rounds integers in a list with floats, and lets dates overflow in their finest unit.
     """
     if common.dtype.kind in "fc" and _kind(wanted) in "fc":
         bits = min(_limits(common.dtype).nmant, _limits(wanted).nmant) + 1
@@ -152,11 +152,10 @@ def _unmixed(source: Any, common: Host, wanted: Dtype) -> Host:
 
 
 def _fitted(found: Host, dtype: Dtype) -> Host:
-    """The same values in another dtype, or an error: here is decided what counts as the same.
+    """Convert to another dtype; raises unless every value stays the same.
 
-    Integers, bools, dates and text must be equal. A float may be rounded to the nearest that the
-    dtype has; but a finite one stays finite and is not cut to the largest there is, and infinity
-    and NaN stay what they are.
+    Integers, bools, dates and text must be equal. A float may be rounded to the dtype's nearest,
+    but a finite one must stay finite and within the dtype's range; infinity and NaN must be kept.
     """
     if found.dtype.kind == "O":
         return _fitted_objects(found, dtype)
@@ -179,7 +178,7 @@ def _fitted(found: Host, dtype: Dtype) -> Host:
             found = found if found.dtype.kind in "iu" else found.astype(np.int64)
             same = (found >= least) & (found <= most)
         elif old in "fc":
-            # Most often so, and quick: what is too large for a float of NumPy's becomes infinite.
+            # The common case, tested first: a float too large for NumPy's dtypes becomes infinite.
             if dtype.isbuiltin == 1 and np.isfinite(made).all():
                 return made
             same = _is_rounded(found, made)
@@ -190,7 +189,7 @@ def _fitted(found: Host, dtype: Dtype) -> Host:
 
 
 def _check_same(found: Host, same: Any, dtype: Dtype) -> None:
-    """Name a value that is not the same in a dtype."""
+    """Raise an error that names the first value that does not stay the same in the dtype."""
     if not np.all(same):
         value = _printed(found[~np.asarray(same)].flat[0])
         raise InvalidValue(f"{value} does not fit {dtype}; {_advice(dtype)}")
@@ -198,7 +197,7 @@ def _check_same(found: Host, same: Any, dtype: Dtype) -> None:
 
 def _kind(dtype: Dtype) -> str:
     """The kind of a dtype: b, i (any integer), f, c, m, M, U (any text), or something else."""
-    if dtype.isbuiltin != 2:  # 2: of another package, whose kinds say nothing
+    if dtype.isbuiltin != 2:  # 2: defined by another package, whose kinds are not NumPy's
         return {"u": "i", "S": "U"}.get(dtype.kind, dtype.kind)
     limits = _limits(dtype)
     if not hasattr(limits, "eps"):
@@ -207,7 +206,7 @@ def _kind(dtype: Dtype) -> str:
 
 
 def _limits(dtype: Dtype) -> Any:
-    """`finfo` or `iinfo` of a dtype, also of those of ml_dtypes; None of what is no number."""
+    """`finfo` or `iinfo` of a dtype, including those of ml_dtypes; None if it is not a number."""
     package: Any = np
     if dtype.isbuiltin == 2:
         import ml_dtypes
@@ -220,7 +219,7 @@ def _limits(dtype: Dtype) -> Any:
 
 
 def _same_calendar(found: Host, dtype: Dtype) -> bool:
-    """Whether one unit is a multiple of the other; a month is no number of days."""
+    """Whether one unit is a multiple of the other; a month is not a fixed number of days."""
     return np.can_cast(found.dtype, dtype, "same_kind")
 
 
@@ -235,7 +234,7 @@ def _bounds(dtype: Dtype) -> tuple[int, int]:
 
 
 def _floats(values: Host, *, complex_too: bool) -> Host:
-    """Floats that hold the values; of complex ones the real part, and if wanted the imaginary."""
+    """The values as floats; of complex ones the real part, or with `complex_too` both parts."""
     long = values.dtype.char in "gG"
     if _kind(values.dtype) != "c":
         return values.astype(np.longdouble if long else np.float64)
@@ -244,7 +243,7 @@ def _floats(values: Host, *, complex_too: bool) -> Host:
 
 
 def _comes_back(whole: Host, floats: Host) -> Host:
-    """Which integers are equal to the floats that were made of them."""
+    """Which integers are equal to the floats they were converted to."""
     if whole.dtype.kind not in "iu":
         whole = whole.astype(np.int64)
     info = np.iinfo(whole.dtype)
@@ -253,7 +252,7 @@ def _comes_back(whole: Host, floats: Host) -> Host:
 
 
 def _is_rounded(found: Host, made: Host) -> Host:
-    """Which floats were rounded at most; a complex number is two of them."""
+    """Which floats changed by no more than rounding; a complex number counts as two floats."""
     of_complex = _kind(found.dtype) == "c"
     value, got = (_floats(each, complex_too=of_complex) for each in (found, made))
     too_small, too_large = _range(made.dtype)
@@ -264,20 +263,20 @@ def _is_rounded(found: Host, made: Host) -> Host:
 
 
 def _range(dtype: Dtype) -> tuple[float, float]:
-    """Where floats end that have their nearest in a dtype: half a step beyond the last it has."""
+    """The bounds within which floats round to values of the dtype: half a step past its range."""
     limits = _limits(dtype)
     least, largest = float(limits.min), float(limits.max)
     if not math.isfinite(largest):
         return -math.inf, math.inf  # a longdouble
     beyond = largest + math.ldexp(float(limits.eps), math.frexp(largest)[1] - 2)
-    return -beyond if least < 0 else least / 2, beyond  # one dtype has neither zero nor a sign
+    return -beyond if least < 0 else least / 2, beyond  # float8_e8m0fnu has no zero and no sign
 
 
 def _dates_in(text: Host) -> Host:
-    """Dates from text, in the finest unit that one of them is given in."""
+    """Dates from text, in the finest unit that any of them uses."""
     dates = text.astype("M8")
     seconds = dates.astype("M8[s]")
-    for unit in ("M8[s]", "M8[Y]"):  # which reach far, so that they tell whether a finer one does
+    for unit in ("M8[s]", "M8[Y]"):  # coarse units with a large range, to detect overflow
         _check_same(text, _equal(seconds.astype(unit), text.astype(unit)), dates.dtype)
     return dates
 
@@ -287,7 +286,7 @@ def _equal(a: Host, b: Host) -> Host:
 
 
 def _fitted_objects(found: Host, dtype: Dtype) -> Host:
-    """`_fitted` of Python's objects, of one type after the other."""
+    """`_fitted` of Python objects, one type at a time."""
     values = [
         np.asarray(value)[()] if hasattr(value, "__array__") else value
         for value in found.reshape(-1).tolist()
@@ -302,7 +301,7 @@ def _fitted_objects(found: Host, dtype: Dtype) -> Host:
 
 
 def _type(value: Any) -> Any:
-    """What the objects must share that NumPy can have one dtype for; `object` if it has none."""
+    """The type under which values share one NumPy dtype; `object` if NumPy has none for it."""
     if isinstance(value, np.generic):
         return value.dtype
     known = (bool, int, float, complex, str, bytes)
@@ -320,7 +319,7 @@ def _fitted_list(values: list[Any], one: Any, dtype: Dtype) -> Host:
 
 
 def _fitted_integers(values: list[int], dtype: Dtype) -> Host:
-    """`_fitted` of Python's integers, which may be larger than any of NumPy's."""
+    """`_fitted` of Python integers, which may exceed every NumPy integer."""
     found = np.array(values)
     if found.dtype.kind in "iu":
         return _fitted(found, dtype)
@@ -343,9 +342,9 @@ def _printed(value: Any) -> str:
 
 
 def _of_objects(dtype: Dtype) -> Dtype:
-    """The same structure with Python objects for numbers, to have the values before they are cast.
+    """The same structure with Python objects for numbers, to get the values before any cast.
 
-    As `_records` takes them apart.
+    `_records` converts them field by field.
     """
     fields = []
     for name in dtype.names or ():
@@ -361,7 +360,7 @@ def _records(values: Host, dtype: Dtype) -> Host:
         part = values[name]
         if kind.names is not None:
             made[name] = _records(part, kind)
-        elif kind.kind == "V" and kind.isbuiltin != 2:  # bytes, which NumPy cuts to fit
+        elif kind.kind == "V" and kind.isbuiltin != 2:  # bytes, which NumPy truncates
             made[name] = part
             pairs = zip(made[name].reshape(-1).tolist(), part.reshape(-1).tolist(), strict=True)
             same = [now == bytes(value) for now, value in pairs]
@@ -387,8 +386,8 @@ def check_out(array: Array, out: Host) -> None:
 
 
 def one_element(array: Array, value: Any) -> Host:
-    """One element of the array's dtype; refuses what NumPy would have to bend."""
-    # The common case first: a small number, which every dtype of its kind in NumPy holds.
+    """One element of the array's dtype; refuses a value that would change."""
+    # The common case first: a small number, which every NumPy dtype of its kind holds.
     if array.dtype.isbuiltin == 1 and type(value) in (int, float) and -_SAFE <= value <= _SAFE:
         if array.dtype.kind == "f":
             return np.array(value, array.dtype)
@@ -400,11 +399,11 @@ def one_element(array: Array, value: Any) -> Host:
         raise type(error)(f"cannot fill {array.dtype} with {value!r}: {error}") from error
     if element.shape != ():
         raise ShapeMismatch(f"fill() takes one value, not an array of {element.shape}")
-    return element.copy()  # it may be memory of the caller's, which the fill itself may change
+    return element.copy()  # it may be the caller's memory, which the fill itself may overwrite
 
 
 def fill_word(array: Array, element: Host) -> int | None:
-    """The 4-byte word whose repetition fills the array, if the device can fill it so."""
+    """The 4-byte word whose repetition fills the array, if the device can fill it that way."""
     if not array.contiguous or array.region.lo % 4 or array.nbytes % 4:
         return None
     pattern = element.tobytes()

@@ -1,4 +1,4 @@
-"""Transfers through staging blocks: host-visible memory of the pool's between host and array.
+"""Transfers through staging blocks: host-visible pool memory between the host and the array.
 
 The device copies between block and array in stream order, so the host waits for nothing and the
 transfer keeps its place in the program. A write fills its blocks now, so the caller may change its
@@ -41,8 +41,8 @@ Host = npt.NDArray[Any]
 def write_staged(array: Array, data: Host, stream: Stream, why: str, what: str) -> Pending[None]:
     """Copy to staging blocks now, and from there on the device, in stream order.
 
-    More data than the blocks hold goes through them in turns. All of its device copies are recorded
-    at once, each behind the host's copy to its block, which is made without the lock.
+    Data that does not fit the blocks reuses them in turn (`Turns`). All its device copies are
+    recorded now; each waits for the host's copy to its block, which is made without the lock.
     """
     stream.need_room()
     scheduler = array.buffer.scheduler
@@ -51,11 +51,11 @@ def write_staged(array: Array, data: Host, stream: Stream, why: str, what: str) 
         stream, array.region, what, write=True, reads=False, overwrite=array.is_whole
     )
     if array.nbytes > sizes.staging_block and is_memory_of(data, scheduler, target, array.region):
-        # The device would write the first parts before the host has read the last ones. NumPy
-        # assigns as if it had read the whole source first.
+        # Source and target overlap: the device would overwrite parts that the host has yet to read.
+        # NumPy assigns as if it had read the whole source first.
         data = data.copy()
     parts = pieces(array, data, sizes.staging_block)
-    # All blocks before the first copy: past this nothing can run out of memory half-way.
+    # Allocates all blocks before the first copy, so that the write cannot run out of memory later.
     blocks: list[Backing] = []
     try:
         while len(blocks) < min(len(parts), sizes.staging_blocks):
@@ -123,7 +123,7 @@ def read_staged(
 
 
 class Staged(NamedTuple):
-    """A part of a write, its content, and the block that it goes through."""
+    """A part of a write, its content, and its staging block."""
 
     part: Array
     content: Host
@@ -131,7 +131,7 @@ class Staged(NamedTuple):
     why: str
 
     def fill(self) -> None:
-        """Copy the content to the block, by the host."""
+        """Copy the content to the block, on the host."""
         start = time.perf_counter() if events.active else 0.0
         np.copyto(packed_array(self.part, self.block), self.content)
         flush(self.part.buffer.scheduler, self.block, packed_layout(self.part.layout))
@@ -139,7 +139,7 @@ class Staged(NamedTuple):
             emit_copy(self.part, "staged", f"snapshot: {self.why}", start)
 
     def record(self, stream: Stream, target: Backing, what: str) -> int:
-        """Have the device copy the block to its place; the value of that."""
+        """Record the device copy from the block to the array; returns the value of its end."""
         part = self.part
         rows = packed_rows(part.layout, target, self.block, to_device=True)
         about = (part.name, part.region)
@@ -153,24 +153,24 @@ class Staged(NamedTuple):
 class Turns:
     """A staged write of more parts than there are blocks, which they use in turns.
 
-    Part `i` waits on the device for a host lane's value, which the caller's thread signals once it
-    has filled the block; that thread waits for part `i - blocks` to have left the block. So every
-    part has its place in the stream before the lock is let go of. If the caller's thread is
-    interrupted, the stream's copier fills the rest, from a copy of it.
+    The device copy of part `i` waits for a host lane's value, which the caller's thread signals
+    once it has filled the block. Before it fills the block, the thread waits for the device copy of
+    part `i - blocks`. So every part has its place in the stream before the lock is released. If the
+    caller's thread is interrupted, the stream's copier fills the rest, from a copy of the content.
     """
 
     def __init__(
         self, stream: Stream, target: Backing, staged: list[Staged], blocks: int, what: str
     ) -> None:
         self._recorded: list[tuple[int, int]] = []  # by part, the values of host and device copy
-        self._filled = 0  # parts that are, or that the copier will see to
+        self._filled = 0  # parts that are filled, or left to the copier
         self._stream = stream
         self._scheduler = stream.scheduler
         self._target = target
         self._staged = staged
         self._blocks = blocks
         self._what = what
-        self._failure: BaseException | None = None  # of the recording
+        self._failure: BaseException | None = None  # what `start` raised while recording
         self.host = stream.scheduler.host_copies.take_lane()
         stream.scheduler.host_copies.begun.append(self)
 
@@ -181,15 +181,15 @@ class Turns:
     __del__ = abandon
 
     def start(self) -> int:
-        """Record all parts; the value of the last one's device copy.
+        """Record all parts; returns the value of the last device copy.
 
-        If that fails, those that are recorded still get their content, and `finish` raises.
+        If that fails, the parts recorded so far still get their content, and `finish` raises.
         """
         stream, host = self._stream, self.host
         try:
             for each in self._staged:
                 filled = host.start()
-                # From here on the block is filled, and said to be, whatever comes of the rest.
+                # From here on the block will be filled and signalled, even if the rest fails.
                 self._recorded.append((filled, stream.recorded + 1))
                 each.block.history.note(each.packed, True, host.lane, filled, self._what)
                 copied = each.record(stream, self._target, self._what)
@@ -200,7 +200,7 @@ class Turns:
         return self._recorded[-1][1] if self._recorded else 0
 
     def finish(self) -> bool:
-        """Fill the parts; called without the lock."""
+        """Fill the blocks. Called without the lock."""
         scheduler = self._scheduler
         room = self._blocks * scheduler.sizes.staging_block
         full = f"{room:,} bytes of one write in staging memory"
@@ -209,43 +209,43 @@ class Turns:
                 points = self._leaves_block(self._filled)
                 scheduler.wait_for(points, None, full, path="bound")
                 part, done = self._staged[self._filled], self._recorded[self._filled][0]
-                scheduler.shutdown.use(partial(_fill_and_tell, part, self.host, done))
+                scheduler.shutdown.use(partial(_fill_and_signal, part, self.host, done))
                 self._filled += 1
         except (Closed, DeviceLost) as error:
             scheduler.note_failure(error)
             self._filled = len(self._recorded)
             self.host.abort()
             raise
-        scheduler.host_copies.made(self.host, self.host.lane.submitted)
+        scheduler.host_copies.report_done(self.host, self.host.lane.submitted)
         if self._failure is not None:
             raise self._failure
         return True
 
     def _leaves_block(self, number: int) -> dict[Lane, int]:
-        """When the part that had the block before is copied."""
+        """The point at which the device has copied the part that used the block before."""
         if number < self._blocks:
             return {}
         return {self._stream.lane: self._recorded[number - self._blocks][1]}
 
     def _leave_to_copier(self) -> None:
         if self._scheduler.lost is not None or self._scheduler.shutdown.over:
-            return  # no work waits for the rest any more
+            return  # no work will use the rest
         while self._filled < len(self._recorded):
             number = self._filled
             each = self._staged[number]
             done = self._recorded[number][0]
             if self.host.lane.complete >= done:
-                self.host.finish(done)  # it is filled; the device may not have been told
+                self.host.finish(done)  # it is filled, but perhaps not yet signalled
             else:
                 after = self._leaves_block(number)
                 for value in after.values():
-                    self._stream.ensure_submitted(value)  # if an earlier attempt to has failed
+                    self._stream.ensure_submitted(value)  # an earlier attempt may have failed
                 part = each._replace(content=each.content.copy())
-                tell = partial(_fill_and_tell, part, self.host, done)
-                self._stream.copier.add(Task(after, tell))
+                fill = partial(_fill_and_signal, part, self.host, done)
+                self._stream.copier.add(Task(after, fill))
             self._filled += 1
 
 
-def _fill_and_tell(part: Staged, host: HostLane, value: int) -> None:
+def _fill_and_signal(part: Staged, host: HostLane, value: int) -> None:
     part.fill()
     host.finish(value)

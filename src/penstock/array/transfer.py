@@ -1,4 +1,4 @@
-"""How bytes travel between host and device: one decision each way, then the doing.
+"""Transfers between host and device: the choice of a path, then the copy.
 
 A write takes the cheapest path that keeps its place in the program (`choose_write`):
 
@@ -16,8 +16,8 @@ staged     busy otherwise, or not mapped: snapshot now, device copy   2       0
 (The fifth path, adopting the caller's memory, makes no transfer at all: see
 `penstock.array.adoption`.)
 
-A read mirrors it: *direct* when nothing pending writes the bytes, else *staged*, a device copy in
-stream order. `read_now` and `view`, which block by nature, wait for the writers instead.
+An asynchronous read is *direct* when nothing pending writes the bytes, else *staged*: a device copy
+in stream order. `read_now` and `view` block anyway, so they wait for the writers instead.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from penstock.schedule.stream import Stream
 
 MODES = ("auto", "direct", "rename", "staged", "ordered", "unmapped")
-#: "auto" without renaming, for measuring what that is worth. It goes no way that MODES do not go.
+#: "auto" without renaming, to measure what renaming saves. It takes no path that "auto" does not.
 FIXED = "fixed"
 
 Host = npt.NDArray[Any]
@@ -81,7 +81,7 @@ class Case(NamedTuple):
     whole: bool  # the write replaces all of the buffer
     renamable: bool
     borrowed: bool
-    large: bool  # so that a thread is cheaper than a second copy
+    large: bool  # a copy by a thread is cheaper than a second copy
     shown: bool = False  # a view shows bytes that the write replaces
 
 
@@ -114,7 +114,7 @@ def choose_write(mode: str, case: Case) -> tuple[str, str]:
 def choose_read(conflicts: Conflicts, *, behind: bool, readable: bool) -> tuple[str, str]:
     """The path of an asynchronous read and why, in decision order.
 
-    It is `behind` where an earlier copy to the same `out=` is to be made first.
+    `behind` says that an earlier copy to the same `out=` must be made first.
     """
     if conflicts.points or behind:
         return "staged", "busy"
@@ -148,7 +148,7 @@ def write(
 
 
 def _begin_write(array: Array, data: Host, stream: Stream | None, borrow: bool) -> Pending[None]:
-    """What of a write is done under the lock; `carry_out` finishes what it begins."""
+    """The part of a write under the lock; `carry_out` finishes the copies that it begins."""
     buffer = array.buffer
     scheduler = buffer.scheduler
     what = f"write of {buffer.name}"
@@ -193,7 +193,7 @@ def _begin_write(array: Array, data: Host, stream: Stream | None, borrow: bool) 
 
 
 class RenamedWrite:
-    """A large write to fresh memory, which the buffer gets once the memory is filled."""
+    """A large write to a fresh backing, which replaces the buffer's once it is filled."""
 
     __slots__ = ("_array", "_data", "_fill_it", "_fresh", "_old", "_why")
 
@@ -208,7 +208,7 @@ class RenamedWrite:
         self._why = why
 
     def finish(self) -> bool:
-        """Fill the memory without the lock; False if another thread came in between."""
+        """Fill the backing without the lock; False if another thread changed the buffer since."""
         array = self._array
         buffer = array.buffer
         scheduler = buffer.scheduler
@@ -218,7 +218,8 @@ class RenamedWrite:
             scheduler.check()
             buffer.check()
             buffer.check_write(array.region, "write()", by_host=True)
-            # What is written through a view that another thread has taken meanwhile must count.
+            # A writable view that another thread took meanwhile writes to the old backing, and
+            # those writes must not be lost.
             held = any(view.writable for view in buffer.views_of(array.region))
             if buffer.backing is self._old and buffer.can_rename and not held:
                 buffer.rename(self._why, self._fresh)
@@ -228,7 +229,7 @@ class RenamedWrite:
         return False
 
     def abandon(self) -> None:
-        """Nothing waits for it, and memory that is dropped goes back to its pool by itself."""
+        """Do nothing: no work waits for the copy, and a dropped backing returns to its pool."""
 
 
 def _write_ordered(
@@ -277,7 +278,7 @@ def fill(array: Array, value: Any, stream: Stream | None) -> Pending[None]:
 
 
 def fill_locked(array: Array, value: Any, stream: Stream | None) -> None:
-    """`fill` a small array, under the lock, now and not in a graph that is being recorded."""
+    """`fill` a small array now, even while a graph is recorded. The caller holds the lock."""
     on = stream_of(array.buffer, stream)
     _fill_now(array, one_element(array, value), on, f"fill of {array.name}", patient=False)
 
@@ -303,12 +304,12 @@ def _begin_fill(
 def _fill_now(
     array: Array, element: Host, on: Stream, what: str, *, patient: bool
 ) -> Pending[None]:
-    """`patient` callers try again if the stream has no room."""
+    """Fill outside of a graph. `patient` callers handle `NoRoom`."""
     buffer = array.buffer
     scheduler = buffer.scheduler
     conflicts = conflicts_of(array, write=True)
     if not conflicts.hidden and not conflicts.points:
-        check_no_writable_view(buffer, conflicts)  # else the device waits for the view to end
+        check_no_writable_view(buffer, conflicts)  # else the fill is made by the device, after it
     if is_mapped(buffer) and array.nbytes <= scheduler.sizes.under_lock and not conflicts.busy:
         start = time.perf_counter() if events.active else 0.0
         host_array(array, buffer.backing)[...] = element
@@ -374,7 +375,7 @@ def copy(array: Array, source: Array, stream: Stream | None) -> Pending[None]:
 def _copy_overlapping(
     array: Array, source: Array, stream: Stream, backing: Backing, what: str
 ) -> int:
-    """As if through a temporary, as NumPy does it: so through a temporary."""
+    """Copy through temporary memory, so that the whole source is read first, as NumPy does."""
     pool = array.buffer.scheduler.pool
     between = pool.allocate(array.nbytes)
     try:
@@ -414,10 +415,10 @@ def read(array: Array, stream: Stream | None, out: Host | None) -> Pending[Host]
 def _begin_read(
     array: Array, stream: Stream | None, out: Host | None, what: str, *, waited: bool = False
 ) -> Pending[Host]:
-    """What of a read is done under the lock; `carry_out` finishes what it begins.
+    """The part of a read under the lock; `carry_out` finishes the copies that it begins.
 
-    A caller that has `waited` for the writers reads the bytes itself, also where it has a writable
-    view of them. If another thread has written meanwhile, a read in stream order settles that.
+    A caller that has `waited` for the writers reads the bytes directly, even if it holds a writable
+    view of them. If another thread has begun a write meanwhile, the read is made in stream order.
     """
     buffer = array.buffer
     scheduler = buffer.scheduler
@@ -445,7 +446,7 @@ def _read_direct(array: Array, out: Host | None, what: str, why: str) -> Pending
     backing = array.buffer.backing
     result = _result(array) if out is None else out
     source = host_array(array, backing)
-    plain = np.asarray(result)  # of no class of the caller's, whose code could run in the copy
+    plain = np.asarray(result)  # not a subclass, whose code could run during the copy
     host_copy(array, backing, plain, source, write=False, path="direct", why=why)
     return Pending(array.buffer.scheduler, {}, what, value=result)
 
@@ -475,7 +476,7 @@ def read_now(array: Array) -> Host:
 
 
 def _result(array: Array) -> Host:
-    """Memory for a result: large ones from the pool, whose pages are warm the second time."""
+    """Memory for a result; for a large one from the pool, whose pages need no new page faults."""
     scheduler = array.buffer.scheduler
     if array.nbytes < scheduler.sizes.pooled_result:
         return np.empty(array.shape, array.dtype)

@@ -1,8 +1,8 @@
-"""Zero-copy sights of device memory, tracked to their end of life.
+"""Zero-copy views of device memory, tracked until their last NumPy array is gone.
 
-NumPy arrays are sliced, passed on and kept; no `with` block can be trusted to end them. So every
-array that shows device memory hangs off a `HostView`, and when the last one that does is gone,
-wherever it went, the view is released and the memory may be written or reused again.
+NumPy arrays are sliced, passed on and kept, so the end of a `with` block would not end them. Every
+array that shows device memory therefore refers to a `HostView`. When the last of them is gone, the
+view ends, and the memory may be written or reused.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Host = npt.NDArray[Any]
 def show(array: Array, mode: str, undo: list[Callable[[], None]]) -> Host:
     """A tracked NumPy array over the device's bytes, after waiting for what conflicts with it.
 
-    `undo` gets what to call if an exception keeps it from the caller.
+    `undo` gets the functions to call if an exception keeps the array from the caller.
     """
     if mode not in ("r", "w", "rw"):
         raise InvalidValue(f"view mode {mode!r}; choose 'r', 'w' or 'rw'")
@@ -79,7 +79,7 @@ def _check(array: Array, mode: str, conflicts: Conflicts) -> None:
 
 
 def _show_now(array: Array, write: bool, undo: list[Callable[[], None]]) -> Host:
-    if not array.size:  # nothing to track, and nothing that the device must respect
+    if not array.size:  # no bytes, so nothing to track
         nothing = np.empty(array.shape, array.dtype)
         nothing.flags.writeable = write
         return nothing
@@ -102,8 +102,8 @@ def _show_now(array: Array, write: bool, undo: list[Callable[[], None]]) -> Host
 class HostView:
     """The root of all NumPy arrays made from one exported piece of memory.
 
-    Made under the device's lock. Its end may come in any thread, in the middle of anything, so it
-    does nothing then but tell the device.
+    Made under the device's lock. It may end in any thread, in the middle of any call, so its
+    finaliser only leaves a message.
     """
 
     __slots__ = (
@@ -131,9 +131,9 @@ class HostView:
         }
         hold = Hold(self, scheduler.ended.leave)
         hold.backing = backing
-        hold.written = written  # to be called when what was written through it is to count
+        hold.written = written  # called at the view's end, to flush what the host wrote through it
         hold.shown = None
-        # From here on the end of the view undoes all of it, however far it has come.
+        # From here on the end of the view undoes all of this, even if an exception comes now.
         self._hold = hold
         scheduler.views.exports.add(hold)
         backing.holds.add(hold)
@@ -150,7 +150,7 @@ class HostView:
         dtype: np.dtype[Any],
         strides: tuple[int, ...] | None = None,
     ) -> Host:
-        """A NumPy array over the viewed bytes, from their first on."""
+        """A NumPy array over the viewed bytes, starting at the first."""
         raw = np.asarray(self)
         return np.ndarray(shape, dtype, buffer=raw, strides=strides)
 

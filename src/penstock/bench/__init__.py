@@ -1,9 +1,9 @@
-"""`penstock bench`: what things cost, beside their floors, before and after, with the noise.
+"""`penstock bench`: measurements, compared with bare driver calls and with earlier versions.
 
 `models` measures language models as llama-bench does, `ablation` what each mechanism is worth,
-`runtime` the runtime without a model, `scaling` how costs grow. All of them give rows, plain
-dictionaries with their samples, which `forms` prints, `compare` holds against each other, and
-`report` shows. `measure` is how anything is timed, `jobs` what a launch is measured by, `floors`
-the same by bare driver calls and `tracked` through Penstock; `benchmarks/` of the repository runs
-them on other runtimes, too.
+`runtime` the runtime without a model, and `scaling` how costs grow. All return rows: plain
+dictionaries with their samples. `forms` prints rows, `compare` compares two sets of them, and
+`report` makes a page of them. `measure` does the timing. `jobs` has the work by which launches are
+measured; `floors` does it by bare driver calls, `tracked` through Penstock, and `benchmarks/` of
+the repository on other runtimes.
 """

@@ -1,7 +1,7 @@
-"""What each mechanism is worth: decoding without it, beside decoding with all of them.
+"""What each mechanism is worth: decoding without it, compared with decoding with all of them.
 
-All cases run in turn, round by round, and must make the same tokens. `noise` is everything on, once
-more: a ratio that is no further from 1 than its own says nothing.
+All cases alternate, round by round, and must make the same tokens. `noise` compares all of them on
+with itself: a ratio no further from 1 than that of `noise` shows nothing.
 
 =====================  =========================================================================
 zero-copy transfers    no mapped memory: weights are copied once, tokens through staging blocks

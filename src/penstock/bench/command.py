@@ -152,7 +152,7 @@ def _runtime_options() -> argparse.ArgumentParser:
 
     parser = argparse.ArgumentParser(
         prog="penstock bench runtime",
-        description="What the runtime's own work costs, each beside its floor.",
+        description="What the runtime's own work costs, compared with bare driver calls or NumPy.",
     )
     _add_common(parser, repetitions=20)
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""What launches are compared with: bare Vulkan from Python, and NumPy's copies alone."""
+"""The floors that launches are compared with: bare Vulkan calls from Python, and NumPy copies."""
 
 from __future__ import annotations
 

@@ -64,9 +64,9 @@ def runtime_columns() -> list[Column]:
         ("test", lambda row: str(row["test"])),
         ("median µs", lambda row: _number(row["median_ns"] / 1e3)),
         ("min µs", lambda row: _number(row["min_ns"] / 1e3)),
-        ("floor", lambda row: str(row["floor"])),
-        ("floor µs", lambda row: _number(row["floor_median_ns"] / 1e3)),
-        ("× floor", lambda row: f"{row['ratio']:.2f}"),
+        ("compared with", lambda row: str(row["floor"])),
+        ("its median µs", lambda row: _number(row["floor_median_ns"] / 1e3)),
+        ("ratio", lambda row: f"{row['ratio']:.2f}"),
         ("95 % within", lambda row: f"{row['ratio_low']:.2f}–{row['ratio_high']:.2f}"),
         *map(_field, ("waits", "copies", "allocations", "submissions", "barriers")),
     ]

@@ -1,9 +1,9 @@
-"""The jobs that a launch is measured by, and what a runtime must be able to do to take part.
+"""The jobs by which launches are measured, and what a runtime must implement to run them (`Peer`).
 
-`penstock bench runtime` runs them on Penstock beside bare driver calls; `python -m benchmarks
-peers` on other runtimes, too, each in a process and an environment of its own. What is timed and
-the check that stands beside it are the same code for all: the time of a value that is wrong is
-none. Peers load this module where Penstock is not installed: it needs NumPy and nothing else.
+`penstock bench runtime` runs them on Penstock and by bare driver calls; `python -m benchmarks
+peers` also on other runtimes, each in its own process and environment. All use the same code for
+the timing and for the check of the values: a wrong value has no valid time. Peers load this module
+where Penstock is not installed, so it needs only NumPy.
 """
 
 from __future__ import annotations

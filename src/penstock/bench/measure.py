@@ -114,6 +114,6 @@ def timed(times: int, call: Callable[..., Any], *arguments: Any) -> float:
 
 
 def expect(good: bool, what: str) -> None:
-    """The check that stands beside every figure."""
+    """Raise unless the measured work gave the right result; every measurement is checked."""
     if not good:
         raise WrongResult(f"{what} gave a wrong result; its time means nothing")

@@ -1,11 +1,11 @@
 """Language models by llama-bench's rules: `pp512` reads a prompt, `tg128` makes tokens.
 
-Tokens are random. A test is run once without counting, then so many times; with a depth, so many
-tokens are in the cache before the time starts. A prompt is timed until the token after it is
-there; generated tokens from an idle device to the arrival of the last, each read by the host.
+Tokens are random. A test is run once to warm up, then `repeat` times; with a depth, that many
+tokens are in the cache before the time starts. A prompt is timed until the token after it has
+arrived; generated tokens from an idle device to the arrival of the last, each read by the host.
 
-Beside the times stands the receipt: what a token cost in waits, copies, bytes, allocations,
-submissions, launches and barriers, which no noise changes.
+Rows also have the receipt's counts: what a token cost in waits, copies, bytes, allocations,
+submissions, launches and barriers, which noise does not change.
 """
 
 from __future__ import annotations

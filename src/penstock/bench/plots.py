@@ -44,7 +44,8 @@ def plots_of(rows: Sequence[Row]) -> list[Plot]:
     if moved:
         found.append(Plot("transfer", "Transfers by size", _transfers(moved), (11.0, 4.5)))
     if small:
-        found.append(Plot("launch", "The runtime beside its floors", _beside_floors(small)))
+        title = "The runtime compared with bare driver calls"
+        found.append(Plot("launch", title, _compared(small)))
     if curves:
         found.append(Plot("scaling", "How costs grow", _curves(curves), (11.0, 6.5)))
     if files:
@@ -110,7 +111,7 @@ def _transfers(rows: Sequence[Row]) -> Callable[[Any, str], None]:
                 (size, statistics.median(r["floor_median_ns"] for r in those if r["size"] == size))
                 for size in sorted({row["size"] for row in those})
             ]
-            _line(axes, floors, "copyto, the floor", ink, "--", "")
+            _line(axes, floors, "numpy.copyto", ink, "--", "")
             for number, path in enumerate(dict.fromkeys(row["path"] for row in those)):
                 points = sorted((r["size"], r["median_ns"]) for r in those if r["path"] == path)
                 _line(axes, points, path, _COLOURS[number], "-", _MARKS[number])
@@ -123,13 +124,14 @@ def _transfers(rows: Sequence[Row]) -> Callable[[Any, str], None]:
     return draw
 
 
-def _beside_floors(rows: Sequence[Row]) -> Callable[[Any, str], None]:
+def _compared(rows: Sequence[Row]) -> Callable[[Any, str], None]:
     def draw(figure: Any, ink: str) -> None:
         axes = figure.subplots()
         for number, row in enumerate(reversed(rows)):
             own, floor = row["median_ns"] / 1e3, row["floor_median_ns"] / 1e3
             axes.plot([own, floor], [number, number], color=ink, linewidth=1, alpha=0.5)
-            axes.plot([floor], [number], "o", mfc="none", color=ink, label=_once(number, "floor"))
+            label = _once(number, "bare calls")
+            axes.plot([floor], [number], "o", mfc="none", color=ink, label=label)
             axes.plot([own], [number], "o", color=_COLOURS[0], label=_once(number, "penstock"))
         axes.set_yticks(range(len(rows)), [row["test"] for row in reversed(rows)])
         axes.set_xscale("log")

@@ -1,8 +1,8 @@
 """The floor: the same work as bare Vulkan calls through cffi, every structure built beforehand.
 
 Shares nothing with Penstock's driver, so that it can be compared with it. It tracks nothing and
-checks nothing; whoever calls it says where the barriers go. One mapped buffer holds all arrays,
-and the bindings of a launch are prepared once and then only pointed at.
+checks nothing; its caller places the barriers. One mapped buffer holds all arrays, and the bindings
+of a launch are prepared once and then only pointed at.
 
 The `vulkan` package is used for its declarations alone: its wrappers cost more than what is
 measured here.

@@ -1,10 +1,10 @@
-"""The runtime's own work without a model, each piece beside its floor.
+"""The runtime's own work without a model, each piece compared with its floor.
 
-The floor is the same work by the bare Vulkan calls, every structure built beforehand (`Bare`), or
-`numpy.copyto` on the very same memory. Work and floor run in turn, round by round, and both are
-checked, so that their ratio holds on a noisy machine. The receipt's counts are of one warm run.
+The floor is the same work by bare Vulkan calls, with every structure built beforehand (`Bare`), or
+`numpy.copyto` on the same memory. Work and floor alternate, round by round, so that their ratio is
+valid on a noisy machine; both are checked. The receipt's counts are from one run after the warm-up.
 
-`noise` rows are a piece of work beside itself: how far from 1 their ratio is, others may be, too.
+`noise` rows compare a piece of work with itself: other ratios are uncertain by at least as much.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ FILES = tuple(1 << power for power in (16, 20, 24, 26, 28))
 
 @dataclass
 class Piece:
-    """Something that is measured: returns the seconds of one of it, after checking what it did."""
+    """Something to measure. `run` and `run_floor` check their work and return seconds per unit."""
 
     test: str
     run: Callable[[], float]
@@ -156,7 +156,7 @@ def _launch(device: ps.Device, ending: ExitStack) -> Iterator[list[Piece]]:
         piece("wait", "launch and wait", calls, bare, once),
         piece("wait", "noise: launch and wait", "itself", own, once),
         piece(
-            "result", "launch with result", "raw launch, look at the value", bare,
+            "result", "launch with result", "raw launch, read the value", bare,
             partial(own.results, [3]),
         ),
         piece(
@@ -210,7 +210,7 @@ def _independent(own: Tracked, bare: Bare) -> Piece:
 
 
 def _tracing(device: ps.Device, ending: ExitStack) -> Iterator[list[Piece]]:
-    """The same launches under a trace, beside themselves without."""
+    """The same launches under a trace, compared with those without one."""
     own = Tracked(device)
     jobs = {"launch, recorded": ("record", own.launches), "launch and wait": ("wait", own.wait)}
     ways: dict[str, Callable[[], AbstractContextManager[Any]]] = {
@@ -399,7 +399,7 @@ def _access(device: ps.Device, ending: ExitStack) -> Iterator[list[Piece]]:
             partial(loaded, look_bare, TRIPS), look,
         ),
         Piece(
-            "write 4 bytes beside work", partial(loaded, put, TRIPS), "copyto",
+            "write 4 bytes while work runs", partial(loaded, put, TRIPS), "copyto",
             partial(loaded, put_bare, TRIPS), put,
         ),
     ]  # fmt: skip

@@ -1,8 +1,8 @@
 """How costs grow: with the launches issued, streams, arrays alive, a graph's length, accesses.
 
-Every piece gives the seconds of *one* launch (or replay, or node). Linear cost is a level line;
-what rises is what somebody will run into. The floor is the same thing at its smallest, in the same
-round.
+Every piece returns the seconds of *one* launch (or replay, or node). Where the total cost is
+linear, the curve is level; a rising curve shows a cost that grows faster. The floor is the same
+piece at its smallest size, in the same round.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ARRAYS = (1, 10, 100, 1000, 10_000)
 NODES = (1, 4, 16, 64, 256, 1024, 4096)
 ENTRIES = (1, 4, 16, 64, 256, 1024, 4096)
 _EACH = 16  # launches on every stream
-_WORK = 64  # launches beside arrays
+_WORK = 64  # launches while arrays are alive
 _SMALL = 16  # floats of what is only there
 
 Seconds = Callable[[], float]

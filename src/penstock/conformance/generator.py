@@ -47,7 +47,7 @@ from penstock.conformance.scripting import MISUSES
 from penstock.ledger.roles import Role
 
 _ERRORS = 0.3  # the share of operations that raise that are kept
-_KEEPING = 5  # one program in this many comes from `_Keeper`
+_LIFETIMES_EVERY = 5  # one program in this many comes from `_LifetimeChooser`
 _INTERRUPTED = 0.18  # the share of programs of one thread that are interrupted
 _POINTS = (7, 150)  # the distance between the points at which an operation is interrupted
 _CLOSED = 1 / 40  # the share of programs whose device is closed in the middle
@@ -61,7 +61,8 @@ def generate(seed: int, size: int = 20, alignment: int = 4) -> Program:
     Slices for kernels start at multiples of `alignment` 4-byte words.
     """
     chance = random.Random(seed)
-    choose = (_Keeper if seed % _KEEPING == _KEEPING - 1 else _Chooser)(chance, alignment)
+    lifetimes = seed % _LIFETIMES_EVERY == _LIFETIMES_EVERY - 1
+    choose = (_LifetimeChooser if lifetimes else _Chooser)(chance, alignment)
     oracle = Oracle(choose.arrays, choose.streams, alignment=alignment, threads=choose.threads)
     choose.oracle = oracle
     operations: list[Operation] = []
@@ -339,7 +340,7 @@ _WEIGHTS: dict[Callable[[_Chooser], Operation], float] = {
 _WEIGHED = (list(_WEIGHTS), list(_WEIGHTS.values()))
 
 
-class _Keeper(_Chooser):
+class _LifetimeChooser(_Chooser):
     """Picks operations about the lifetime and sharing of memory.
 
     Append-only arrays that the host reads while kernels append; scratch arrays that are dropped and
@@ -372,7 +373,7 @@ class _Keeper(_Chooser):
     def operation(self) -> Operation:
         made = self._follow_up()
         if made is None:
-            made = self.chance.choices(*_WEIGHED_FOR_KEEPERS)[0](self)
+            made = self.chance.choices(*_WEIGHED_FOR_LIFETIMES)[0](self)
         if isinstance(made, View) and made.mode == "r" and self.chance.random() < 0.5:
             made = replace(made, dlpack=True)
         return made
@@ -430,9 +431,9 @@ class _Keeper(_Chooser):
         return replace(part, lo=start, hi=start + count, step=1) if count > 0 else part
 
 
-_WEIGHTS_FOR_KEEPERS: dict[Callable[[_Chooser], Operation], float] = {
+_WEIGHTS_FOR_LIFETIMES: dict[Callable[[_Chooser], Operation], float] = {
     **_WEIGHTS,
     lambda c: Reset(c.chance.randrange(len(c.arrays))): 1,
     lambda c: Length(c.chance.randrange(len(c.arrays))): 1,
 }
-_WEIGHED_FOR_KEEPERS = (list(_WEIGHTS_FOR_KEEPERS), list(_WEIGHTS_FOR_KEEPERS.values()))
+_WEIGHED_FOR_LIFETIMES = (list(_WEIGHTS_FOR_LIFETIMES), list(_WEIGHTS_FOR_LIFETIMES.values()))

@@ -41,7 +41,7 @@ class HoldingQueue(Protocol):
         ...
 
 
-def on_their_way(waits: Sequence[tuple[Timeline, int]]) -> bool:
+def all_issued(waits: Sequence[tuple[Timeline, int]]) -> bool:
     """Whether the host has signalled these values, or a queue was given the work that will."""
     return all(timeline.issued >= value for timeline, value in waits)
 
@@ -104,7 +104,7 @@ class Backlog:
     def _hand_over_first(self, queue: HoldingQueue) -> bool:
         if self.queues.count(queue) > len(queue.held):
             self.queues.remove(queue)  # left over from an interrupted call
-        if not queue.held or not on_their_way(queue.held[0].waits):
+        if not queue.held or not all_issued(queue.held[0].waits):
             return False
         try:
             if not queue.issue(*queue.held[0]):

@@ -43,7 +43,7 @@ class Growth(NamedTuple):
 
     def next_rows(self) -> Rows:
         """The rows that the next replay writes; raises if there is no room for them."""
-        array, start = self.array, self.array.appended.told
+        array, start = self.array, self.array.appended.counted
         stop = start + self.rows
         if stop > array.shape[self.axis]:
             raise RoleViolation(
@@ -70,17 +70,17 @@ class Rows(NamedTuple):
         """Note that the replay is about to be recorded: until then the counter is uncertain."""
         self.history.uncertain = True
 
-    def never_written(self) -> None:
+    def not_recorded(self) -> None:
         """Note that the replay was not recorded, so the counter keeps its value."""
         self.history.uncertain = False
 
-    def on_their_way(self) -> None:
+    def recorded(self) -> None:
         """Mark the rows as written, now that the replay is recorded. Calling it again is safe."""
         history = self.history
         written = history.written_with(self.region)
         # Nothing is called from here on, so no exception can leave length and counter different.
         history.written, history.pitch = written, self.region.pitch or history.pitch
-        history.told, history.uncertain = self.stop, False
+        history.counted, history.uncertain = self.stop, False
 
 
 class Counting:
@@ -98,7 +98,7 @@ class Counting:
             if history.counter is None:
                 # Created and filled now, even while a graph is recorded: it is no part of it.
                 made = self._device.new_array((1,), np.dtype(np.uint32), f"counter of {array.name}")
-                fill_locked(made, history.told, None)
+                fill_locked(made, history.counted, None)
                 history.counter = made
             settle_counter(history, None)
             counter: Array = history.counter
@@ -116,13 +116,13 @@ class Counting:
             kernel(counter=counter, rows=rows, stream=stream, threads=1)
             return
         with array.buffer.scheduler.lock:
-            stop = history.told + rows
+            stop = history.counted + rows
             if array.length < stop:
                 raise RoleViolation(
                     f"advance({rows}) of array {array.name!r}: {array.length} are written, not "
                     f"{stop}; append them first"
                 )
-            move_counter(history, stop, stream, partial(history.tell, stop))
+            move_counter(history, stop, stream, partial(history.note_counter, stop))
 
     def _make(self) -> Kernel:
         self._kernel = Kernel.of_forms(

@@ -282,14 +282,14 @@ class Graph(Closing):
                 if results:
                     on.expect_result()
                 for each in rows:
-                    each.on_their_way()
+                    each.recorded()
                 value = on.end()
             except BaseException:
                 for each in rows:  # either all arrays get their rows or none does
                     if recorded:
-                        each.on_their_way()
+                        each.recorded()
                     else:
-                        each.never_written()
+                        each.not_recorded()
                 raise
         if len(results) == 1:
             return results[0]
@@ -335,7 +335,7 @@ class Graph(Closing):
         scheduler.check()
         if self._closed:
             raise Closed("the graph is closed")
-        if any(graph is self and block.goes_on for graph, block in scheduler.captures.values()):
+        if any(graph is self and block.is_active for graph, block in scheduler.captures.values()):
             raise NotWhileRecording("the graph is still being recorded")
         check_not_capturing(scheduler, "a replay of another graph")
         if not self._recorded:

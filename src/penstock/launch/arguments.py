@@ -1,4 +1,4 @@
-"""The arguments of a kernel: what each must be, and how scalars become bytes."""
+"""The arguments of a kernel: what each array must be, and how scalars are packed into bytes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 
 class KernelParameter:
-    """A binding, as a call wants to see it.
+    """An array argument of a kernel: its binding, and what an array must be to fit it.
 
-    `wants` stands for all that an array must be, the device it is on included. Parameters with the
-    same needs share it. It is a string, whose hash Python keeps: a launch looks it up per array.
+    `wants` encodes all that an array must be, including the device it is on; parameters with the
+    same requirements share it. A launch looks it up for each array, so it is a string, whose hash
+    Python caches.
     """
 
     __slots__ = (
@@ -31,7 +32,7 @@ class KernelParameter:
     )  # fmt: skip
 
     def __init__(self, binding: Binding, info: DeviceInfo, device: int) -> None:
-        """`device` is the number of the opened device, which no other ever has."""
+        """`device` is the number of the opened device, which is never reused."""
         self.name = binding.name
         self.access = binding.access
         self.writes = binding.access != "r"
@@ -48,9 +49,10 @@ class KernelParameter:
 
 
 def same_bytes(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
-    """Whether an array of `given` can be bound where the shader says `wanted`.
+    """Whether an array of dtype `given` can be bound where the shader declares `wanted`.
 
-    GLSL has no bool, bfloat16, complex or date in buffers: they are bound as what they consist of.
+    GLSL has no bool, bfloat16, complex or date in buffers. Complex numbers are bound as floats, the
+    others as integers of the same size.
     """
     if given == wanted:
         return True
@@ -62,7 +64,7 @@ def same_bytes(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
 
 
 def how_to_pass(value: Any) -> str:
-    """What to do with something that is no array, for the end of a message."""
+    """The end of an error message: how to make an array of this value."""
     if hasattr(value, "__dlpack__"):
         return "; dev.from_dlpack(x) makes it one, in place where the device can"
     return "; dev.array(x) makes one" if hasattr(value, "__len__") else ""
@@ -71,8 +73,8 @@ def how_to_pass(value: Any) -> str:
 def check_elements(parameter: KernelParameter, array: Array, label: str) -> None:
     """Raise unless the elements of the array lie where the kernel reads them.
 
-    Where the kernel leaves gaps between elements, rows of the array must be as far apart. Where it
-    leaves none, the array may have any shape.
+    If the kernel's layout has gaps between elements, the rows of the array must have the same
+    distance. If it has none, the array may have any shape.
     """
     dtype, elements = array.dtype, parameter.elements
     if dtype.names is not None:
@@ -82,7 +84,7 @@ def check_elements(parameter: KernelParameter, array: Array, label: str) -> None
     if not pitches or pitches[-1] == used:
         return
     if elements.offset and array.ndim < 2:
-        return  # what comes before the elements and the elements are laid out by the caller
+        return  # the block has a header before its elements, so the caller lays out all of it
     if parameter.dtype is None and (dtype == np.uint8 or dtype.kind == "V"):
         return  # raw bytes
     if any(step in pitches for step in _steps(array)):
@@ -98,7 +100,7 @@ def check_elements(parameter: KernelParameter, array: Array, label: str) -> None
 
 
 def _check_records(parameter: KernelParameter, array: Array, label: str) -> None:
-    """The same of an array of a structured dtype."""
+    """`check_elements` for an array of a structured dtype."""
     dtype, elements = array.dtype, parameter.elements
     pitches = elements.pitches
     if pitches:
@@ -123,13 +125,13 @@ def _check_records(parameter: KernelParameter, array: Array, label: str) -> None
 
 
 def _steps(array: Array) -> tuple[int, int]:
-    """Bytes from one element to the next, and from one row of them to the next."""
+    """The distance in bytes from one element to the next, and from one row to the next."""
     rows = [count for count in array.shape if count != 1]
     return array.itemsize, array.itemsize * (rows[-1] if rows else 1)
 
 
 def packer(members: tuple[Member, ...], nbytes: int) -> Callable[..., bytes]:
-    """A function that makes the block of bytes that a kernel reads its scalars from."""
+    """A function that packs a kernel's scalars into the block of bytes that it reads."""
     if all(member.shape == () for member in members) and _in_order(members):
         return struct.Struct(_format(members, nbytes)).pack
 
@@ -151,7 +153,7 @@ def packed_scalars(members: tuple[Member, ...]) -> tuple[tuple[str, int], ...] |
 
 
 def _in_order(members: tuple[Member, ...]) -> bool:
-    """Whether each begins behind the end of the one before, which SPIR-V does not ask for."""
+    """Whether the members are in order of their offsets, which SPIR-V does not require."""
     ends = [0, *(member.offset + member.dtype.itemsize for member in members)]
     return all(member.offset >= end for member, end in zip(members, ends, strict=False))
 

@@ -1,6 +1,6 @@
-"""Every way in which a call of a kernel can be wrong, and what the error says.
+"""The checks of a kernel call's arguments, and their error messages.
 
-A call checks everything before anything is recorded: names, dtypes, sizes, limits.
+A call checks names, dtypes, sizes and limits before it records anything.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def explain_names(
     kernel: Kernel, given: Mapping[str, Any], positional: tuple[Any, ...] = ()
 ) -> NoReturn:
-    """Say which names are unknown or missing."""
+    """Raise the error that names the unknown or missing arguments."""
     wanted = kernel.argument_names
     if positional:
         names = ", ".join(f"{name}=..." for name in wanted)
@@ -56,7 +56,7 @@ def explain_names(
 def check_array(
     kernel: Kernel, parameter: KernelParameter, array: Any, given: Mapping[str, Any]
 ) -> None:
-    """Check what does not change about an array; the array remembers that it fits."""
+    """Check all properties of an array that cannot change; if it fits, note that on the array."""
     label = f"{kernel.name}: argument {parameter.name!r}"
     if not isinstance(array, Array):
         raise ArgumentError(
@@ -65,7 +65,7 @@ def check_array(
         )
     if array.buffer.scheduler is not kernel.scheduler:
         raise ArgumentError(
-            f"{label} is on {array.device}, the kernel on {kernel.device}; copy it over"
+            f"{label} is on {array.device}, the kernel on {kernel.device}; copy it to that device"
         )
     array.buffer.check()
     if parameter.dtype is not None and not same_bytes(array.dtype, parameter.dtype):
@@ -84,7 +84,7 @@ def check_array(
             f"{label} has {array.nbytes:,} bytes; {kernel.device.name} binds at most "
             f"{parameter.max_size:,}. Pass it in slices"
         )
-    # The backings of a pool are aligned for any kernel; adopted memory is where it is.
+    # Pool backings are aligned for any kernel; slices and adopted memory may not be.
     if (array.buffer.backing.offset + array.region.lo) % parameter.alignment:
         raise InvalidValue(
             f"{label} starts at byte {array.region.lo} of its buffer; {kernel.device.name} needs "
@@ -111,7 +111,7 @@ def check_group_counts(kernel: Kernel, groups: Array, threads: Any) -> None:
 
 
 def explain_scalars(kernel: Kernel, given: Mapping[str, Any]) -> None:
-    """Say which scalar does not fit."""
+    """Raise the error for the scalar that cannot be packed; returns if all can."""
     for name, value in given.items():
         if isinstance(value, Array) and name not in {each.name for each in kernel.parameters}:
             raise ArgumentError(

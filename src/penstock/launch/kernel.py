@@ -1,8 +1,8 @@
 """A compiled program with its signature, and how it is launched.
 
-`Kernel.launch` is the whole of what a call does. Where there is a native step
-(`penstock.accelerator`), that makes calls of the common kind, and leaves the rest to `launch`: it
-takes arrays that the kernel has had before, plain numbers, and nothing that would have to wait.
+`Kernel.launch` does everything that a call may need. Where the native step is built
+(`penstock.accelerator`), it makes the common calls: arrays that the kernel was called with before,
+plain numbers, and nothing to wait for. It leaves all other calls to `launch`.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ PLAIN_NUMBERS = frozenset(
 class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
     """Call it with arrays and scalars by name, and `threads=` or `groups=`.
 
-    A call blocks only where it meets a run-ahead bound (docs/performance.md). If the kernel has a
-    `Result` block, it returns a `Result`. NumPy arrays are moved to the device, and back if the
-    kernel writes them; then the call waits, once.
-    `groups=` may be an array of three uint32, which the device looks at when it gets there.
+    A call blocks only at a run-ahead bound (docs/performance.md). If the kernel has a `Result`
+    block, it returns a `Result`. NumPy arrays are copied to the device, and back if the kernel
+    writes them; then the call waits, once.
+    `groups=` may be an array of three uint32, which the device reads when it runs the launch.
     """
 
     def __init__(
@@ -156,9 +156,9 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
     def launch(
         self, given: Mapping[str, Any], stream: Stream | None, threads: Any, groups: Any
     ) -> Any:
-        """Launch with the arguments that were given by name.
+        """Launch with the arguments given by name.
 
-        What may wait, and what may run code of the caller's, comes before the lock is taken.
+        Everything that may wait, or run the caller's code, comes before the lock is taken.
         """
         scheduler = self.scheduler
         if scheduler.captures and (graph := capturing(scheduler)) is not None:
@@ -183,7 +183,7 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
         return result
 
     def close(self) -> None:
-        """Give the program back; launches in flight finish first. Safe to call twice."""
+        """Release the program once launches in flight are done. Safe to call twice."""
         with self.scheduler.lock:
             if not self._closed:
                 self._closed = True
@@ -200,7 +200,7 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
         return self._closed
 
     def __del__(self) -> None:
-        # May run in any thread, in the middle of anything: only leave a message.
+        # May run in any thread, in the middle of any call: only leave a message.
         if not getattr(self, "_closed", True):
             self.scheduler.program_dropped(self.program)
 
@@ -209,7 +209,7 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
 
     @property
     def signature(self) -> str:
-        """What to call the kernel with."""
+        """The kernel's arguments, result and group size, as text."""
         arrays = [f"{p.name}: {p.access} {p.dtype or 'bytes'}[]" for p in self.parameters]
         scalars = [
             f"{m.name}: {m.dtype}{list(m.shape) if m.shape else ''}" for m in self.interface.push
@@ -224,7 +224,7 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
     def _carry(
         self, given: Mapping[str, Any], stream: Stream | None, carried: list[Carried]
     ) -> dict[str, Array]:
-        """Arrays of the device for the arguments that are NumPy arrays."""
+        """Device arrays for the arguments that are NumPy arrays, by name."""
         made = {}
         for parameter in self.parameters:
             value = given[parameter.name]
@@ -239,9 +239,9 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
     def group_counts(
         self, threads: Any, groups: Any, index: Callable[[Any], int] = operator.index
     ) -> tuple[int, int, int] | Array:
-        """How many groups to run in each dimension, (0, 0, 0) if none; or the array that tells.
+        """How many groups to run in each dimension, (0, 0, 0) if none; or the array of counts.
 
-        `index` makes an int of a number that is none.
+        `index` converts a number of another type to an int.
         """
         if groups is None and type(threads) is int and threads in self._counts_of_threads:
             return self._counts_of_threads[threads]
@@ -272,7 +272,7 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
         return counts
 
     def pack_scalars(self, given: Mapping[str, Any], *, at_rest: bool = False) -> bytes:
-        """The block of scalars; `at_rest` if they may be in memory that the device writes."""
+        """The scalars as bytes. With `at_rest`, waits for work on scalars in adopted memory."""
         scalars = [given[name] for name in self._scalars]
         if at_rest:
             for scalar in scalars:
@@ -287,9 +287,9 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
             raise
 
     def _pack_at_rest(self, *scalars: Any) -> bytes:
-        """The block of scalars; of those in adopted memory, as the work in flight leaves them.
+        """The scalars as bytes, read after the work in flight on those in adopted memory.
 
-        May wait, and may run code of the caller's, so without the lock.
+        May wait, and may run the caller's code, so it is called without the lock.
         """
         if any(type(scalar) is Array for scalar in scalars):
             raise TypeError("a launch does not wait for the value of an array")
@@ -302,7 +302,7 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
             return operator.index(number)
 
     def _at_rest(self, value: Any) -> contextlib.AbstractContextManager[object]:
-        """Wait for the work on what there is of the value in adopted memory, and keep it off."""
+        """`host_memory_at_rest` for the parts of a value that are in adopted memory."""
         found = memories(value) if self.scheduler.host_memory else ()
         what = f"{self.name}: an argument"
         return host_memory_at_rest(self.scheduler, *found, write=False, what=what)
@@ -328,7 +328,7 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
         return Launch(self, arrays, block, groups)
 
     def check_writes(self, arrays: Iterable[Array], growing: Collection[Buffer]) -> None:
-        """Raise unless the roles of the arrays that it writes allow it, but for growing ones."""
+        """Raise unless the roles of the arrays that it writes allow that; `growing` are exempt."""
         for parameter, array in zip(self.parameters, arrays, strict=True):
             if parameter.writes and array.buffer.guarded and array.buffer not in growing:
                 array.buffer.check_write(array.region, self.what)
@@ -336,7 +336,7 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
     def bind(
         self, arrays: Sequence[Array], stream: Stream, groups: Array | None = None
     ) -> list[Bound]:
-        """Where each array's bytes are, after making way for live host views."""
+        """Where each array's bytes are, after resolving conflicts with live host views."""
         bound = []
         for array in arrays:
             buffer, known = array.buffer, array.bound
@@ -356,11 +356,11 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
                 array.buffer.backing_for(
                     stream, array.region, self.what, write=parameter.writes, reads=reads
                 )
-        # Only now: making way for a view of one array may have moved another of the same buffer.
+        # Only now: a view of one array may have renamed the buffer that another one shares.
         return [array.bind() for array in arrays]
 
     def ring(self, stream: Stream) -> ArgumentRing:
-        """Where the scalars go on this stream if they are too many for push constants."""
+        """The ring for this stream's scalars, if they do not fit push constants."""
         found = stream.rings.get(self)
         if found is None:
             found = ArgumentRing(self.scheduler, self.interface.scalar_bytes, self.what)

@@ -1,8 +1,8 @@
-"""One launch: its checked arguments, what it touches, what it binds, and how it is dispatched.
+"""One launch: its checked arguments, the bytes it accesses, its bindings and its dispatch.
 
-Whatever records a launch starts from a `Launch`: a stream (`record`), and a graph, which keeps the
-commands (`graph.encoding`). `Bindings` is the one place that knows in which order a driver wants a
-kernel's buffers; the written-out call (`launch.call`) is made from it, too.
+Streams (`record`) and graphs (`graph.encoding`, which keep the commands) both record a `Launch`.
+`Bindings` alone defines the order in which a driver takes a kernel's buffers; the generated call
+(`launch.call`) is made from it, too.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ Place = tuple[int, int, int]
 
 
 class Bindings:
-    """The order in which a driver wants the buffers of a kernel."""
+    """The order in which a driver takes the buffers of a kernel."""
 
     def __init__(self, interface: Interface) -> None:
         arrays = iter(range(len(interface.bindings)))
-        #: By binding: the number of the array, or "arguments", or "result".
+        #: For each binding: the index of the array, or "arguments", or "result".
         self.order: list[int | str] = [
             next(arrays) if binding.purpose == "array" else binding.purpose
             for binding in interface.bindings
@@ -42,7 +42,7 @@ class Bindings:
     def flat(
         self, arrays: Sequence[Place], arguments: Place | None, result: ResultMemory | None
     ) -> tuple[int, ...]:
-        """All places in a row, as `dispatch` takes them."""
+        """All places as one flat tuple, as the driver's `dispatch` takes them."""
         if self._only_arrays:
             return sum(arrays, ())
         others: dict[Any, Any] = {"arguments": arguments}
@@ -56,16 +56,16 @@ class Bindings:
 
 
 class Launch(NamedTuple):
-    """A call of a kernel whose arguments are checked."""
+    """A call of a kernel with checked arguments."""
 
     kernel: Kernel
     arrays: Sequence[Array]  # in the order of the kernel's parameters
     block: bytes  # the scalars
-    groups: tuple[int, int, int] | Array  # an array: the device reads the counts when it gets there
+    groups: tuple[int, int, int] | Array  # an array: the device reads the counts at dispatch
 
     @property
     def is_empty(self) -> bool:
-        """Whether it is known to run no group."""
+        """Whether the host knows that it runs no group."""
         return not isinstance(self.groups, Array) and not self.groups[0]
 
     def touched(self) -> list[tuple[Buffer, Region, bool]]:
@@ -85,7 +85,7 @@ class Launch(NamedTuple):
         arguments: Place | None,
         result: ResultMemory | None,
     ) -> None:
-        """Put it into commands of the driver's.
+        """Record the dispatch into the driver's `commands`.
 
         `bound` is where the arrays are, and `arguments` where the scalars are, unless they are push
         constants.
@@ -102,7 +102,10 @@ class Launch(NamedTuple):
             commands.dispatch(kernel.program, flat, block, self.groups)
 
     def record(self, stream: Stream) -> tuple[Result | None, int]:
-        """Record it on a stream; its result, and the value of its end. Under the device's lock."""
+        """Record it on a stream; returns its result and the value of its completion.
+
+        The value is 0 if it runs no group. The caller holds the device's lock.
+        """
         kernel, groups = self.kernel, self.groups
         indirect = groups if isinstance(groups, Array) else None
         bound = kernel.bind(self.arrays, stream, indirect)
@@ -124,7 +127,8 @@ class Launch(NamedTuple):
         if memory is not None:
             uses.append(memory.use)
         commands = stream.begin(uses, kernel.what)
-        # Before the driver knows of the launch: if an exception comes between, they count as used.
+        # Before the driver records the launch: if an exception comes in between, ring and result
+        # slot count as used.
         if ring is not None:
             ring.taken(stream.recorded)
         if result is not None:

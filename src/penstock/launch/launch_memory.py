@@ -183,7 +183,8 @@ class ResultPool:
         self.nbytes = nbytes
         self.zeros = bytes(nbytes)
         self.make = _maker(members)
-        self.convert: Callable[[Any], Any] | None = None  # from what the kernel wrote
+        #: Converts what the kernel wrote to the value that users get.
+        self.convert: Callable[[Any], Any] | None = None
         self.free: deque[ResultMemory] = deque()
         self._name = f"results of {what}"
         self._stride = _stride(scheduler, nbytes)
@@ -197,7 +198,7 @@ class ResultPool:
 
     def take(self) -> ResultMemory:
         """Take a slot that no launch in flight and no unread result uses."""
-        # The last one given back first: a launch that is bound like the last one costs less.
+        # The slot returned last first: a launch with the same bindings as the last one costs less.
         free = self.free
         if free and not free[-1].in_flight:
             return free.pop()
@@ -205,7 +206,7 @@ class ResultPool:
             slot = free.popleft()
             if not slot.in_flight:
                 return slot
-            free.append(slot)  # its result was dropped unread; on another stream one may be done
+            free.append(slot)  # dropped unread and still in flight; another stream's may be done
         self._grow()
         return free.popleft()
 
@@ -226,14 +227,14 @@ class ResultPool:
 
 
 def _stride(scheduler: Scheduler, nbytes: int) -> int:
-    """The distance of slots: whole cache lines, and what the device wants bindings to start at."""
+    """The distance of slots in bytes: a multiple of a cache line and of the binding alignment."""
     needed: Any = scheduler.driver.info.limits["binding_alignment"]
     step: int = max(_ALIGN, needed)
     return -(-nbytes // step) * step
 
 
 def _maker(members: tuple[Member, ...]) -> Callable[[list[Any]], Any]:
-    """Makes a named tuple of the parts of a result."""
+    """A function that makes a named tuple of the parts of a result."""
     names = [member.name.replace(".", "_") for member in members]
     made: Any = namedtuple("Result", names, rename=True)  # type: ignore[misc]
     return lambda values: made(*values)

@@ -1,4 +1,4 @@
-"""What a device must have and allow for a kernel to run on it."""
+"""Checks that a device has the features and limits that a kernel needs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.driver.protocol import DeviceInfo
 from penstock.errors import InvalidSpirv, Unsupported
 from penstock.shader.spirv import Interface
 
-#: Names that a call uses for itself.
+#: Names of a call's own arguments, which no kernel argument may have.
 _RESERVED = frozenset({"stream", "threads", "groups"})
 
 #: SPIR-V capabilities that need a device feature, by the feature's Vulkan name.
@@ -42,14 +42,14 @@ _FEATURES = {
 
 
 def check_limits(name: str, interface: Interface, info: DeviceInfo) -> None:
-    """Raise unless the device has what the kernel needs, and a call can name its arguments."""
+    """Raise unless the device has what the kernel needs and its argument names are usable."""
     missing = [
         f"{capability} ({_FEATURES[capability]})" if capability in _FEATURES else capability
         for capability in sorted(interface.capabilities)
         if _FEATURES.get(capability) not in info.features
     ]
     if missing:
-        raise Unsupported(f"{name} needs what {info.name} lacks: {', '.join(missing)}")
+        raise Unsupported(f"{name} needs features that {info.name} lacks: {', '.join(missing)}")
     uniform = [binding for binding in interface.bindings if binding.kind == "uniform"]
     for count, limit, what in (
         (len(interface.bindings), "bindings", "buffers"),
@@ -70,12 +70,12 @@ def check_limits(name: str, interface: Interface, info: DeviceInfo) -> None:
     twice = sorted({each for each in names if names.count(each) > 1})
     if twice:
         raise InvalidSpirv(
-            f"{name} calls two arguments {twice[0]!r}; give one of them another name"
+            f"{name} has two arguments named {twice[0]!r}; give one of them another name"
         )
     clash = _RESERVED & set(names)
     if clash:
         raise InvalidSpirv(
-            f"{name} calls an argument {', '.join(sorted(clash))!r}, which a call uses "
+            f"{name} has an argument named {', '.join(sorted(clash))!r}, which a call uses "
             "for itself; give it another name"
         )
     other = [b.name for b in interface.bindings if b.set]
@@ -86,7 +86,7 @@ def check_limits(name: str, interface: Interface, info: DeviceInfo) -> None:
 def local_size(
     name: str, interface: Interface, info: DeviceInfo, chosen: Mapping[int, bytes]
 ) -> tuple[int, int, int]:
-    """Invocations in a group, after the specialization constants that set them."""
+    """The workgroup size, with the specialization constants applied."""
     sizes = [
         int.from_bytes(chosen[number], "little")
         if number is not None and number in chosen

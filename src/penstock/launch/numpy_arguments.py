@@ -1,13 +1,13 @@
-"""NumPy arrays as arguments of a kernel: carried to the device, and back if it writes them.
+"""NumPy arrays as arguments of a kernel: copied to the device, and back if the kernel writes them.
 
-Each gets a temporary array, which its parameter keeps for the next call, so that from the second
-call on nothing is allocated. Memory that the device can use in place (adopted, or from
-`host_empty`) is used in place; parts of it that cannot be bound are copied, once no work in flight
-conflicts with that. What the kernel writes is back in the caller's array when the call returns;
-that takes one wait, after everything is queued.
+Each is copied to a temporary array, which its parameter keeps for the next call, so that from the
+second call on nothing is allocated. Memory that the device can use in place (adopted, or from
+`host_empty`) is used in place; a part of it that cannot be bound is copied, after the work in
+flight that conflicts with the copy. When the call returns, the caller's array has what the kernel
+wrote; that takes one wait, after everything is recorded.
 
-A temporary is known to one call at a time. So the host fills it without asking the ledger, once no
-launch in flight uses it, and empties it when the launch is done.
+Only one call at a time uses a temporary. So the host fills it without asking the ledger, once no
+launch in flight uses it, and copies it back when the launch is complete.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from penstock.device import Device
     from penstock.schedule.stream import Stream
 
-_WORK = 10_000  # most steps of np.shares_memory
+_WORK = 10_000  # the bound on the search of np.shares_memory
 
 Host = npt.NDArray[Any]
 
 _LOOK_AT = 8  # temporaries to test for completion, least recently used first
-_FEW, _MANY = 8, 256  # temporaries that a parameter keeps: large ones, small ones
-_ROOM = 1 << 24  # bytes of small temporaries that a parameter keeps in all
+_FEW, _MANY = 8, 256  # temporaries of one shape that a parameter keeps: large ones, small ones
+_ROOM = 1 << 24  # bytes of small temporaries of one shape that a parameter keeps
 
 
 class Carried(NamedTuple):
@@ -67,7 +67,7 @@ def bring_in(
     device: Device, kernel: str, parameter: KernelParameter, host: Host, stream: Stream | None,
     carried: list[Carried],
 ) -> Array:  # fmt: skip
-    """An array with the content of `host`, for a kernel to use; noted in `carried`."""
+    """An array with the content of `host`, for a kernel to use; added to `carried`."""
     label = f"{kernel}: argument {parameter.name!r}"
     host = np.asarray(host)  # not a subclass, whose code could run during a copy
     dtype = as_dtype(host.dtype)
@@ -87,7 +87,7 @@ def bring_in(
         return array
     scheduler = device.scheduler
     if parameter.writes:
-        # Before the launch, so that a call which may not write the array back launches nothing.
+        # Before the launch, so that a call launches nothing if it may not write the array back.
         with host_memory_at_rest(scheduler, host, write=True, what=label):
             pass
     array = _temporary(device, parameter, host.shape, dtype, f"{parameter.name} of {kernel}")
@@ -96,7 +96,8 @@ def bring_in(
         if is_mapped(array.buffer):
             scheduler.shutdown.use(partial(_fill, array, host))
             return array
-        # A large write waits for room on the stream, where work may wait for this block to end.
+        # A large write may wait for room on the stream, whose work may wait for the end of this
+        # block. So adopted memory is copied here and written after the block.
         source = host.copy() if adopted else host
     array.write(source, stream)
     return array
@@ -111,7 +112,7 @@ def bring_back(carried: list[Carried], stream: Stream, value: int) -> None:
         raise
     except BaseException:
         # The launch is recorded, so its results must reach the caller's arrays: finish, then raise.
-        # A second Ctrl-C stops this, too.
+        # A second interrupt stops this as well.
         _finish(carried, stream, value)
         raise
     with scheduler.lock:
@@ -127,7 +128,7 @@ def _finish(carried: list[Carried], stream: Stream, value: int) -> None:
     scheduler = stream.scheduler
     if any(each.back or each.in_place for each in carried):
         copied = [each for each in carried if each.back and not each.in_place]
-        # Where the host cannot read the memory itself, the device copies before the one wait.
+        # Where the host cannot read the memory directly, the device copies it before the wait.
         arriving = {
             number: transfer.read(each.array, stream, None)
             for number, each in enumerate(copied)
@@ -154,8 +155,8 @@ def _temporary(
 ) -> Array:
     """An array that no call and no launch in flight uses.
 
-    A program that launches with new data again and again and waits for nothing is held back here,
-    once what it has in flight takes up too much memory.
+    Bounds the memory of a program that launches with new data repeatedly and never waits: blocks
+    until the oldest temporary is idle once `_kept` of this shape are in flight.
     """
     scheduler = device.scheduler
     with scheduler.lock:
@@ -206,7 +207,7 @@ def _empty(each: Carried) -> None:
 
 
 def _share_memory(a: Host, b: Host) -> bool:
-    """Whether two arrays have a byte in common; if that is hard to tell, they have."""
+    """Whether two arrays share a byte; True if that takes too long to find out."""
     try:
         return np.shares_memory(a, b, max_work=_WORK)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:

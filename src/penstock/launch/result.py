@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class Result(Pending[Any], NDArrayOperatorsMixin):
     """The result of one launch; `result()` waits for that launch only.
 
-    Numbers are NumPy's. `float(r)`, `int(r)`, comparison and arithmetic wait for the value, so
-    `while x.max() > limit:` works as it reads. Dropping it unread waits for nothing.
+    The values are NumPy's. `float(r)`, `int(r)`, comparison and arithmetic wait for the value, so
+    `while x.max() > limit:` works. Dropping a result unread waits for nothing.
     """
 
     __slots__ = ("_memory",)
@@ -52,7 +52,7 @@ class Result(Pending[Any], NDArrayOperatorsMixin):
         self.wait(timeout)
         with self._scheduler.lock:
             memory = self._memory
-            if memory is not None:  # no other thread was faster
+            if memory is not None:  # else another thread has read it
                 if self._scheduler.closed:
                     raise Closed(f"{self._scheduler.name} was closed before {self._what} was read")
                 self._value = memory.read()

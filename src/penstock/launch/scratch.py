@@ -65,7 +65,8 @@ class Growing:
             scheduler.retire(backing)
             raise
         made = Buffer(scheduler, backing, backing.nbytes, self._name, pinned=True)
-        # No call between the two: where there is new memory, arrays over the old are closed.
+        # No call, and so no interrupt, between the next lines: once the new memory is in place,
+        # arrays over the old memory are closed.
         self.buffer = made
         if old is not None:
             old.closed = True
@@ -82,17 +83,17 @@ class Growing:
     def release(self) -> None:
         old, self.buffer = self.buffer, None
         if old is not None:
-            old.closed = True  # with no call before, as in `grow`
+            old.closed = True  # with no call, and so no interrupt, before it, as in `grow`
             old.give_back()
 
 
 class Scratch(Closing):
     """Memory for intermediate values of one stream's work. Made by `Device.scratch`.
 
-    Nothing is allocated before it is needed. `reserve` and `array` grow it, at least twofold, and
-    never shrink it; a grow that fails leaves everything as it was. Arrays made from it share its
-    bytes from the first on, and are closed when it grows or is released; work in flight that uses
-    them still finishes.
+    Nothing is allocated before it is needed. `reserve` and `array` grow it, to at least twice its
+    size if memory allows, and never shrink it; if growing fails, nothing changes. All arrays made
+    from it start at its first byte, and are closed when it grows or is released; work in flight
+    that uses them still finishes.
     """
 
     def __init__(self, stream: Stream, name: str) -> None:
@@ -103,11 +104,11 @@ class Scratch(Closing):
 
     @property
     def capacity(self) -> int:
-        """Bytes that are there already."""
+        """The bytes allocated so far."""
         return self._memory.capacity
 
     def reserve(self, nbytes: int, *, keep: bool = False) -> None:
-        """Have room for `nbytes` bytes; with `keep`, what is in there stays."""
+        """Grow to at least `nbytes` bytes; with `keep`, the content is copied to the new memory."""
         try:
             wanted = operator.index(nbytes)
         except TypeError as error:
@@ -126,9 +127,9 @@ class Scratch(Closing):
     def array(
         self, shape: Shape, dtype: npt.DTypeLike = np.float32, *, keep: bool = False
     ) -> Array:
-        """An array over the first bytes, which are reserved if they are not there yet.
+        """An array over the first bytes; grows the scratch if needed.
 
-        Its content is undefined, unless `keep` is asked for or the scratch did not have to grow.
+        The content is undefined after a growth without `keep`.
         """
         dims, kind = as_shape(shape), as_dtype(dtype)
         layout = Layout(0, dims, contiguous_strides(dims, kind.itemsize), kind.itemsize)
@@ -139,7 +140,7 @@ class Scratch(Closing):
             return Array(self._memory.buffer, layout, kind)
 
     def move(self) -> Scratch:
-        """A new owner of the memory; this one is then empty, and can be used again."""
+        """Move the memory to a new `Scratch`; this one is then empty, and can be used again."""
         with self.stream.scheduler.lock:
             self._check()
             other = Scratch(self.stream, self.name)
@@ -147,12 +148,15 @@ class Scratch(Closing):
             return other
 
     def release(self) -> None:
-        """Give the memory back, and be empty. Never raises; work in flight still finishes."""
+        """Release the memory; the scratch can be used again. Work in flight still finishes.
+
+        Never raises.
+        """
         with contextlib.suppress(Error), self.stream.scheduler.lock:
             self._memory.release()
 
     def close(self) -> None:
-        """Release, for good. Safe to call twice."""
+        """Release the memory and refuse further use. Safe to call twice."""
         self.release()
         self._closed = True
 

@@ -79,22 +79,22 @@ def policy_of(role: str) -> Policy:
 class AppendHistory(History):
     """A ledger page that also remembers which bytes were written since the last reset."""
 
-    __slots__ = ("counter", "pitch", "told", "uncertain", "written")
+    __slots__ = ("counted", "counter", "pitch", "uncertain", "written")
     pitch: int
-    told: int
+    counted: int
     uncertain: bool
 
     def __init__(self, so_far: History) -> None:
         super().__init__()
         self.reads, self.writes, self.many = so_far.reads, so_far.writes, so_far.many
-        self.counter: Any = None  # where the device reads `told`: see `graph.append_counters`
+        self.counter: Any = None  # where the device reads `counted`: see `graph.append_counters`
         self.written: list[Region] = []  # in the order of their first bytes
         self.reset()
 
     def follow(self, earlier: History) -> None:
         assert isinstance(earlier, AppendHistory)
         self.written = list(earlier.written)
-        self.pitch, self.told, self.counter = earlier.pitch, earlier.told, earlier.counter
+        self.pitch, self.counted, self.counter = earlier.pitch, earlier.counted, earlier.counter
         self.uncertain = earlier.uncertain
 
     def note(self, region: Region, write: bool, lane: Lane, value: int, what: str) -> None:
@@ -138,12 +138,12 @@ class AppendHistory(History):
         # Nothing is called from here on, so no exception can leave this half done.
         self.written = []
         self.pitch = 0  # of pitched rows that were appended
-        self.told = 0  # rows that the device's counter holds
-        self.uncertain = False  # whether the counter may hold another number than `told`
+        self.counted = 0  # rows that the device's counter holds
+        self.uncertain = False  # whether the counter may hold another number than `counted`
 
-    def tell(self, rows: int) -> None:
+    def note_counter(self, rows: int) -> None:
         """Note that the device's counter holds `rows`."""
-        self.told, self.uncertain = rows, False
+        self.counted, self.uncertain = rows, False
 
     def renew_writes(self) -> None:
         """Make `note` run for the next write, and so mark it, even if its region is unchanged.

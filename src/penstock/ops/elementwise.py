@@ -236,7 +236,7 @@ class Elementwise(Closing):
             if isinstance(array, Array) and array.device is not self.kernel.device:
                 raise ArgumentError(
                     f"{self.name}: argument {parameter.name!r} is on {array.device}, the kernel on "
-                    f"{self.kernel.device}; copy it over"
+                    f"{self.kernel.device}; copy it to that device"
                 )
             if not same_bytes(array.dtype, self._bound(parameter)):
                 raise DtypeMismatch(

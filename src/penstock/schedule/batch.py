@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 @accelerator.share
 class Batch:
-    """A recording of one stream, and what the stream knows of its content. Used again and again.
+    """A recording of one stream, and what the stream knows of its content. Reused when complete.
 
-    It is *open* while it takes commands, then *sealed* until the queue has taken it: a submission
-    that fails is made again, with nothing added. Then it is in flight until the stream's lane
-    reaches `value`, and then spare. A batch that has never been open has the value 0.
+    It is *open* while it takes commands, then *sealed* until the queue has accepted it: a failed
+    submission is repeated with nothing added. Then it is in flight until the stream's lane reaches
+    `value`, and then spare. A batch that has never been open has the value 0.
     """
 
     __slots__ = (
@@ -32,23 +32,23 @@ class Batch:
         self.lane = lane
         self.value = 0  # the lane's value once the batch is complete
         self.open = False
-        self.count = 0  # of its commands
-        self.look_at = 1  # the count at which the stream looks whether to submit it
+        self.count = 0  # how many commands it has
+        self.look_at = 1  # the count at which the stream decides whether to submit it
         self.must_publish = False  # whether it writes anything that the host may read
-        #: For receipts: where the recording takes the time, of which commands.
+        #: For receipts: the timestamps in the recording, and their commands.
         self.marks: list[Mark] = []
         self._command_began: int | None = None
 
     def here(self) -> events.At:
-        """Where the next command comes, for the receipt."""
+        """The position of the next command, for the receipt."""
         return (self.lane.place, self.value, self.count + 1)
 
     def begin_timing(self) -> None:
-        """For receipts: take the time at which the device begins the next command."""
+        """For receipts: record a timestamp of the start of the next command."""
         self._command_began = self.recording.mark(end=False)
 
     def end_timing(self) -> None:
-        """For receipts: take the time at which the device is done with the command."""
+        """For receipts: record a timestamp of the end of the command."""
         start, self._command_began = self._command_began, None
         if start is not None:
             end = self.recording.mark(end=True)
@@ -56,5 +56,5 @@ class Batch:
                 self.marks.append((events.timing, self.here(), start, end))
 
     def is_timed_for(self, receipt: events.Collector) -> bool:
-        """Whether a receipt is yet to hear of times that this batch takes."""
+        """Whether this batch has timestamps that a receipt does not have yet."""
         return any(receipt in mark[0] for mark in self.marks)

@@ -11,7 +11,7 @@ from penstock.schedule.pending import Awaitable
 class Event(Awaitable):
     """Done when everything before it on its stream is done, host copies included.
 
-    Made by `Stream.record`. Stays valid after the stream is closed.
+    Made by `Stream.record`. Remains valid after the stream is closed.
     """
 
     __slots__ = ()

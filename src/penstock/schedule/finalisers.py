@@ -1,7 +1,7 @@
-"""What finalisers and interrupted calls leave for the device: messages about what has ended.
+"""Messages that finalisers and interrupted calls leave for the device, about what has ended.
 
-A finaliser may run in any thread, in the middle of anything, so it changes nothing of the device's.
-It leaves a message, and the next call that holds the device's lock acts on it.
+A finaliser may run in any thread, in the middle of any call, so it does not change the device's
+state. It leaves a message, and the next call that holds the device's lock acts on it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from penstock.errors import Error
 
 @accelerator.share
 class FinaliserQueue:
-    """Messages in the order of their arrival, and what to do about each.
+    """Messages in the order of their arrival, and the function that acts on each kind.
 
-    `acts` has a function for each kind of message, by its exact type; a message of any other type
-    is itself a function to call. Acting on a message twice must be the same as acting once: it
-    stays in the queue until its act has returned, and an interrupt may come in between.
+    `acts` has a function for each type of message; a message of any other type is itself a function
+    to call. Acting on a message twice must be the same as acting once: it stays in the queue until
+    its function has returned, and an interrupt may come in between.
     """
 
     __slots__ = ("__dict__", "left")
@@ -28,8 +28,8 @@ class FinaliserQueue:
     def __init__(self, acts: Mapping[type, Callable[[Any], None]]) -> None:
         self._acts = acts
         self.left: deque[Any] = deque()
-        #: Safe in any thread, in the middle of anything, and as the callback of a weak reference:
-        #: a function in C, which an interrupt finds either called or not.
+        #: Safe in any thread, in the middle of any call, and as the callback of a weak reference:
+        #: it is a C function, which no interrupt can stop half-way.
         self.leave: Callable[[Any], None] = self.left.append
 
     def drain(self) -> None:
@@ -44,6 +44,6 @@ class FinaliserQueue:
                 else:
                     act(message)
             except Error:
-                left.rotate(-1)  # it is tried again, and the others do not wait for it
+                left.rotate(-1)  # retried after the other messages, so that it does not block them
                 raise
             left.popleft()

@@ -1,8 +1,8 @@
 """Copies that a call begins under the device's lock and makes without it.
 
-Each is a value on a host lane, so that device work on the same bytes waits for it. Whatever stops
-the calling thread between the two steps, that device work goes on: `HostCopies.carry_out` has the
-call abandon what it has begun.
+Each is a value on a host lane, so that device work on the same bytes waits for it. If an exception
+stops the calling thread between the two steps, `HostCopies.carry_out` abandons the copy, so that
+this device work does not wait forever.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ T = TypeVar("T")
 
 
 class HostCopies:
-    """Those of one device, and the host lanes that they take."""
+    """The host copies of one device, and their host lanes."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self.lanes = HostLanes(scheduler.driver, "host copy")
-        self.lanes.next_idle()  # made now: the first copy is to cost no more than the next
-        #: What the call that holds the lock has begun and is to finish without it.
+        self.lanes.next_idle()  # made now, so that the first copy costs no more than later ones
+        #: The copies begun by the call that holds the lock; it finishes them without the lock.
         self.begun: list[Any] = []
 
     def carry_out(self, begin: Callable[[], T]) -> T:
-        """Call `begin` under the lock, then `finish` what it has put on `begun` without the lock.
+        """Call `begin` under the lock, then `finish` of each copy in `begun` without the lock.
 
-        `begin` is called again if the stream that it uses had to be given room, or if `finish` says
-        that another thread came in between. If an exception stops the thread before the end,
-        `abandon` of all that is on `begun` lets go of the device work that waits for it.
+        `begin` is called again if its stream had no room (`NoRoom`), or if `finish` returns False
+        because another thread changed the buffer in between. After an exception, `abandon` of each
+        copy in `begun` releases the device work that waits for it.
         """
         scheduler = self._scheduler
         begun: list[Any] = []
@@ -61,24 +61,24 @@ class HostCopies:
                     scheduler.drain_ended()
 
     def take_lane(self) -> HostLane:
-        """A host lane for one copy by the calling thread. Under the lock."""
+        """Take a host lane for one copy by the calling thread. The caller holds the lock."""
         host = self.lanes.next_idle()
         self.lanes.take(host)
         return host
 
-    def made(self, host: HostLane, value: int) -> None:
-        """Tell the device of a copy. Takes the lock."""
+    def report_done(self, host: HostLane, value: int) -> None:
+        """`finish`, for a caller that does not hold the lock."""
         self._scheduler.ended.leave((host, value))
         self._scheduler.drain_ended()
 
     def finish(self, made: tuple[HostLane, int]) -> None:
-        """A copy is made, or never will be: tell the device. Under the lock; may be called again.
+        """Signal that a copy is made, or never will be. The caller holds the lock.
 
-        The lane is free again, unless later copies are on it.
+        Frees the lane, unless later copies are on it. Calling it again is safe.
         """
         host, value = made
         if self._scheduler.lost is not None or host.aborted:
-            return  # threads that wait for the copy hear of that
+            return  # threads that wait for the copy get the error
         host.finish(value)
         if host.lane.submitted == value:
             self.lanes.give_back(host)

@@ -22,24 +22,24 @@ class HostLane:
         self._inline = as_inline(driver)
         self.timeline = driver.timeline()
         self.lane = Lane(name, self, is_host=True, device=driver.info.name)
-        self._waiting: list[Any] = []  # a lock for each thread that waits, which `finish` lets go
+        self._waiting: list[Any] = []  # one lock per waiting thread; `_wake` releases them
         self._signalled = 0
-        self.aborted = False  # whether copies that are not made yet never will be
+        self.aborted = False  # whether the copies not made by now never will be
 
     @property
     def recorded(self) -> int:
         return self.lane.submitted
 
     def start(self) -> int:
-        """The value of a copy that is about to be made; device work may wait for it from now."""
+        """Return the value of a copy about to be made; device work may wait for it from now on."""
         self.lane.submitted += 1
         return self.lane.submitted
 
     def finish(self, value: int) -> None:
-        """The copy is made. May be called again for the same value, if a call was interrupted.
+        """Signal that the copy is made. An interrupted call can be repeated with the same value.
 
-        The host is told first: device work behind the copy may be done before this returns, and a
-        host that has seen so must not be told that the copy is still under way.
+        `complete` is set before the device is signalled: device work that waits for the copy may
+        be done before this returns, and the host must not see that work complete but the copy not.
         """
         self.lane.submitted = max(value, self.lane.submitted)
         self.lane.complete = max(value, self.lane.complete)
@@ -47,7 +47,7 @@ class HostLane:
         self._signal(value)
 
     def wait(self, value: int, timeout: float) -> bool:
-        """Block until the copy of this value is made; may return False before time has run out."""
+        """Block until the copy of this value is made; may return False before the timeout."""
 
         def over() -> bool:
             return self.aborted or self.lane.complete >= value
@@ -55,7 +55,8 @@ class HostLane:
         if self._inline is not None:
             self._inline.run_until(over)
         elif not over():
-            # No lock is held while Python code runs: it may be interrupted by code that takes one.
+            # No lock is held while Python code runs: a signal handler or finaliser that runs in
+            # its middle may need the same lock.
             waker = _thread.allocate_lock()
             waker.acquire()
             self._waiting.append(waker)
@@ -64,25 +65,25 @@ class HostLane:
         return self.lane.complete >= value
 
     def _wake(self) -> None:
-        """Let every thread that waits look again."""
+        """Wake every waiting thread, which then checks its condition again."""
         while self._waiting:
             with contextlib.suppress(IndexError):  # another thread was faster
                 self._waiting.pop().release()
 
     def ensure_submitted(self, value: int) -> None:
-        """Always so: a copy is under way from its start."""
+        """Do nothing: a copy counts as submitted from its start."""
 
     def poll(self) -> None:
-        """Nothing to do: what there is to know is known."""
+        """Do nothing: `complete` is always up to date."""
 
-    def rest(self) -> None:
-        """Nothing to do."""
+    def host_waits(self) -> None:
+        """Do nothing: there is nothing to submit."""
 
     def abort(self) -> None:
-        """Let go of device work that waits for copies which will never be made."""
+        """Release device work that waits for copies which will never be made."""
         with contextlib.suppress(Error):
             self._signal(self.lane.submitted)
-        self.aborted = True  # threads that wait on the host are to hear of the loss
+        self.aborted = True  # makes the waits of host threads raise
         self._wake()
 
     def close(self) -> None:
@@ -95,7 +96,7 @@ class HostLane:
 
 
 class HostLanes:
-    """Host lanes of one purpose. The lane that was given back last is used first."""
+    """Host lanes of one purpose. The lane that was returned last is used first."""
 
     def __init__(self, driver: Driver, purpose: str) -> None:
         self._driver = driver
@@ -104,7 +105,7 @@ class HostLanes:
         self._idle: dict[HostLane, None] = {}
 
     def next_idle(self) -> HostLane:
-        """The lane to use next, which is idle until it is taken; made if there is none."""
+        """The lane to use next, made if none is idle. It stays idle until `take`."""
         if not self._idle:
             made = HostLane(self._driver, f"{self._purpose} {len(self.made)}")
             self.made.append(made)

@@ -1,8 +1,8 @@
 """NumPy arrays that show a device's memory, and the threads that hold writable ones.
 
 A writable view is a value on a host lane: device work on its bytes waits for that value, which is
-signalled when the view ends. So a wait for such work never ends if the waiting thread itself holds
-the view, and takes as long as another thread likes if that has it.
+signalled when the view ends. So a thread that waits for such work while it holds the view itself
+would wait forever, and if another thread holds the view, the wait lasts until that thread drops it.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from penstock.schedule.host_lane import HostLanes
 if TYPE_CHECKING:
     from penstock.schedule.scheduler import Scheduler
 
-LONG = 10.0  # seconds, after which a wait for a view of another thread's gives a warning
+LONG = 10.0  # seconds after which a wait for another thread's view gives a warning
 
 
 @accelerator.share
 class HostViews:
-    """Those of one device. Every method but `ended` is called under its lock."""
+    """The host views of one device. The caller holds its lock, except for `ended`."""
 
     __slots__ = ("__dict__", "held")
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self.exports: set[Hold] = set()  # of all views alive
+        self.exports: set[Hold] = set()  # all live views
         self.lanes = HostLanes(scheduler.driver, "writable view")
-        self.held: dict[Lane, int] = {}  # writable views alive, by the thread that holds them
+        self.held: dict[Lane, int] = {}  # by lane of a live writable view: the thread that made it
 
     def ended(self, hold: Hold) -> None:
-        """From a finaliser: nothing shows this memory any more."""
+        """Note, from a finaliser, that no NumPy array of this view is left."""
         scheduler, shutdown = self._scheduler, self._scheduler.shutdown
         scheduler.ended.leave(hold)
         if not shutdown.torn_down:
-            scheduler.try_locked(scheduler.drain_ended_quietly)  # others may wait for its end
+            scheduler.try_locked(scheduler.drain_ended_quietly)  # other threads may wait for it
             if shutdown.over:
                 shutdown.tear_down()
 
     def end(self, hold: Hold) -> None:
-        """Forget a view that ended. Each is told of twice, and may be forgotten again and again."""
+        """Release a view that ended. Each end is reported twice; calling it again is safe."""
         backing, shown = hold.backing, hold.shown
         torn_down = self._scheduler.shutdown.torn_down
         if hold.written is not None:
-            # Before the device may have the bytes, and not again after that.
+            # Flushed before the device may use the bytes, and never after that.
             if not torn_down:
                 hold.written()
             hold.written = None
@@ -61,40 +61,40 @@ class HostViews:
         self.exports.discard(hold)
 
     def next_point(self) -> tuple[Lane, int]:
-        """The point at which device work may have the bytes of the next writable view again."""
+        """The point that the end of the next writable view will signal."""
         lane = self.lanes.next_idle().lane
         return lane, lane.submitted + 1
 
     def hold(self, lane: Lane, value: int) -> None:
-        """A writable view begins, which ends at this point."""
+        """Begin a writable view whose end signals this point."""
         self.lanes.take(lane.owner)
         self.held[lane] = threading.get_ident()
         lane.submitted = value
 
     def _let_go(self, lane: Lane, value: int) -> None:
-        """A writable view has ended: device work may have its bytes. May be called again."""
+        """End a writable view: device work may use its bytes. Calling it again is safe."""
         if lane.submitted > value:
-            return  # it was let go of before, and the lane is another view's by now
+            return  # it has ended before, and the lane belongs to another view now
         try:
             lane.owner.finish(value)
-        except Error as error:  # Python drops exceptions of a finaliser
+        except Error as error:  # Python ignores exceptions of a finaliser
             self._scheduler.mark_lost(error)
         self.held.pop(lane, None)
         self.lanes.give_back(lane.owner)
 
     def check_own(self, points: dict[Lane, int]) -> None:
-        """Raise if the calling thread would wait for itself to let go of a view."""
+        """Raise if the calling thread would wait for itself to drop a view."""
         if any(is_own(thread) for thread in self.holders_before(points)):
             raise ViewHeld(
-                "this thread would wait for ever: what it waits for comes after work that waits "
-                "for a writable view of this thread's, or of one that has ended; drop the view "
-                "first"
+                "this thread would wait forever: it waits for work that comes after a writable "
+                "view held by this thread, or by one that has ended; drop the view (del it and all "
+                "its slices) first"
             )
 
     def holders_before(self, points: dict[Lane, int]) -> set[int]:
         """The threads whose writable views must end before these points are reached."""
         held = {
-            lane.number: (lane.submitted, thread)  # values before it are of views that are gone
+            lane.number: (lane.submitted, thread)  # smaller values belong to views that have ended
             for lane, thread in tuple(self.held.items())
         }
         streams = self._scheduler.all_streams()
@@ -113,13 +113,16 @@ class HostViews:
 
 
 def warn_of_holders(threads: set[int]) -> None:
-    """A wait takes long: say so if writable views of these threads are why. Without the lock."""
+    """Warn that a wait takes long because of writable views that these threads made.
+
+    The caller does not hold the device's lock.
+    """
     names = [each.name for each in threading.enumerate() if each.ident in threads]
     if names:
         warnings.warn(
             f"waiting for more than {LONG:.0f} s for work that waits for a writable view made "
             f"by thread {', '.join(names)}; drop the view (del it and all its slices) in the "
-            "thread that has it now",
+            "thread that holds it now",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -1,8 +1,8 @@
 """A thread that submits recorded work when the device would otherwise sit idle.
 
-Most submissions are made by the program itself. The pump is for the program that launches a few
-kernels and then does something else: it looks once a millisecond while anything is recorded,
-and sleeps otherwise.
+Most submissions are made by the program's own calls. The pump is for a program that launches a few
+kernels and then does something else: it checks the streams once a millisecond while anything is
+recorded, and sleeps otherwise.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _QUIET_TICKS = 20
 
 
 class Pump:
-    """Belongs to one device; does not keep it alive."""
+    """The thread of one device, which does not keep the device alive."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = weakref.ref(scheduler)
@@ -32,7 +32,7 @@ class Pump:
         self._thread: threading.Thread | None = None
 
     def wake(self) -> None:
-        """Something is recorded and not submitted. Called under the device's lock."""
+        """Start checking: something is recorded and not submitted. The caller holds the lock."""
         if self._wanted.is_set() or self._inline:
             return
         self._wanted.set()
@@ -41,12 +41,15 @@ class Pump:
             self._thread.start()
 
     def hurry(self) -> None:
-        """From a finaliser: a message was left that the thread should see, if there is one."""
+        """Have the thread, if it runs, act on the messages of finalisers. Safe in a finaliser."""
         if self._thread is not None:
             self._wanted.set()
 
     def submit_dry_streams(self, scheduler: Scheduler) -> bool:
-        """Submit where the device idles; whether anything is still recorded. Takes the lock."""
+        """Submit on every stream whose device work is done; takes the lock.
+
+        Returns whether anything is still recorded and not submitted.
+        """
         with scheduler.lock:
             if scheduler.closed or scheduler.lost is not None:
                 return False
@@ -55,7 +58,7 @@ class Pump:
                 try:
                     stream.submit_if_dry()
                 except OutOfMemory:
-                    continue  # stays recorded; the next call that needs it submits it
+                    continue  # it stays recorded; the next call that needs it tries again
             scheduler.drain()
             return any(stream.has_recorded for stream in streams)
 
@@ -71,7 +74,7 @@ class Pump:
             self._wanted.wait()
             time.sleep(_TICK)
             if quiet == _QUIET_TICKS:
-                # Cleared before the last look: what is recorded after the look sets it again.
+                # Cleared before the last check: what is recorded after the check sets it again.
                 self._wanted.clear()
             scheduler = self._scheduler()
             if scheduler is None or self._stopped:
@@ -79,7 +82,7 @@ class Pump:
             try:
                 recorded = self.submit_dry_streams(scheduler)
             except Error:
-                return  # whoever uses the device next meets the same error
+                return  # the next call that uses the device raises the same error
             quiet = 0 if recorded or quiet == _QUIET_TICKS else quiet + 1
             if recorded:
                 self._wanted.set()

@@ -2,10 +2,10 @@
 
 The *ordered* path of a transfer. The copier waits for the work that the copy conflicts with,
 copies, and signals a value of its lane; later work on the same bytes waits for that value, on the
-device. So the caller waits for nothing, no byte is copied twice, and no other work is held up.
+device. So the caller waits for nothing, no byte is copied twice, and no other work is delayed.
 
-No deadlock: a task waits only for work submitted before it was queued, and that work waits only
-for tasks queued before it. One copier belongs to one stream, so streams do not hold each other up.
+There is no deadlock: a task waits only for work submitted before it was queued, and that work waits
+only for tasks queued before it. Each stream has its own copier, so streams do not delay each other.
 """
 
 from __future__ import annotations
@@ -27,41 +27,41 @@ if TYPE_CHECKING:
 
 
 class Task:
-    """A copy to be made after certain points, all submitted."""
+    """A copy to be made after certain points, whose work is all submitted."""
 
     __slots__ = ("after", "cancelled", "copy", "value")
 
     def __init__(self, after: dict[Lane, int], copy: Callable[[], None]) -> None:
         self.after = after
         self.copy = copy
-        self.cancelled = False  # whether its caller was interrupted before the ledger knew of it
-        self.value = 0  # of its end
+        self.cancelled = False  # whether an exception came before the ledger had the copy
+        self.value = 0  # the lane's value when the copy is made
 
 
 class Copier(HostLane):
-    """A host lane with a thread of its own, started when there is first something to do."""
+    """A host lane with its own thread, which starts with the first task."""
 
     def __init__(self, scheduler: Scheduler, name: str) -> None:
         super().__init__(scheduler.driver, name)
         self._scheduler = weakref.ref(scheduler)
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._next: Task | None = None  # of an inline driver
+        self._next: Task | None = None  # the task that `_step` makes next (inline drivers only)
         if self._inline is not None:
             self._inline.attend(self._step)
 
     def add(self, task: Task) -> int:
-        """Queue a copy; the value of its end."""
+        """Queue a copy; returns the lane's value when it is made."""
         if self._thread is None and self._inline is None:
             self._thread = threading.Thread(
                 target=self._run, name=f"penstock {self.lane.name}", daemon=True
             )
             self._thread.start()
-        seen = self.lane.seen  # what the copier's work waits for, as a stream's
+        seen = self.lane.seen  # the values that the copier waits for, as on a stream's lane
         for lane, value in task.after.items():
             seen[lane.number] = max(value, seen.get(lane.number, 0))
         task.value = self.lane.submitted + 1
-        self._tasks.put(task)  # first: a value that no task ends would be waited for in vain
+        self._tasks.put(task)  # first: without a task, a wait for its value would never end
         self.lane.submitted = max(task.value, self.lane.submitted)
         return task.value
 
@@ -85,7 +85,7 @@ class Copier(HostLane):
             del task
 
     def _step(self) -> bool:
-        """For an inline driver: make the next copy if it is due; whether it was."""
+        """For an inline driver: make the next copy if its predecessors are done; whether it did."""
         if self._next is None and not self._tasks.empty():
             self._next = self._tasks.get()
         if self._next is None or not all(
@@ -102,7 +102,7 @@ class Copier(HostLane):
         if scheduler is None:
             return
         try:
-            if self._inline is not None:  # it called `_step`, so they are reached: take note
+            if self._inline is not None:  # `_step` saw the points reached: update the driver
                 after = task.after.items()
                 points = [(at.owner.timeline, v) for at, v in after if not at.is_host]
                 self._driver.wait(points, 0)
@@ -118,7 +118,7 @@ class Copier(HostLane):
                 )  # fmt: skip
             self.finish(task.value)
         except Error as error:
-            # Whoever waits for this copy, or for work behind it, learns of it from there; device
-            # work that waits for the copy must still be let go.
+            # `mark_lost` gives the error to threads that wait for this copy or for later work;
+            # `abort` releases the device work that waits for the copy.
             scheduler.mark_lost(error)
             self.abort()

@@ -1,4 +1,4 @@
-"""A value that is on its way."""
+"""A value that the device has yet to produce; `result()` waits for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNSET: Any = object()
 
 
 class Awaitable(Handle):
-    """Something that is done when certain lanes have reached certain values."""
+    """An object that is done when certain lanes have reached certain values."""
 
     __slots__ = ("__weakref__", "_scheduler", "_points", "_what")
 
@@ -35,14 +35,15 @@ class Awaitable(Handle):
         return not self._points
 
     def wait(self, timeout: float | None = None) -> None:
-        """Block until done, at most `timeout` seconds; then `Timeout`, and the work goes on."""
+        """Block until done. Raises `Timeout` after `timeout` seconds; the work continues."""
         if self._points:
-            if not self._scheduler.wait_for(self._points, timeout, f"{self._what} was asked for"):
-                raise Timeout(f"{self._what} was not done within {timeout} s; it is still going on")
+            reason = f"the host waits for {self._what}"
+            if not self._scheduler.wait_for(self._points, timeout, reason):
+                raise Timeout(f"{self._what} was not done within {timeout} s; the work continues")
             self._points = {}
 
     def points_left(self) -> dict[Lane, int]:
-        """What must still be reached, as far as is known. Under the device's lock."""
+        """The points that are not known to be reached yet. The caller holds the device's lock."""
         for lane in self._points:
             lane.owner.poll()
         return {lane: value for lane, value in self._points.items() if value > lane.complete}
@@ -55,8 +56,8 @@ class Awaitable(Handle):
 class Pending(Awaitable, Generic[T]):
     """The outcome of an asynchronous read or write.
 
-    `result()` waits for exactly what the value needs. Dropping a `Pending` unread is fine:
-    the work still happens, and its memory is reused afterwards.
+    `result()` waits for exactly the work that the value needs. A `Pending` may be dropped unread:
+    the work is still done, and its memory is reused afterwards.
     """
 
     __slots__ = ("_finish", "_value")
@@ -69,13 +70,13 @@ class Pending(Awaitable, Generic[T]):
         finish: Callable[[], T] | None = None,
         value: T = _UNSET,
     ) -> None:
-        """`finish` makes the value, without the device's lock; several threads may call it."""
+        """`finish` returns the value; several threads may call it, without the device's lock."""
         super().__init__(scheduler, points, what)
         self._finish = finish
         self._value = value
 
     def result(self, timeout: float | None = None) -> T:
-        """The value; waits for it at most `timeout` seconds."""
+        """The value. Blocks until it is there, at most `timeout` seconds (then `Timeout`)."""
         self.wait(timeout)
         finish = self._finish
         if finish is not None:
@@ -88,4 +89,4 @@ class Pending(Awaitable, Generic[T]):
         return self.result()
 
     def __repr__(self) -> str:
-        return f"<Pending {self._what}: {'done' if not self._points else 'on its way'}>"
+        return f"<Pending {self._what}: {'done' if not self._points else 'pending'}>"

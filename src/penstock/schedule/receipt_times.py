@@ -1,4 +1,4 @@
-"""Device times for receipts: which ones are owed, and the waits that make them known."""
+"""Device timestamps for receipts: which are still to be delivered, and the waits for them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from penstock.tracing.device_times import Timekeeper
 if TYPE_CHECKING:
     from penstock.schedule.scheduler import Scheduler
 
-_MOMENT = 0.05  # seconds that a wait on the receipt may take longer, to learn the device's clock
+_MOMENT = 0.05  # seconds by which a traced wait may be prolonged, to measure the device's clock
 
 
 class ReceiptTimes(Timekeeper):
-    """Those of one device. Takes the device's lock where `Timekeeper` is called under it."""
+    """The timestamps of one device. These methods take the lock that `Timekeeper`'s need."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         super().__init__(scheduler.driver)
@@ -28,10 +28,10 @@ class ReceiptTimes(Timekeeper):
         """Launches are made otherwise while a trace is active."""
         self._scheduler.note_state()
 
-    def tell_times(self, collector: events.Collector, patience: float) -> None:
-        """Tell a receipt when the device did what it did, once it is done.
+    def deliver_times(self, collector: events.Collector, patience: float) -> None:
+        """Deliver to a receipt the timestamps of all work that is complete.
 
-        With patience, waits that many seconds for what is in flight; without, for nothing.
+        Waits at most `patience` seconds for work in flight; with 0, waits for nothing.
         """
         scheduler = self._scheduler
         if scheduler.closed or scheduler.lost is not None or scheduler.is_locked_here():
@@ -44,11 +44,15 @@ class ReceiptTimes(Timekeeper):
                 if points:
                     scheduler.poll()
             if points and patience:
-                scheduler.wait_for(points, patience, "the receipt is to have the device's times")
-            self.tell_what_is_done(deadline if patience else 0.0)
+                scheduler.wait_for(points, patience, "the receipt needs the device's timestamps")
+            self.deliver_known_times(deadline if patience else 0.0)
 
-    def tell_what_is_done(self, deadline: float = 0.0) -> None:
-        """Have times told as far as that takes no wait, or only one until the deadline."""
+    def deliver_known_times(self, deadline: float = 0.0) -> None:
+        """Deliver the timestamps of complete work, as far as the clocks' offset is known.
+
+        Measuring the offset may take a wait, until the deadline if one is given; without one, it is
+        measured only while the device is idle.
+        """
         scheduler = self._scheduler
         with scheduler.lock:
             resting = True
@@ -57,13 +61,13 @@ class ReceiptTimes(Timekeeper):
                 resting = resting and stream.lane.complete == stream.lane.submitted
         if not self.owed or not (resting or deadline):
             return
-        # How the clocks compare is asked of the device, once, and takes it a moment.
+        # The device measures the offset of the clocks once, which takes it a moment.
         if self._learn_time(deadline or time.monotonic() + _MOMENT):
             with scheduler.lock:
-                self.tell()
+                self.deliver()
 
     def _learn_time(self, deadline: float) -> bool:
-        """Find out how the device's clock and the host's compare; whether that is known."""
+        """Measure the offset between the device's and the host's clock; returns whether known."""
         scheduler = self._scheduler
         driver = scheduler.driver
         while True:

@@ -1,6 +1,6 @@
-"""Programs, graphs, queues and adopted memory that are freed once work in flight is done with them.
+"""Frees programs, graphs, queues and adopted memory once no work in flight uses them.
 
-Memory of the pools is not here: a pool keeps its own list of what is retired.
+Pool memory is not handled here: each pool keeps its own list of retired backings.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class GraphEnd(weakref.ref[Any]):
-    """Tells of the end of a graph, as `Hold` does of that of a view, and has its commands."""
+    """A weak reference that reports the end of a graph, with the graph's encoded commands."""
 
     __slots__ = ("variants",)
 
@@ -29,18 +29,21 @@ class GraphEnd(weakref.ref[Any]):
 
 
 class Retirement:
-    """Every method is called under the device's lock and, interrupted, can be called again."""
+    """What one device frees later.
+
+    The caller holds the device's lock. An interrupted call can be repeated.
+    """
 
     def __init__(
         self, driver: Driver, host_memory: HostMemory, lanes: Callable[[], Iterable[Lane]]
     ) -> None:
-        """`lanes` are those of the device's streams."""
+        """`lanes` returns the lanes of the device's streams."""
         self._driver = driver
         self._host_memory = host_memory
         self._lanes = lanes
-        self.adopted: set[Backing] = set()  # without an owner; work in flight may use it
-        self.graphs: set[GraphEnd] = set()  # whose commands are not given back yet
-        #: What to free: the function that does, and the points that must be reached first.
+        self.adopted: set[Backing] = set()  # adopted memory without an owner, perhaps in flight
+        self.graphs: set[GraphEnd] = set()  # graphs whose commands are not released yet
+        #: By object to free: the function that frees it, and the points to be reached first.
         self._waiting: dict[Any, tuple[Callable[[], None], list[tuple[Any, int]]]] = {}
 
     def __bool__(self) -> bool:
@@ -48,7 +51,8 @@ class Retirement:
 
     def free_later(self, what: Any, free: Callable[[], None]) -> None:
         """Free something once everything recorded so far, on any stream, is done."""
-        # Weakly, or the streams could not be forgotten: one that is was done before it was closed.
+        # Weak references, so that streams can be collected. A lane that is gone counts as reached,
+        # because a stream's work is done before the stream is released.
         points = [
             (weakref.ref(at), at.recorded) for at in self._lanes() if at.recorded > at.complete
         ]
@@ -60,14 +64,14 @@ class Retirement:
     def expect_end(
         self, graph: Graph, variants: dict[Any, deque[Any]], leave: Callable[[Any], None]
     ) -> GraphEnd:
-        """Have a graph's commands given back when it is dropped."""
+        """Have a graph's commands released when the graph is dropped."""
         end = GraphEnd(graph, leave)
         end.variants = variants
         self.graphs.add(end)
         return end
 
     def retire_graph(self, end: GraphEnd) -> None:
-        """Give a graph's commands back."""
+        """Release a graph's commands once no work in flight uses them."""
         self.retire_variants([variant for kept in end.variants.values() for variant in kept])
         end.variants.clear()
         self.graphs.discard(end)
@@ -78,10 +82,10 @@ class Retirement:
             self.free_later(variant, variant.release)
 
     def free_what_is_done(self, awaited: Collection[Any]) -> None:
-        """Free what work in flight no longer uses, but no lane that a thread waits for."""
+        """Free what no work in flight uses, except `awaited`: lanes that a thread waits for."""
         for backing in tuple(self.adopted):
             if backing.owners:
-                self.adopted.discard(backing)  # adopted again meanwhile
+                self.adopted.discard(backing)  # it was adopted again in the meantime
             elif backing.idle:
                 self._host_memory.remove(backing)
                 self.adopted.discard(backing)
@@ -92,7 +96,7 @@ class Retirement:
                 free()
 
     def free_all(self) -> None:
-        """Nothing is in flight any more, nor will be."""
+        """Free everything. Nothing is in flight, and nothing can be submitted any more."""
         for free, _ in self._waiting.values():
             free()
 

@@ -1,25 +1,25 @@
-"""What all parts of a device share: its lock, memory, streams, and every wait.
+"""What all parts of a device share: its lock, memory and streams, and every wait of the host.
 
-`Device` is the face; this is the machinery behind it. Everything recorded goes through a `Stream`,
-and everything the host waits for through `wait_for`. The parts have modules of their own:
+`Device` is the public interface; this is the implementation. Every command is recorded through a
+`Stream`, and every wait of the host goes through `wait_for`. The parts have their own modules:
 
 | module | attribute | what |
 |---|---|---|
-| `finalisers` | `ended` | messages of finalisers, which `drain` acts on at the next safe moment |
-| `retirement` | `retirement` | what is freed once work in flight is done with it |
+| `finalisers` | `ended` | messages of finalisers, which `drain` acts on under the lock |
+| `retirement` | `retirement` | what is freed once no work in flight uses it |
 | `host_copies` | `host_copies` | copies by threads of the program, without the lock |
 | `host_views` | `views` | NumPy arrays that show device memory, and who holds writable ones |
 | `idle_submission` | `pump` | submits what is recorded when the device would idle |
-| `receipt_times` | `times` | device times for receipts |
-| `shutdown` | `shutdown` | closing, forks, and what keeps a closed device's memory |
+| `receipt_times` | `times` | device timestamps for receipts |
+| `shutdown` | `shutdown` | closing, forks, and what keeps a closed device's memory alive |
 
 One lock guards it all. No thread waits for the device, a copy or a view while it holds the lock,
-and no copier needs the lock to get its copy done. A thread that holds it cannot take it again: code
+and no copier needs the lock to make its copy. A thread that holds it cannot take it again: code
 that runs in the middle of a call (a signal handler, a finaliser, a weak reference's callback) and
-uses the device gets `Reentered`, and the call in whose middle it ran goes on undisturbed.
+uses the device gets `Reentered`, and the call that it interrupted continues undisturbed.
 
-An exception may come after any step (`KeyboardInterrupt` from a signal handler). So what has to be
-undone is written down before it is done, in containers whose `add` and `discard` can be repeated.
+An exception may come after any step (`KeyboardInterrupt` from a signal handler). So what may have
+to be undone is noted before it is done, in containers whose `add` and `discard` can be repeated.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from penstock.graph.graph import Graph
 
 _UNKNOWN: Mapping[Lane, str] = {}
-_SLICE = 0.1  # seconds; waits wake this often, to hear of Ctrl-C and of a lost or closed device
+_SLICE = 0.1  # seconds; waits wake this often, to notice Ctrl-C and a lost or closed device
 
 
 @accelerator.share
@@ -95,9 +95,9 @@ class Scheduler:
             {
                 Hold: self.views.end,
                 Owner: self.release,
-                Backing: self.retire,  # dropped before it had an owner, or with it
+                Backing: self.retire,  # dropped before it had an owner, or together with it
                 GraphEnd: self.retirement.retire_graph,
-                tuple: self.host_copies.finish,  # a host lane, and its value that is reached
+                tuple: self.host_copies.finish,  # a host lane, and the value of an ended copy
             }
         )
         limit = driver.info.limits["allocation"]
@@ -111,17 +111,17 @@ class Scheduler:
         self.host_pool = pool(host=True)
         self.times = ReceiptTimes(self)
         self.pump = Pump(self)
-        #: Streams that are alive and not released. Each goes by a callback in C when it ends.
+        #: Streams that are alive and not released. A callback in C removes each when it ends.
         self._streams: set[weakref.ref[Stream]] = set()
-        #: Streams that are closed or dropped, and not released yet.
+        #: Streams that are closed or dropped, but not released yet.
         self._forgotten: deque[Stream] = deque()
         self._streams_made = 0
         self._arrays_named = 0
         self.done: Pending[None] = Pending(self, {}, "a transfer", value=None)
-        self.shutdown = Shutdown(self)  # last: the interpreter's exit closes it from here on
+        self.shutdown = Shutdown(self)  # last: from here on the interpreter's exit closes it
 
     def _clear(self, backing: Backing) -> None:
-        """Have the device fill memory with zeros; whatever uses it next comes behind that."""
+        """Have the device fill memory with zeros; the ledger orders later work after that."""
         stream = self.device.default_stream
         uses = ((backing.history, Region(0, backing.nbytes), True),)
         commands = stream.begin(uses, "clear")
@@ -134,12 +134,12 @@ class Scheduler:
 
     @property
     def lock(self) -> Any:
-        """What to hold, with `with`, to look at or change anything; never twice in one thread."""
+        """The device's lock, for a `with` statement. A thread that holds it gets `Reentered`."""
         if self.is_locked_here():
             raise Reentered(
                 f"{self.name} is used by code that runs in the middle of another of its calls: a "
-                "signal handler, a finaliser or a callback of a weak reference; let that leave a "
-                "note, and use the device once the call has returned"
+                "signal handler, a finaliser or a weak reference's callback. Set a flag there, and "
+                "use the device after the call has returned"
             )
         return self._mutex
 
@@ -156,7 +156,7 @@ class Scheduler:
         self.plain = not unusual
 
     def mark_lost(self, error: BaseException) -> None:
-        """From now on everything pending, and everything new, raises `DeviceLost`."""
+        """Make everything pending, and everything new, raise `DeviceLost` from now on."""
         if self.lost is None:
             self.lost = DeviceLost(f"{self.name} was lost: {error}")
             self.note_state()
@@ -166,7 +166,7 @@ class Scheduler:
             self.mark_lost(error)
 
     def stream_or_default(self, stream: Stream | None) -> Stream:
-        """The stream to work on, after checking that it is open and of this device."""
+        """The given stream, checked to be open and of this device; or the default one."""
         if stream is None:
             return self.device.default_stream
         if not isinstance(stream, Stream):
@@ -180,14 +180,14 @@ class Scheduler:
         return stream
 
     def admit(self, stream: Stream | None) -> Stream:
-        """The stream to work on, once it has room for more. Takes the lock, and may wait."""
+        """`stream_or_default`, once that stream has room for more. Takes the lock; may wait."""
         found = self.stream_or_default(stream)
         if found.deep:
             found.make_room()
         return found
 
     def new_stream(self, name: str) -> Stream:
-        self.drain()  # streams that were closed make room for it
+        self.drain()  # releases the queues of closed streams
         made = Stream(self, self._streams_made, name or f"stream {self._streams_made}")
         self._streams_made += 1
         made.known = weakref.ref(made, self._streams.discard)
@@ -208,19 +208,19 @@ class Scheduler:
         return self.pool.trim() + self.host_pool.trim()
 
     def flush(self, memory: Any, lo: int, hi: int) -> None:
-        """Make host writes count, on memory where they do not by themselves."""
+        """Make host writes visible to the device, on memory that is not coherent."""
         if not memory.coherent:
             self.driver.flush(memory, lo, hi)
 
     def invalidate(self, memory: Any, lo: int, hi: int) -> None:
-        """Let the host see device writes, on memory where it does not by itself."""
+        """Make device writes visible to the host, on memory that is not coherent."""
         if not memory.coherent:
             self.driver.invalidate(memory, lo, hi)
 
     # Waiting.
 
     def everything_recorded(self) -> dict[Lane, int]:
-        """Submit everything, and tell when it is done."""
+        """Submit everything; returns the points at which all of it is done."""
         points: dict[Lane, int] = {}
         for stream in self.all_streams():
             stream.ensure_submitted(stream.lane.recorded)
@@ -235,14 +235,14 @@ class Scheduler:
         return [stream.lane for stream in self.all_streams()]
 
     def publish_everything(self) -> dict[Lane, int]:
-        """Have everything made visible to the host; when that is so."""
+        """Make all recorded writes host-visible; returns the points at which they are."""
         for stream in self.all_streams():
             if stream.published < stream.lane.recorded:
                 stream.publish()
         return {stream.lane: stream.published for stream in self.all_streams()}
 
     def poll(self) -> None:
-        """Learn how far every stream has come."""
+        """Ask the driver how far every stream has come."""
         try:
             for stream in self.living_streams():
                 stream.poll()
@@ -270,13 +270,13 @@ class Scheduler:
         self, points: dict[Lane, int], timeout: float | None, reason: str,
         works: Mapping[Lane, str] = _UNKNOWN, **details: Any,
     ) -> bool:  # fmt: skip
-        """Block the host until all points are reached; False when `timeout` seconds ran out.
+        """Block the host until all points are reached; returns False after `timeout` seconds.
 
-        `works` names what is waited for on each lane, where that is known, for the receipt.
+        For the receipt, `works` names the work that is waited for on each lane, where known.
         """
         over = submitted = True
         for lane, value in points.items():
-            lane.owner.rest()
+            lane.owner.host_waits()
             over = over and value <= lane.complete
             submitted = submitted and value <= lane.submitted
         if over:
@@ -299,23 +299,23 @@ class Scheduler:
         seconds = time.perf_counter() - start
         awaited = tuple((lane.place, value, works.get(lane, "")) for lane, value in left.items())
         with contextlib.suppress(Error):  # a receipt is not worth a failure
-            self.times.tell_what_is_done()
+            self.times.deliver_known_times()
         events.emit("wait", reason, start=start, seconds=seconds, awaited=awaited, **details)
         return done
 
     def check_can_wait(self, stream: Stream | None) -> None:
-        """Raise if a wait for all work of a stream would wait for a view of the caller's own."""
+        """Raise if a wait for all work of a stream would wait for a view of the calling thread."""
         if self.views.held:
             with self.lock:
                 self.check_own_views(self.stream_or_default(stream).points())
 
     def check_own_views(self, points: dict[Lane, int]) -> None:
-        """Raise if a wait for these points would wait for a view of the caller's own."""
+        """Raise if a wait for these points would wait for a view of the calling thread."""
         self.drain_ended_locked()  # a view that the thread has dropped does not count
         self.views.check_own(points)
 
     def _submit_for(self, points: dict[Lane, int]) -> None:
-        """Have everything submitted that these points need."""
+        """Submit everything that these points need."""
         with self.lock:
             self.check()
             try:
@@ -329,20 +329,20 @@ class Scheduler:
     def await_points(
         self, points: dict[Lane, int], timeout: float | None = None, *, closing: bool = False
     ) -> bool:
-        """Block until points whose work is submitted are reached. Takes no lock.
+        """Block until points whose work is submitted are reached. The caller holds no lock.
 
-        Once the device is closed, raises `Closed`, but for what its closing itself waits for.
+        Raises `Closed` once the device is closed, except to the waits of `close` (`closing`).
         """
         assert not self.is_locked_here(), "a wait under the device's lock"
         if self.ended.left:
-            self.drain_ended()  # what it waits for may wait for these
+            self.drain_ended()  # the work waited for may itself wait for these
         begun = time.monotonic()
         deadline = None if timeout is None else begun + timeout
         warned = False
         guest = Guest(points)
         try:
             self.shutdown.guests.add(guest)
-            # Copies by this process are waited for without the driver: it would not know sooner.
+            # Waits for host copies do not go through the driver: their threads report to the lane.
             copies: list[tuple[Any, int]] = []
             timelines: list[tuple[Any, int]] = []
             for lane, value in points.items():
@@ -370,7 +370,7 @@ class Scheduler:
                 if self.lost is not None:
                     raise DeviceLost(str(self.lost))
                 if self.ended.left:
-                    self.drain_ended()  # an interrupted call did not get to it
+                    self.drain_ended()  # left by an interrupted call
                 now = time.monotonic()
                 if self.views.held and not warned and now - begun > host_views.LONG:
                     warned = True
@@ -390,13 +390,13 @@ class Scheduler:
             if value > lane.complete:
                 lane.complete = value
                 if events.active and not lane.is_host:
-                    events.emit("done", "the host has waited", at=(lane.place, value, 0))
+                    events.emit("done", "the host waited for it", at=(lane.place, value, 0))
         return True
 
     # Ends.
 
     def release(self, owner: Owner) -> None:
-        """A buffer gives its memory back; other buffers may still use it. May be called again."""
+        """Take a buffer's memory back; other buffers may still use it. May be repeated."""
         backing = owner.backing
         if owner in backing.owners:
             if len(backing.owners) == 1:
@@ -404,7 +404,7 @@ class Scheduler:
             backing.owners.discard(owner)
 
     def retire(self, backing: Backing) -> None:
-        """No buffer uses this memory; work in flight may. May be called again."""
+        """Take back memory that no buffer uses, but work in flight may. May be repeated."""
         if backing.pool is not None:
             self.host_memory.remove(backing)
             backing.pool.retire(backing)
@@ -412,7 +412,7 @@ class Scheduler:
             self.retirement.adopted.add(backing)
 
     def try_locked(self, act: Callable[[], None]) -> None:
-        """Act under the lock if it is free, from a finaliser; else others will, in a moment."""
+        """Call `act` under the lock if it is free, else wake the pump. Never waits."""
         if self.is_locked_here():
             return
         try:
@@ -427,34 +427,34 @@ class Scheduler:
                 pass  # it was not free
 
     def forget_rings(self, kernel: Any) -> None:
-        """A kernel is closed: no stream needs to keep its arguments any more."""
+        """Drop the argument rings of a kernel that was closed."""
         for stream in self.all_streams():
             stream.rings.pop(kernel, None)
 
     def program_dropped(self, program: Any) -> None:
-        """From a finaliser: a kernel is gone."""
+        """Note, from a finaliser, that a kernel was dropped."""
         self.ended.leave(partial(self.retirement.retire_program, program))
 
     def stream_forgotten(self, stream: Stream) -> None:
-        """From a finaliser: the stream was dropped, and takes no more work."""
+        """Note, from a finaliser, that a stream was dropped."""
         self.release_when_done(stream)
         self.shutdown.stream_finalised()
 
     def release_when_done(self, stream: Stream) -> None:
-        """Give a stream's queue back at the first `drain` that finds its work done."""
+        """Release a stream's queue at the first `drain` that finds its work done."""
         self._forgotten.append(stream)
 
     def _stream_closed(self, stream: Stream) -> None:
-        """A stream's own work is done; work of others may still refer to its timeline.
+        """Release a stream whose work is done, once no other work waits for its timeline.
 
-        Interrupted, it can be called again.
+        An interrupted call can be repeated.
         """
         stream.read_times()
         self._streams.discard(stream.known)
         self.retirement.free_later(stream.lane, stream.release)
 
     def catch_up(self) -> None:
-        """Learn what is done and what is gone, so that memory can be reused."""
+        """Poll all streams and act on what has ended, so that memory can be reused."""
         self.poll()
         self.drain()
 
@@ -475,7 +475,7 @@ class Scheduler:
             self.retirement.free_what_is_done(awaited)
 
     def drain_ended(self) -> None:
-        """Act on what finalisers and interrupted calls left. Takes the lock."""
+        """Act on the messages of finalisers and interrupted calls. Takes the lock."""
         with self.lock:
             self.drain_ended_locked()
 
@@ -487,25 +487,26 @@ class Scheduler:
             raise
 
     def drain_ended_quietly(self) -> None:
-        """For a finaliser, whose exceptions Python drops; what failed is tried again."""
+        """`drain_ended_locked` for finalisers; a message that fails is acted on again later."""
         try:
             self.ended.drain()
         except Error as error:
             self.note_failure(error)
 
     def living_streams(self) -> list[Stream]:
-        """All but those that are in their finaliser, or have been."""
-        # A copy takes its memory before it looks at the set. Others take some in between, where the
-        # garbage collector may run, and streams end.
+        """All streams but those whose finaliser has begun."""
+        # `copy` allocates all its memory before it iterates. Iterating over the set itself would
+        # allocate in between, where the garbage collector may end streams and so change the set.
         return [stream for known in self._streams.copy() if (stream := known()) is not None]
 
     def all_streams(self) -> set[Stream]:
         return {*self.living_streams(), *self._forgotten}
 
     def has_hidden_streams(self) -> bool:
-        """Whether the garbage collector is yet to finalise streams that cannot be seen any more.
+        """Whether the garbage collector has cleared weak references to streams not yet finalised.
 
-        It takes us with them, or else the callback would have told of their end.
+        It then collects the scheduler together with them: otherwise the references' callback would
+        have removed them from `_streams`.
         """
         seen = {stream.known for stream in self._forgotten}
         return any(known() is None for known in self._streams - seen)

@@ -1,13 +1,13 @@
-"""The end of a device: closed, lost to a fork, or dropped.
+"""The end of a device: closed, dropped, or inherited by a forked child.
 
-Closing takes steps, each of which is noted before the next:
+Closing takes steps, each of which sets a flag before the next begins:
 
-1. `Scheduler.closed`: no new work begins; what there is goes on.
-2. `over`: what there was to wait for is done, or will never be. No thread waits any longer.
-3. `torn_down`: the driver's objects are released, once no thread uses them (`guests`) and no NumPy
-   array shows the device's memory (`HostViews.exports`); the last of them to go releases them.
+1. `Scheduler.closed`: no new work begins; work in flight continues.
+2. `over`: all work is complete, or never will be. Threads that wait for it stop waiting.
+3. `torn_down`: the driver's objects are destroyed, once no thread uses them (`guests`) and no NumPy
+   array shows the device's memory (`HostViews.exports`). The last of these to end destroys them.
 
-A device whose work does not end in time is left as it is: its memory may still be written.
+A device whose work does not end in time is never torn down: its memory may still be written.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from penstock.schedule.scheduler import Scheduler
 
 T = TypeVar("T")
-_CLOSE_TIMEOUT = 30.0  # seconds that closing gives a kernel to end
-_LEAVE_TIMEOUT = 5.0  # seconds that it then gives other threads to notice
+_CLOSE_TIMEOUT = 30.0  # seconds that `close` waits for work in flight
+_LEAVE_TIMEOUT = 5.0  # seconds that it then waits for other threads to leave
 _TICK = 0.001
 
 _alive: weakref.WeakSet[Scheduler] = weakref.WeakSet()
@@ -40,10 +40,10 @@ _alive: weakref.WeakSet[Scheduler] = weakref.WeakSet()
 
 @accelerator.share
 class Guest:
-    """A thread that uses the driver, or memory of the driver's, without the device's lock.
+    """A thread that uses the driver, or the driver's memory, without the device's lock.
 
-    While it is among the guests of a device, that is not torn down, and the lanes that the thread
-    waits for are not released.
+    While a device has guests, it is not torn down, and the lanes that they wait for are not
+    released.
     """
 
     __slots__ = ("points", "thread")
@@ -55,7 +55,7 @@ class Guest:
 
 @accelerator.share
 class Shutdown:
-    """How far a device has come in its end, and what is still in the way."""
+    """How far the closing of a device has come, and what still delays it."""
 
     __slots__ = ("__dict__", "guests", "over")
 
@@ -64,13 +64,16 @@ class Shutdown:
         self.guests: set[Guest] = set()
         self.over = False
         self.torn_down = False
-        self._resting = False  # whether nothing runs on the device any more
-        self._put_off = False  # whether to close once the garbage collector shows all streams
+        self._resting = False  # whether no work runs on the device any more
+        self._put_off = False  # whether `close` waits for the garbage collector: see there
         _alive.add(scheduler)
-        events.tellers.add(scheduler.times)
+        events.time_sources.add(scheduler.times)
 
     def use(self, access: Callable[[], T]) -> T:
-        """Have the host use the driver or its memory without the lock; neither goes meanwhile."""
+        """Call `access`, which uses the driver or its memory without the lock.
+
+        Neither is released before it returns. Raises `Closed` if closing is already `over`.
+        """
         guest = Guest()
         try:
             self.guests.add(guest)
@@ -85,17 +88,17 @@ class Shutdown:
     def close(self, timeout: float = _CLOSE_TIMEOUT) -> None:
         """Finish all work, then release everything that no NumPy array shows any more.
 
-        Interrupted, it can be called again. Raises `ViewHeld`, and closes nothing, if work waits
-        for a writable view of the calling thread's: that would never end.
+        An interrupted call can be repeated. Raises `ViewHeld`, and closes nothing, if work waits
+        for a writable view of the calling thread: that work would never end.
         """
-        if self.over:  # or abandoned, and then not even the lock may be touched
+        if self.over:  # also after `abandon`, when not even the lock may be used
             return
         scheduler = self._scheduler
         points: dict[Lane, int] | None = None
         with scheduler.lock:
             if scheduler.has_hidden_streams():
-                # The garbage collector is taking device and streams together, and has hidden the
-                # streams from us; as each of them is finalised, we are called again.
+                # The garbage collector is collecting device and streams together, and has cleared
+                # the weak references to the streams. Each stream's finaliser calls this again.
                 self._put_off = True
                 return
             with contextlib.suppress(DeviceLost, OutOfMemory):
@@ -110,9 +113,9 @@ class Shutdown:
         with contextlib.suppress(DeviceLost, OutOfMemory):
             if points is not None:
                 finished = scheduler.await_points(points, timeout, closing=True)
-                scheduler.times.tell_what_is_done(time.monotonic() + _LEAVE_TIMEOUT)
+                scheduler.times.deliver_known_times(time.monotonic() + _LEAVE_TIMEOUT)
         self._resting = finished or scheduler.lost is not None
-        self.over = True  # from here on no wait goes on
+        self.over = True  # from here on no thread keeps waiting
         _alive.discard(scheduler)
         scheduler.pump.close()
         if self._resting:
@@ -129,23 +132,23 @@ class Shutdown:
             self.close()
 
     def dismiss_guests(self) -> None:
-        """Wait for other threads to notice that it is over; the last one to leave tears down."""
+        """Wait for other threads to leave the driver; the last one to leave tears it down."""
         me = threading.get_ident()
         until = time.monotonic() + _LEAVE_TIMEOUT
         while any(guest.thread != me for guest in self.guests.copy()) and time.monotonic() < until:
             time.sleep(_TICK)
 
     def abandon(self) -> None:
-        """Forget the device without touching it: this is a forked child."""
+        """In a forked child: make every use of the device raise, without calling the driver."""
         scheduler = self._scheduler
         scheduler.closed = self.over = True
         scheduler.note_state()
         self.torn_down = True
         scheduler.is_locked_here = partial(_refuse_forked, scheduler.name)
-        events.tellers.discard(scheduler.times)
+        events.time_sources.discard(scheduler.times)
 
     def tear_down(self) -> None:
-        """Once it is over: release the driver's objects, unless something still needs them."""
+        """Once `over`: destroy the driver's objects, unless something still uses them."""
         if self._resting and not self.torn_down:
             self._scheduler.try_locked(self._tear_down_locked)
 
@@ -184,7 +187,7 @@ def _after_fork() -> None:
 
 def _at_exit() -> None:
     for scheduler in list(_alive):
-        with contextlib.suppress(Error):  # a view of this thread's is in the way
+        with contextlib.suppress(Error):  # `ViewHeld`, if this thread still holds a writable view
             scheduler.shutdown.close()
 
 

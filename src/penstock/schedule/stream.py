@@ -1,12 +1,11 @@
 """An ordered queue of work: launches, transfers, events.
 
-Commands are recorded into a `Batch`, which is submitted as a whole. Here is how that is done;
-`submit_policy` decides when.
+A stream records commands into a `Batch` and submits it as a whole; `submit_policy` decides when.
 
-An exception may come between any two steps: a signal handler's `KeyboardInterrupt`, for one. So the
-ledger is told of a command before the driver is, and submitting is a series of steps that can be
-taken again from the first: an access that the ledger knows and the device never makes costs a wait
-at worst, and a batch that the queue has taken is not submitted again.
+An exception may come between any two steps, such as a signal handler's `KeyboardInterrupt`. So the
+ledger notes a command before the driver records it: an access that is noted but never made costs a
+wait at worst. And submitting is a series of steps that can be repeated from the first: a batch that
+the queue has accepted is not submitted again.
 """
 
 from __future__ import annotations
@@ -32,11 +31,14 @@ if TYPE_CHECKING:
     from penstock.driver.protocol import CopyRegions, Recording
     from penstock.schedule.scheduler import Scheduler
 
-_RECORDINGS = 8  # made at a time; how many are in flight depends on chance
+_RECORDINGS = 8  # recordings to allocate at once
 
 
 class NoRoom(Exception):
-    """A stream that has run too far ahead: to be waited for without the lock, and tried again."""
+    """Raised under the lock when a stream has too many submissions in flight.
+
+    The caller releases the lock, calls `make_room`, and tries again.
+    """
 
     def __init__(self, stream: Stream) -> None:
         super().__init__()
@@ -68,19 +70,19 @@ class Stream(Closing):
             self.lane = Lane(name, self, device=scheduler.name)
             self._spare = self._new_batches()
             undo.pop_all()
-        #: By kernel, the ring of its large argument blocks. Here and not with the kernel, because
-        #: the ledger of a ring's memory keeps the stream.
+        #: By kernel: the ring of its large argument blocks. The stream has it, not the kernel,
+        #: because the ledger page of a ring's memory keeps the stream alive.
         self.rings: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._batch = self._spare[-1]  # that is open or sealed, or was submitted last
         self._in_flight: list[Batch] = []  # oldest first
         self._waits: dict[Lane, int] = {}  # what the next submission waits for, on the device
         self._policy = SubmitPolicy()
-        self.deep = False  # whether the caller is to wait (`make_room`) before the next command
-        self.published = 0  # the value up to which everything is visible to the host
+        self.deep = False  # whether the caller must `make_room` before the next command
+        self.published = 0  # all writes up to this value are host-visible once it is reached
         self._closed = False
         self.plain = True  # kept by `_note_state`
 
-    # What users call.
+    # The public interface.
 
     def record(self) -> Event:
         """An event that is done when everything called on this stream so far is done."""
@@ -90,30 +92,30 @@ class Stream(Closing):
             return Event(self.scheduler, self.points(), self.name)
 
     def wait(self, event: Event) -> None:
-        """Let everything called on this stream from now on wait for `event`, on the device."""
+        """Make later work on this stream wait for `event`, on the device. Does not block."""
         if not isinstance(event, Event):
             raise ArgumentError(f"Stream.wait takes an Event, not {type(event).__name__}")
         with self.scheduler.lock:
             self._check()
             if event._scheduler is not self.scheduler:
                 raise ArgumentError(
-                    f"the event is of {event._scheduler.device}, the stream of "
+                    f"the event belongs to {event._scheduler.device}, the stream to "
                     f"{self.scheduler.device}; wait for it on the host with event.wait()"
                 )
             self.wait_for_lanes(event.points_left())
 
     def flush(self) -> None:
-        """Hand everything recorded so far to the device. Does not wait."""
+        """Submit everything recorded so far to the device. Does not wait."""
         with self.scheduler.lock:
             self._check()
             self.submit()
 
     @contextlib.contextmanager
     def batch(self) -> Iterator[None]:
-        """Let everything in the `with` block share one submission, as far as its order allows.
+        """Submit everything in the `with` block together at its end, as far as its order allows.
 
-        The device gets it all at the end of the block, not piece by piece: worth it for a known
-        burst of small launches. Waiting inside the block for its work submits it early.
+        This pays off for a known burst of small launches. A wait inside the block for its work
+        submits that work early.
         """
         block = object()
         try:
@@ -125,7 +127,7 @@ class Stream(Closing):
             self._policy.resume(block)
             with self.scheduler.lock:
                 self._policy.opened(self._batch)
-                # Out of memory: it stays recorded, and the next call that needs it submits again.
+                # If out of memory, the batch stays recorded; the next call that needs it retries.
                 with contextlib.suppress(OutOfMemory):
                     self.submit_if_dry()
 
@@ -134,18 +136,18 @@ class Stream(Closing):
         scheduler = self.scheduler
         with scheduler.lock:
             self._check()
-            self._submit("its end is waited for")
+            self._submit("synchronize() waits for it")
             points = self.points()
         if points and not scheduler.wait_for(points, timeout, f"synchronize() of {self.name}"):
-            raise Timeout(f"{self.name} was not done within {timeout} s; the work goes on")
+            raise Timeout(f"{self.name} was not done within {timeout} s; the work continues")
 
     def close(self) -> None:
-        """Take no more work, wait for what there is, then give the queue back. Safe to call twice.
+        """Accept no more work, wait for the work in flight, then release the queue.
 
-        If the wait fails, the queue is given back when the work is done.
+        If the wait fails, the queue is released when the work is done. Safe to call twice.
         """
         scheduler = self.scheduler
-        if self.closed or scheduler.closed:  # without the lock, which a forked child must not touch
+        if self.closed or scheduler.closed:  # without the lock, which a forked child must not use
             return
         points: dict[Lane, int] = {}
         with scheduler.lock:
@@ -167,7 +169,7 @@ class Stream(Closing):
         return self._closed
 
     def __del__(self) -> None:
-        # May run in any thread, in the middle of anything: only leave a message.
+        # May run in any thread, in the middle of any call: only leave a message.
         if not getattr(self, "_closed", True):
             self.scheduler.stream_forgotten(self)
 
@@ -175,12 +177,12 @@ class Stream(Closing):
         state = "closed" if self._closed else f"{self.lane.recorded - self.lane.complete} pending"
         return f"<Stream {self.name} of {self.scheduler.name}: {state}>"
 
-    # What the launcher and the transfers call, under the device's lock.
+    # For launches and transfers; the caller holds the device's lock.
 
     def begin(self, uses: Iterable[Use], what: str) -> Recording:
-        """A recording in which a command with these accesses comes next, and then `end`.
+        """Return the recording into which the caller records one command, and then calls `end`.
 
-        The ledger knows of the accesses from here on, at the value `recorded`.
+        `uses` are the command's accesses; the ledger has them from here on, at value `recorded`.
         """
         lane = self.lane
         barrier, waits = needs_of_lane(lane, uses)
@@ -193,7 +195,7 @@ class Stream(Closing):
         if barrier:
             recording.barrier()
             if events.active:
-                self._tell_barrier(uses)
+                self._emit_barrier(uses)
             lane.epoch += 1
         if events.timing:
             batch.begin_timing()
@@ -208,7 +210,7 @@ class Stream(Closing):
         return recording
 
     def end(self) -> int:
-        """The command is in the recording; the value its completion will have."""
+        """Note that the command is recorded; returns the lane's value when it is complete."""
         batch = self._batch
         if self.lane.appended:
             self.lane.mark_appended()
@@ -219,7 +221,7 @@ class Stream(Closing):
             self._consider_submitting(batch)
         return batch.value
 
-    def _tell_barrier(self, uses: Iterable[Use]) -> None:
+    def _emit_barrier(self, uses: Iterable[Use]) -> None:
         """Put on the receipt what a barrier is for."""
         lane = self.lane
         behind = next(a for a in collect_all(uses) if a.lane is lane and a.epoch >= lane.epoch)
@@ -227,11 +229,11 @@ class Stream(Closing):
         events.emit("barrier", why, path="device", at=self.here())
 
     def here(self) -> events.At:
-        """Where the next command comes, for the receipt."""
+        """The position of the next command, for the receipt."""
         return self._batch.here()
 
     def read_times(self) -> None:
-        """For receipts: have the device's times read of what is done by now."""
+        """For receipts: read the timestamps of the batches known to be complete."""
         for batch in self._in_flight:
             if batch.marks and batch.value <= self.lane.complete:
                 self._read_times_of(batch)
@@ -241,7 +243,7 @@ class Stream(Closing):
         self.scheduler.times.read(batch.recording, marks)
 
     def times_owed(self, receipt: events.Collector) -> int:
-        """The value that makes all times for a receipt known; 0 if they are."""
+        """The value at which a receipt can have all its timestamps; 0 if none are missing."""
         batches = (*self._in_flight, self._batch)
         return max((each.value for each in batches if each.is_timed_for(receipt)), default=0)
 
@@ -249,9 +251,9 @@ class Stream(Closing):
         self, source: Backing, source_region: Region, target: Backing, target_region: Region,
         regions: CopyRegions, what: str, of: tuple[str, Region],
     ) -> int:  # fmt: skip
-        """Record a copy on the device; the value its completion will have.
+        """Record a copy on the device; returns the lane's value when it is complete.
 
-        `of` is what the copy is about, for the receipt: the name of a buffer, and bytes of it.
+        `of` is for the receipt: the name of the buffer that is copied, and its bytes.
         """
         uses = ((source.history, source_region, False), (target.history, target_region, True))
         self.begin(uses, what).copy(source.memory, target.memory, regions)
@@ -263,21 +265,21 @@ class Stream(Closing):
         return self.end()
 
     def submit(self) -> None:
-        """`flush`, under the lock."""
+        """`flush`, for a caller that holds the lock."""
         self._submit("flush")
 
     def expect_result(self) -> None:
-        """The next command writes something for the host that none of its uses tells."""
+        """Note that the next command writes a result for the host, which is not in its `uses`."""
         self._batch.must_publish = True
 
     def publish(self) -> None:
-        """Make everything so far visible to the host, once `published` is reached."""
+        """Make all writes recorded so far host-visible, as of the value `published`."""
         batch = self._batch if self._batch.open else self._start()
         batch.must_publish = True
-        self._submit("the host looks at what was not meant for it")
+        self._submit("device writes are made host-visible")
 
     def wait_for_lanes(self, points: dict[Lane, int]) -> None:
-        """Let what is recorded from here on wait for these points, on the device."""
+        """Make what is recorded from here on wait for these points, on the device."""
         lane = self.lane
         self._submit("the next work waits for another stream or the host")
         for other, value in points.items():
@@ -288,7 +290,7 @@ class Stream(Closing):
             lane.seen[other.number] = max(value, lane.seen.get(other.number, 0))
 
     def points(self) -> dict[Lane, int]:
-        """What must be reached for everything called so far to be done."""
+        """The points at which everything called on this stream so far is done."""
         points: dict[Lane, int] = {}
         if self._waits:
             points = {lane: value for lane, value in self._waits.items() if value > lane.complete}
@@ -303,10 +305,10 @@ class Stream(Closing):
 
     def ensure_submitted(self, value: int) -> None:
         if value > self.lane.submitted:
-            self._submit("its outcome is needed")
+            self._submit("its result is needed")
 
     def poll(self) -> None:
-        """Learn how far the device has come."""
+        """Ask the driver how far the device has come on this stream."""
         lane = self.lane
         if lane.complete < lane.submitted:
             if accelerator.native is not None and accelerator.native.poll(self):
@@ -314,15 +316,15 @@ class Stream(Closing):
             try:
                 reached = self.timeline.value()
             except BaseException as error:
-                self.scheduler.note_failure(error)  # whoever looked: it may be a thread of ours
+                self.scheduler.note_failure(error)  # also in a thread of the runtime
                 raise
             if events.active and reached > lane.complete:
-                events.emit("done", "the host has looked", at=(lane.place, reached, 0))
+                events.emit("done", "the host polled the stream", at=(lane.place, reached, 0))
             lane.complete = reached
 
     @property
     def recorded(self) -> int:
-        """The value that everything recorded so far will have reached."""
+        """The lane's value when everything recorded so far is complete."""
         return self._batch.value
 
     @property
@@ -331,19 +333,19 @@ class Stream(Closing):
         return self._batch.value > self.lane.submitted
 
     def submit_if_dry(self) -> None:
-        """Hand over what is recorded if the device has nothing else of this stream to do."""
+        """Submit what is recorded if the device has completed everything else of this stream."""
         if self.has_recorded and not self._policy.puts_off:
             self.poll()
             if self.lane.complete == self.lane.submitted:
                 self._submit("the device would run dry")
 
-    def rest(self) -> None:
-        """The host wants an outcome: what it calls next should reach the device at once."""
-        self._policy.rest(self._batch)
+    def host_waits(self) -> None:
+        """Have the next command submitted at once, because the host is about to wait."""
+        self._policy.host_waits(self._batch)
 
     def is_done(self) -> bool:
-        """For a stream nobody can use any more: whether its work is done, and it can be closed."""
-        self._submit("the stream was forgotten")
+        """Whether all work is done, so that a closed or dropped stream can be released."""
+        self._submit("the stream was closed or dropped")
         self._publish_the_rest()
         self.poll()
         done = not self.points()
@@ -352,17 +354,17 @@ class Stream(Closing):
         return done
 
     def _publish_the_rest(self) -> None:
-        """Nobody could ask for it any more once the stream is gone."""
+        """Publish all writes: once the stream is released, nothing can publish them any more."""
         if self.published < self.lane.recorded:
             self.publish()
 
     def stop_copier(self) -> None:
-        """End the copier's thread; its tasks are done, or never will be."""
+        """End the copier's thread after its tasks, and release work that waits for the rest."""
         self.copier.stop()
         self.copier.abort()
 
     def release(self) -> None:
-        """Give back driver objects. Nothing may be in flight."""
+        """Destroy the driver's objects. Nothing may be in flight."""
         self.copier.close()
         self._in_flight.clear()
         self._spare.clear()
@@ -395,25 +397,25 @@ class Stream(Closing):
             self._spare.append(batch)
             self.scheduler.note_failure(error)
             raise
-        # No call from here on: an interrupt must not find a part of it, in a batch that may be the
-        # stream's already, from its last submission.
+        # No call, and so no interrupt, from here on: `batch` may already be `self._batch`, as the
+        # batch submitted last, and must not be seen half open.
         batch.value = self.lane.submitted + 1
         batch.count = 0
         batch.must_publish = False
         batch.open = True
         self._batch = batch
         if behind_host and events.active:
-            why = "the device may look at a host copy"
+            why = "makes a host copy visible to the device"
             events.emit("barrier", why, path="host", at=batch.here())
         if self._policy.first_look > 1:
             self.scheduler.pump.wake()
         return batch
 
     def _submit(self, reason: str) -> None:
-        """Submit what is recorded. Interrupted or failed, it is all done again the next time.
+        """Submit what is recorded. If interrupted or failed, the next call does it all again.
 
-        Every step may be repeated: the queue takes a submission of the same value once only, and
-        the batch counts as recorded until everything about its submission is written down.
+        Every step can be repeated: the queue accepts a submission of the same value once only, and
+        the batch counts as not submitted until `lane.submitted` is set.
         """
         if accelerator.native is not None and accelerator.native.submit(self):
             return
@@ -426,7 +428,7 @@ class Stream(Closing):
                 batch.recording.publish()
                 self.published = value
                 if events.active:
-                    why = "the host may look at what was written"
+                    why = "makes device writes visible to the host"
                     events.emit("barrier", why, path="host", at=batch.here())
             batch.open = False
         waits: list[tuple[Any, int]] = []
@@ -475,12 +477,12 @@ class Stream(Closing):
         try:
             self._submit(reason)
         except OutOfMemory:
-            # The command is recorded and will be submitted with the next; the caller who needs
-            # its outcome gets the error, if it lasts.
+            # The command stays recorded, and the next one tries to submit both. If that fails too,
+            # the call that needs the result raises.
             batch.look_at = 1
 
     def need_room(self) -> None:
-        """Raise `NoRoom` if the caller is to wait before it records anything."""
+        """Raise `NoRoom` if too many submissions are in flight to record another command."""
         if self.deep:
             raise NoRoom(self)
 
@@ -496,7 +498,7 @@ class Stream(Closing):
         self.plain = not self._closed
 
     def _collect_spare(self) -> None:
-        """Take recordings back that are complete."""
+        """Move complete batches from `_in_flight` to `_spare`."""
         self.poll()
         complete = self.lane.complete
         in_flight = self._in_flight

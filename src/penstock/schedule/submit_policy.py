@@ -1,10 +1,10 @@
-"""When a stream submits what it has recorded; how it does is in `stream`.
+"""Decides when a stream submits its recorded commands; `stream` carries it out.
 
 A batch is submitted when the device would otherwise run dry, when the host or another stream needs
-its outcome, at an event or flush, or when it has grown long. To tell whether the device has run dry
-costs a foreign call, and a submission several, so the stream looks at the first command after a
-pause and then at growing distances, up to `LONGEST` commands; `Pump` catches what is left when the
-program goes on to do something else.
+its result, at an event or flush, or when it has `LONGEST` commands. Asking whether the device has
+run dry takes a foreign call, and a submission takes several. So the stream asks at the first
+command after the host has waited, and then at growing intervals. `Pump` submits what is left when
+the program launches nothing more.
 """
 
 from __future__ import annotations
@@ -19,49 +19,53 @@ _NEVER = 1 << 62
 
 @accelerator.share
 class SubmitPolicy:
-    """Of one stream. Every method but `rest` and `resume` is called under the device's lock."""
+    """The policy of one stream.
+
+    The caller holds the device's lock, except for `host_waits` and `resume`.
+    """
 
     __slots__ = ("_blocks", "first_look")
 
     def __init__(self) -> None:
-        self.first_look = 1  # the number of commands in a batch at which to look first
-        self._blocks: set[object] = set()  # of `with stream.batch()`, that have begun and not ended
+        #: The number of commands in a batch at which to ask first whether the device is dry.
+        self.first_look = 1
+        self._blocks: set[object] = set()  # the active `with stream.batch()` blocks
 
     @property
     def puts_off(self) -> bool:
-        """Whether the program has asked for submissions to wait for the end of a `with` block."""
+        """Whether a `with stream.batch()` block postpones submissions to its end."""
         return bool(self._blocks)
 
     def opened(self, batch: Batch) -> None:
-        """Note on a batch when to look first. May be called again."""
+        """Set the number of commands at which to look at a batch first. May be repeated."""
         batch.look_at = _NEVER if self._blocks else self.first_look
 
-    def rest(self, batch: Batch) -> None:
-        """The host wants an outcome: what it calls next should reach the device at once.
+    def host_waits(self, batch: Batch) -> None:
+        """Have the next command submitted at once, because the host is about to wait.
 
-        Called without the lock: a batch that is opened meanwhile gets its look from `first_look`.
+        Called without the lock: a batch opened at the same time takes its value from `first_look`.
         """
         self.first_look = 1
         batch.look_at = _NEVER if self._blocks else 1
 
     def put_off(self, block: object, batch: Batch) -> None:
-        """A `with` block begins, whose commands share one submission."""
+        """Begin a `with` block whose commands share one submission."""
         self._blocks.add(block)
         self.opened(batch)
 
     def resume(self, block: object) -> None:
-        """The `with` block is over. Called without the lock: nothing may keep it from ending."""
+        """End a `with` block. Called without the lock, so that it cannot fail."""
         self._blocks.discard(block)
 
     def reason_to_submit(self, batch: Batch, *, dry: bool) -> str:
-        """Why to submit the open batch now; empty if it is better to look again later.
+        """Why to submit the open batch now; empty if the stream is to ask again later.
 
-        `dry` says whether the device has nothing else of the stream to do.
+        `dry` says whether the device has completed everything else of the stream.
         """
         count = batch.count
         if not dry and count < LONGEST:
             batch.look_at = min(2 * count, LONGEST)
             return ""
-        # A device that is dry again and again is faster than the host: hand it more at a time.
+        # A device that runs dry repeatedly is faster than the host: make its batches larger.
         self.first_look = min(2 * count, LONGEST) if dry else 1
         return "the device would run dry" if dry else "the recording is long"

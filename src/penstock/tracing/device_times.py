@@ -39,14 +39,14 @@ class Timekeeper:
         with contextlib.suppress(Error):  # losing timestamps must not fail the program
             self._kept.append((recording.ticks(), marks))
             if self._driver.knows_time:
-                self.tell()
+                self.deliver()
 
     @property
     def owed(self) -> bool:
         """Whether ticks are kept that have not been delivered yet."""
         return bool(self._kept)
 
-    def tell(self) -> None:
+    def deliver(self) -> None:
         """Convert the kept ticks and deliver them. Requires `Driver.knows_time`."""
         kept, self._kept = self._kept, []
         with contextlib.suppress(Error):

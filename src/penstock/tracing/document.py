@@ -46,21 +46,21 @@ def as_document(trace: Trace, title: str = "") -> dict[str, Any]:
     streams = {stream_id: number for number, stream_id in enumerate(named)}
 
     def plain(event: TraceEvent) -> dict[str, Any]:
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "kind": event.kind,
             "reason": event.reason,
             "start": _rounded(event.start - origin),
             "thread": threads[event.thread, event.thread_id],
         }
-        told |= {name: value for name in _OPTIONAL if (value := getattr(event, name))}
+        fields |= {name: value for name in _OPTIONAL if (value := getattr(event, name))}
         if event.buffer:
-            told["lo"], told["hi"] = event.lo, event.hi
+            fields["lo"], fields["hi"] = event.lo, event.hi
         if event.where:
-            told["where"] = event.where.removeprefix(here)
+            fields["where"] = event.where.removeprefix(here)
         if event.seconds:
-            told["seconds"] = _rounded(event.seconds)
+            fields["seconds"] = _rounded(event.seconds)
         if event.stream_id >= 0:
-            told["stream"] = streams[event.stream_id]
+            fields["stream"] = streams[event.stream_id]
         awaited = [
             {
                 "stream": streams[point.stream_id],
@@ -71,13 +71,13 @@ def as_document(trace: Trace, title: str = "") -> dict[str, Any]:
             if point.stream_id in streams
         ]
         if awaited:
-            told["awaited"] = awaited
+            fields["awaited"] = awaited
         if event.device_start is not None and event.device_seconds is not None:
-            told["device_start"] = _rounded(event.device_start - origin)
-            told["device_seconds"] = _rounded(event.device_seconds)
-        return told
+            fields["device_start"] = _rounded(event.device_start - origin)
+            fields["device_seconds"] = _rounded(event.device_seconds)
+        return fields
 
-    told = [plain(event) for event in events]
+    entries = [plain(event) for event in events]
     return {
         "schema": SCHEMA,
         "version": VERSION,
@@ -101,7 +101,7 @@ def as_document(trace: Trace, title: str = "") -> dict[str, Any]:
             for flight in flights(events, origin + seconds)
             if flight.stream_id in streams
         ],
-        "events": told,
+        "events": entries,
     }
 
 

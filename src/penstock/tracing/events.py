@@ -33,10 +33,10 @@ class Collector(Protocol):
     times: deque[tuple[tuple[int, int, int], tuple[float, float]]]  #: see `device_times`
 
 
-class Teller(Protocol):
+class TimeSource(Protocol):
     """The part of a device that a trace uses: it delivers device timestamps."""
 
-    def tell_times(self, collector: Collector, patience: float) -> None:
+    def deliver_times(self, collector: Collector, patience: float) -> None:
         """Call `device_times` for all work that completes within `patience` seconds."""
         ...
 
@@ -50,7 +50,7 @@ active: tuple[Collector, ...] = ()
 #: Those of them that want the device's timestamps.
 timing: tuple[Collector, ...] = ()
 #: Devices that may still have timestamps to deliver, also to a trace that has ended.
-tellers: weakref.WeakSet[Teller] = weakref.WeakSet()
+time_sources: weakref.WeakSet[TimeSource] = weakref.WeakSet()
 
 #: A line of work as the receipt names it: device, stream, and a process-wide unique number.
 Place = tuple[str, str, int]
@@ -68,7 +68,7 @@ def activate(collectors: tuple[Collector, ...]) -> None:
     """Replace the active traces. The caller holds the lock that all traces share."""
     global active, timing
     active, timing = collectors, tuple(each for each in collectors if each.wants_times)
-    for device in list(tellers):
+    for device in list(time_sources):
         device.note_traces()
 
 

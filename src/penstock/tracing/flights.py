@@ -34,7 +34,7 @@ def flights(events: Iterable[TraceEvent], end: float) -> list[Flight]:
     """The flights of all streams in a trace that ended at `end`, each stream's in order."""
     submitted: dict[int, list[tuple[int, float]]] = defaultdict(list)
     done: dict[int, list[TraceEvent]] = defaultdict(list)
-    told: dict[int, list[tuple[int, float]]] = defaultdict(list)
+    completions: dict[int, list[tuple[int, float]]] = defaultdict(list)
     for event in events:
         if event.kind == "submission":
             submitted[event.stream_id].append((event.submission, event.start))
@@ -42,13 +42,13 @@ def flights(events: Iterable[TraceEvent], end: float) -> list[Flight]:
             done[event.stream_id].append(event)
         if event.device_start is not None and event.device_seconds is not None:
             over = event.device_start + event.device_seconds
-            told[event.stream_id].append((event.submission, over))
+            completions[event.stream_id].append((event.submission, over))
     found: list[Flight] = []
     for stream in sorted({*submitted, *done}):
         ordered = sorted(submitted[stream])
         # The device's timestamps may show that it was still working after the trace ended.
         last = ordered[-1][0] if ordered else 0
-        times = [over for submission, over in told[stream] if submission <= last]
+        times = [over for submission, over in completions[stream] if submission <= last]
         found += _of_stream(stream, ordered, done[stream], max([end, *times]))
     return found
 

@@ -77,7 +77,7 @@ def _event(event: Entry, track: Entry, streams: list[Entry]) -> Entry:
     if event["kind"] == "done":
         return {}  # shown as the end of a flight
     shown = ("reason", "nbytes", "buffer", "lo", "hi", "path", "where", "submission", "command")
-    told = {name: event[name] for name in shown if name in event}
+    args = {name: event[name] for name in shown if name in event}
     entry = {
         **track,
         "name": " ".join(
@@ -85,7 +85,7 @@ def _event(event: Entry, track: Entry, streams: list[Entry]) -> Entry:
         ),
         "cat": event["kind"],
         "ts": _us(event["start"]),
-        "args": told,
+        "args": args,
     }
     if "seconds" in event:
         return {**entry, "ph": "X", "dur": _us(event["seconds"])}

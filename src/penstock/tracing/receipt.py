@@ -144,8 +144,8 @@ class Trace(Handle):
         self._ask_for_times(timeout)
 
     def _ask_for_times(self, patience: float) -> None:
-        for teller in tuple(events.tellers):
-            teller.tell_times(self, patience)
+        for source in tuple(events.time_sources):
+            source.deliver_times(self, patience)
 
     def of_kind(self, kind: str) -> list[TraceEvent]:
         """The events of one kind, in order."""
@@ -338,8 +338,8 @@ class Trace(Handle):
         if awaited:
             awaited = tuple([Point._make((*place, *rest)) for place, *rest in awaited])
         place, *point = at
-        told = (kind, reason, *details, where, start, seconds, *thread, *place, *point, awaited)
-        return TraceEvent._make((*told, None, None))
+        fields = (kind, reason, *details, where, start, seconds, *thread, *place, *point, awaited)
+        return TraceEvent._make((*fields, None, None))
 
     def _where(self, code: CodeType, instruction: int) -> str:
         key = (id(code), instruction)  # records keep the code alive, so ids are not reused

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.driver.hip.api import ffi
-from penstock.driver.holding import Submission, on_their_way
+from penstock.driver.holding import Submission, all_issued
 from penstock.driver.protocol import CopyRegions
 
 if TYPE_CHECKING:
@@ -221,9 +221,7 @@ class HipQueue:
     ) -> None:
         driver = self.driver
         with driver.issuing:
-            ready = timeline.issued >= value or (
-                not self.held and (not waits or on_their_way(waits))
-            )
+            ready = timeline.issued >= value or (not self.held and (not waits or all_issued(waits)))
             if not ready or not self.issue(recording, waits, timeline, value):
                 driver.backlog.hold(self, Submission(recording, tuple(waits), timeline, value))
                 if ready or recording.counted:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock import accelerator
-from penstock.driver.holding import Submission, on_their_way
+from penstock.driver.holding import Submission, all_issued
 from penstock.driver.protocol import CopyRegions
 from penstock.driver.vulkan.api import C, check, load, native_object
 from penstock.driver.vulkan.clock import Timestamps
@@ -202,11 +202,11 @@ class VulkanQueue:
         backlog = self.driver.backlog
         if timeline.issued < value:
             recording.end()
-        if not backlog.queues and (not waits or on_their_way(waits)):
+        if not backlog.queues and (not waits or all_issued(waits)):
             self.issue(recording, waits, timeline, value)  # no other thread hands anything over
             return
         with backlog.lock:
-            ready = timeline.issued >= value or (not self.held and on_their_way(waits))
+            ready = timeline.issued >= value or (not self.held and all_issued(waits))
             if ready:
                 self.issue(recording, waits, timeline, value)
         if not ready:
