@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
+import os
 import sys
 from collections.abc import Sequence
 from types import CodeType, ModuleType
@@ -16,6 +17,7 @@ from mutation.vulkan import VULKAN
 def load(name: str) -> Mutant:
     """Apply the mutant of that name to all later imports of Penstock's modules."""
     assert "penstock" not in sys.modules
+    os.environ["PENSTOCK_NATIVE"] = "0"  # else the mutated line may never run
     mutant = next(mutant for mutant in (*MUTANTS, *VULKAN, *HIP) if mutant.name == name)
     sys.meta_path.insert(0, _Finder(mutant))
     return mutant

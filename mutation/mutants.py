@@ -379,8 +379,8 @@ _SINGLE = [
     Mutant(
         "launches share the place of their results",
         "launch.launch_memory",
-        "        if free and not free[-1].in_flight:\n            return free.pop()\n",
-        "        if free:\n            return free[-1]\n",
+        "            slot = free.pop()\n            if not slot.in_flight:\n",
+        "            slot = free[-1]\n            if slot:\n",
     ),
     Mutant(
         "results of kernels are not published",

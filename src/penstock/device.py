@@ -166,7 +166,7 @@ class Device(Closing):
         name: str = "",
         role: Role = "generic",
     ) -> Array:
-        return self.full(shape, 1, dtype, name=name, role=role)
+        return self.full(shape, 1, as_dtype(dtype), name=name, role=role)
 
     def empty_like(
         self, x: Array | npt.NDArray[Any], dtype: npt.DTypeLike | None = None, *, name: str = ""

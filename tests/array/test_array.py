@@ -90,6 +90,7 @@ def test_makers(dev: ps.Device) -> None:
     assert same(x, np.array([[1, 2, 3], [4, 5, 6]], np.int16))
     assert same(dev.zeros((2, 3)), np.zeros((2, 3), np.float32))
     assert same(dev.ones(5, np.complex64), np.ones(5, np.complex64))
+    assert same(dev.ones(5, None), np.ones(5, None))
     assert same(dev.ones(3, "bfloat16"), np.ones(3, ml_dtypes.bfloat16))
     assert same(dev.zeros(3, PAIR), np.zeros(3, PAIR))
     assert same(

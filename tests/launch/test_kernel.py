@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import inspect
 import pydoc
+from decimal import Decimal
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -144,6 +146,33 @@ def test_every_launch_has_its_own_push_constants(dev: ps.Device) -> None:
     for i in range(300):
         k(result=result, i=i, value=7 * i, threads=1)
     assert (result.numpy() == 7 * np.arange(300)).all()
+
+
+class Five:
+    """A number only by its `__index__`, as those of other packages are."""
+
+    def __index__(self) -> int:
+        return 5
+
+
+@pytest.mark.parametrize("vector", ["", "uvec2 v;"])
+def test_numbers_of_other_types(vector: str, dev: ps.Device) -> None:
+    """Whether a kernel also takes a vector makes no difference."""
+    k = dev.kernel(
+        ONE
+        + f"""layout(binding = 0) buffer Out {{ float result[]; }};
+        layout(push_constant) uniform P {{ uint n; float f; {vector} }};
+        void main() {{ result[0] = n; result[1] = f; }}"""
+    )
+    more = {"v": (1, 2)} if vector else {}
+    for value in (Fraction(1, 2), Decimal("0.5"), np.array(0.5), Five()):
+        result = dev.zeros(2)
+        k(result=result, n=Five(), f=value, threads=1, **more)
+        assert result.tolist() == [5, float(value)]
+    with pytest.raises(ps.ArgumentError, match="'n' must be uint32, not Fraction"):
+        k(result=result, n=Fraction(2), f=1, threads=1, **more)
+    with pytest.raises((ps.InvalidValue, ps.ArgumentError), match="'f' must be float32"):
+        k(result=result, n=1, f=Fraction(10**400), threads=1, **more)
 
 
 WRONG = [

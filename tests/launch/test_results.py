@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.launch.launch_memory import ResultMemory
 from tests.conftest import OpenDevice, simulated
 from tests.gate import held, held_until_waited
 from tests.kernels import FIRST, SLOW, count, first, new_kernel, slow_add
@@ -188,6 +189,33 @@ def test_on_the_simulator_no_slot_is_used_twice_at_once(seed: int) -> None:
                 assert r.result() == value
         for value, r in held:
             assert r.result() == value
+
+
+def test_a_slot_given_back_while_another_is_tested_is_not_taken(
+    any_device: ps.Device, x: ps.Array, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Results are dropped by any thread, or by the garbage collector, at any time."""
+    kernel = new_kernel(any_device, FIRST)
+    arguments = {"x": x, "n": 1, "spin": 0, "groups": 1}
+    kernel(add=0, **arguments).result()
+    in_flight = ResultMemory.in_flight.fget
+    dropped: list[Any] = []
+
+    def drop_then_test(slot: ResultMemory) -> Any:
+        answer = in_flight(slot)
+        dropped.clear()
+        return answer
+
+    with held_until_waited(any_device.default_stream):
+        busy = kernel(add=1, **arguments)
+        memory = busy.memory
+        dropped.append(busy)
+        del busy
+        monkeypatch.setattr(ResultMemory, "in_flight", property(drop_then_test))
+        late = kernel(add=2, **arguments)
+        assert not dropped
+        assert late.memory is not memory
+        assert late.result() == x.numpy()[0] + 2
 
 
 # What it costs.

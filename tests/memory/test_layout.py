@@ -70,6 +70,13 @@ def test_indexing_selects_what_numpy_selects(
             assert n == 1 or ours == numpys
 
 
+@pytest.mark.parametrize("step", [2**62, 2**70, -(2**70)])
+def test_steps_beyond_the_array(step: int, dev: ps.Device) -> None:
+    host = np.arange(6, dtype=np.float32).reshape(2, 3)
+    for index in ((slice(None, None, step),), (1, slice(None, None, step)), slice(9, None, step)):
+        np.testing.assert_array_equal(dev.array(host)[index].numpy(), host[index])
+
+
 indices = st.one_of(
     st.integers(-5, 5),
     st.slices(5),

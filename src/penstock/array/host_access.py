@@ -323,10 +323,11 @@ def host_memory_at_rest(
 ) -> contextlib.AbstractContextManager[bool]:
     """Let the host read or write the caller's NumPy arrays in the `with` block.
 
-    The block gets whether any of their bytes are adopted memory. If so, it first waits for the work in
-    flight on exactly those bytes, and device work on them that is recorded during the block waits
-    for its end. Takes the lock, but holds it neither while waiting nor during the block. It waits
-    for all arrays before it reserves any: a reserved array could block the work that it waits for.
+    The block gets whether any of their bytes are adopted memory. If so, it first waits for the work
+    in flight on exactly those bytes, and device work on them that is recorded during the block
+    waits for its end. Takes the lock, but holds it neither while waiting nor during the block. It
+    waits for all arrays before it reserves any: a reserved array could block the work that it waits
+    for.
     """
     if not arrays or not scheduler.host_memory:
         return _NOT_ADOPTED

@@ -1,7 +1,7 @@
 """Drivers: the thin layer that talks to a GPU. `protocol` defines what a driver must provide.
 
-To add one, add its name to `DRIVERS` and a package of that name here, with `open_device(options)`
-and, if there are devices to list, `enumerate_devices()`.
+To add one, add its name to `DRIVERS` and a package of that name here, with `open_device(options)`;
+if there are devices to list, also to `LISTING`, with `enumerate_devices()`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import struct
 import sys
 from collections.abc import Callable
@@ -134,15 +135,29 @@ def packer(members: tuple[Member, ...], nbytes: int) -> Callable[..., bytes]:
     """A function that packs a kernel's scalars into the block of bytes that it reads."""
     if all(member.shape == () for member in members) and _in_order(members):
         return struct.Struct(_format(members, nbytes)).pack
+    return one_by_one(members, nbytes)
+
+
+def one_by_one(members: tuple[Member, ...], nbytes: int) -> Callable[..., bytes]:
+    """The same for members of any shape and order."""
 
     def pack_arrays(*values: Any) -> bytes:
         block = bytearray(nbytes)
         for member, value in zip(members, values, strict=True):
+            if not member.shape:
+                value = _number(value, member)
             place = np.ndarray(member.shape, member.dtype, block, member.offset, member.strides)
             place[...] = exactly(value, member.dtype, member.shape)
         return bytes(block)
 
     return pack_arrays
+
+
+def _number(value: Any, member: Member) -> Any:
+    """Convert what `struct` takes for a number, such as a `Fraction`, and NumPy does not."""
+    if np.asarray(value).dtype != object:
+        return value
+    return float(value) if member.dtype.kind == "f" else operator.index(value)
 
 
 def packed_scalars(members: tuple[Member, ...]) -> tuple[tuple[str, int], ...] | None:

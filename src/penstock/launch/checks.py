@@ -24,6 +24,7 @@ from penstock.launch.arguments import (
     KernelParameter,
     check_elements,
     how_to_pass,
+    one_by_one,
     packer,
     same_bytes,
 )
@@ -118,10 +119,12 @@ def explain_scalars(kernel: Kernel, given: Mapping[str, Any]) -> None:
                 f"{kernel.name}: argument {name!r} is a number, not an Array: a launch does not "
                 f"wait for a value. Pass {name}=float(x) to wait, or read x in the kernel"
             )
-    for member in kernel.interface.push:
+    members = kernel.interface.push
+    pack = one_by_one if any(member.shape for member in members) else packer
+    for member in members:
         value = given[member.name]
         try:
-            packer((member,), kernel.interface.scalar_bytes)(value)
+            pack((member,), kernel.interface.scalar_bytes)(value)
         except (struct.error, TypeError, ValueError, OverflowError) as error:
             wanted = f"{member.dtype}{list(member.shape) if member.shape else ''}"
             message = f"{kernel.name}: argument {member.name!r} must be {wanted}, not {value!r}"

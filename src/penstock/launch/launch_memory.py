@@ -199,9 +199,13 @@ class ResultPool:
     def take(self) -> ResultMemory:
         """Take a slot that no launch in flight and no unread result uses."""
         # The slot returned last first: a launch with the same bindings as the last one costs less.
+        # Taken out before it is tested: meanwhile `give_back` may append one that is in flight.
         free = self.free
-        if free and not free[-1].in_flight:
-            return free.pop()
+        if free:
+            slot = free.pop()
+            if not slot.in_flight:
+                return slot
+            free.append(slot)
         for _ in range(len(free)):
             slot = free.popleft()
             if not slot.in_flight:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from types import EllipsisType
 from typing import Any, NamedTuple, SupportsIndex, TypeAlias
 
@@ -62,6 +63,8 @@ def index_layout(layout: Layout, index: Index | tuple[Index, ...]) -> Layout:
             count = len(range(start, stop, step))
             offset += start * stride if count else 0
             shape.append(count)
+            if count < 2 and abs(step * stride) > sys.maxsize:
+                step = 1  # no element is a step away, and NumPy has no stride of that size
             strides.append(step * stride)
         else:
             offset += _position(item, length, axis) * stride

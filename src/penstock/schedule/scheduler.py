@@ -288,9 +288,9 @@ class Scheduler:
             if not submitted or self.closed or self.lost is not None:
                 self._submit_for(points)
             native = accelerator.native if timeout is None else None
-            return (native is not None and native.wait(self, points)) or self.await_points(
-                points, timeout
-            )
+            if native is not None and native.wait(self, points):
+                return True
+            return self.await_points(points, timeout)
         if self.reached(points):
             return True  # no wait, so none on the receipt
         left = {lane: value for lane, value in points.items() if value > lane.complete}
