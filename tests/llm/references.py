@@ -35,11 +35,6 @@ def rmsnorm(x: Host, w: Host, eps: float) -> Host:
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * w
 
 
-def silu(x: Host) -> Host:
-    x = x.astype(np.float64)
-    return x / (1 + np.exp(-x))
-
-
 def rotate(x: Host, angles: Host, layout: str) -> Host:
     """x of shape (tokens, heads, head_size), by the angles of each token, (tokens, pairs, 2)."""
     y = x.astype(np.float64).copy()

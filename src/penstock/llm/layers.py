@@ -1,4 +1,4 @@
-"""The kernels of a decoder layer except its matrix products: norms, RoPE, attention, gating.
+"""The kernels of a decoder layer except its matrix products: norms, RoPE, attention.
 
 Every call issues launches that a graph can record. Only the position changes from step to step, and
 kernels read it from device memory (see `llm.device_state`). Activations are float32 arrays of shape
@@ -163,20 +163,6 @@ class Layers:
             x=x[first : first + 1] if small else x, words=words, y=y, n=n,
             first_row=0 if small else first, first=offset, eps=eps, groups=(parts, count),
         )  # fmt: skip
-
-    def swiglu(self, gate: ps.Array, up: ps.Array, y: ps.Array, *, count: int) -> None:
-        """y[:count] = silu(gate[:count]) * up[:count]."""
-        _check_rows("swiglu", count, gate.shape[-1], gate, up, y)
-        n = count * gate.shape[-1]
-        small = self._small(count, gate[:1], up[:1])
-        kernel = self._kernel(*swiglu(self.traits, n if small else None))
-        if small:
-            gate, up = gate[:1], up[:1]
-        lanes = kernel.local_size[0]
-        groups = -(-n // lanes)
-        if not self.traits.shared:
-            groups = min(groups, max(16, -(-groups // MOST_TURNS)))
-        kernel(gate=gate, up=up, y=y, n=n, groups=min(groups, 65535))
 
     def rope_store(
         self,
@@ -530,11 +516,6 @@ def rmsnorm(traits: Traits, kind: str, small: int | None) -> Compilation:
     return "rmsnorm", "rmsnorm", defines, constants
 
 
-def swiglu(traits: Traits, small: int | None) -> Compilation:
-    _, constants = traits.group(256)
-    return "swiglu", "swiglu", {"SMALL": small} if small else {}, constants
-
-
 def rope_store(
     traits: Traits, shape: _Shape, rope_dims: int, layout: str, kind: str | None, small: bool
 ) -> Compilation:
@@ -628,7 +609,6 @@ def layer_kernels(subgroup_size: int = 64) -> list[Compilation]:
         )
         single = [None] if shared else [None, 1024]
         found += [rmsnorm(traits, kind, n) for kind in _VECTOR_KINDS for n in single]
-        found += [swiglu(traits, 3 * n if n else None) for n in single]
         for halves in (False, True):
             shape = _Shape(16, 8, 128, halves)
             found += [
