@@ -19,7 +19,8 @@ import penstock as ps
 from benchmarks.tables import Row, Section, times
 from penstock.bench.measure import Case, expect, interleave
 from penstock.llm.device_state import DeviceState
-from penstock.llm.layers import Cache, Layers, rope_angles
+from penstock.llm.layers import Cache, Layers
+from penstock.llm.random_model import PRESETS
 from penstock.llm.sampling import Sampler, Sampling
 from penstock.llm.weights import Piece, Weight
 
@@ -121,7 +122,7 @@ class _Bench:
         sizes = (HEADS, KV_HEADS, KV_HEADS)
         q, k, v = (self._normal(count, n * HEAD_SIZE) for n in sizes)
         cache = Cache.new(self.device, 128, KV_HEADS, HEAD_SIZE, cache_type=kind)
-        angles = rope_angles(128, HEAD_SIZE, 1e6)
+        angles = PRESETS["qwen3-0.6b"].angles(128)
         arrays = [self.device.array(a) for a in (q, k, v)]
         y = self.device.zeros(q.shape)
         ones = np.ones(HEAD_SIZE, np.float32).view(np.uint32)

@@ -20,6 +20,7 @@ from penstock.conformance.generator import _LARGE
 from penstock.conformance.kernels import SLOW, Kernels
 from penstock.llm import kernels
 from penstock.llm.device_state import DeviceState
+from penstock.llm.kinds import KINDS
 from penstock.llm.layers import Cache, Layers
 from penstock.llm.products import Products
 from penstock.llm.sampling import Sampler, Sampling, Shape
@@ -232,7 +233,7 @@ def test_products(dev: ps.Device, way: str | None, kind: str, columns: int) -> N
 def test_products_through_windows_are_bounded() -> None:
     how = kernels.way("windowed", 8)
     columns = how.window  # a row of x fits a window, too
-    for kind in kernels.KINDS:
+    for kind in KINDS:
         for tokens in how.tiles:
             unit = kernels.blocks_of(kind, how.steps).unit
             assert columns // unit <= kernels.units_each(kind, how, tokens)

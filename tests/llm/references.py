@@ -35,6 +35,12 @@ def rmsnorm(x: Host, w: Host, eps: float) -> Host:
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * w
 
 
+def rope_angles(context: int, rope_dims: int, base: float) -> npt.NDArray[np.float32]:
+    """Cosine and sine for each position and pair, shape (context, rope_dims / 2, 2)."""
+    angle = np.outer(np.arange(context), base ** (-2.0 * np.arange(rope_dims // 2) / rope_dims))
+    return np.stack([np.cos(angle), np.sin(angle)], -1).astype(np.float32)
+
+
 def rotate(x: Host, angles: Host, layout: str) -> Host:
     """x of shape (tokens, heads, head_size), by the angles of each token, (tokens, pairs, 2)."""
     y = x.astype(np.float64).copy()

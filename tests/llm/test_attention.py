@@ -9,10 +9,10 @@ import pytest
 
 import penstock as ps
 from penstock.llm.device_state import DeviceState
-from penstock.llm.layers import Cache, Layers, rope_angles
+from penstock.llm.layers import Cache, Layers
 from tests.llm import references as reference
 from tests.llm.conftest import layers_of
-from tests.llm.references import Host, normal
+from tests.llm.references import Host, normal, rope_angles
 
 
 class Case(NamedTuple):

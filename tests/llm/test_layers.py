@@ -10,11 +10,11 @@ import pytest
 
 import penstock as ps
 from penstock.llm.device_state import DeviceState
-from penstock.llm.layers import Cache, Layers, rope_angles
+from penstock.llm.layers import Cache, Layers
 from penstock.llm.shaders import every_kernel
 from penstock.shader.glsl import compile_glsl
 from tests.llm import references as reference
-from tests.llm.references import normal, stored, vector
+from tests.llm.references import normal, rope_angles, stored, vector
 
 COUNTS = (1, 2, 3, 5, 8, 33)
 EPS = 1e-6

@@ -11,12 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import penstock as ps
+from penstock.llm.kinds import KINDS, PLAIN
 
 DIRECTORY = Path(__file__).with_name("shaders")
-
-#: The kinds of weights that kernels decode; `_BLOCKS` has the memory layout of each.
-KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
-PLAIN = ("F32", "F16", "BF16")
 
 #: Limit on the loop iterations of an invocation on a CPU driver. lavapipe ends all loops of
 #: an invocation after 65,535 iterations in total, and counts one extra for each loop.
@@ -72,16 +69,11 @@ class Blocks(NamedTuple):
 
 def blocks_of(kind: str, steps: int) -> Blocks:
     """The blocks of a kind; `steps` sets the unit of F32, F16 and BF16."""
-    columns, size, unit = _BLOCKS[kind]
-    return Blocks(columns, size, unit or 4 * steps)
+    return Blocks(*KINDS[kind], 4 * steps if kind in PLAIN else _UNITS.get(kind, 32))
 
 
-_BLOCKS = {
-    "F32": (1, 4, 0), "F16": (1, 2, 0), "BF16": (1, 2, 0),
-    "Q8_0": (32, 34, 32), "Q4_0": (32, 18, 32), "Q4_1": (32, 20, 32),
-    "Q5_0": (32, 22, 32), "Q5_1": (32, 24, 32),
-    "Q4_K": (256, 144, 64), "Q5_K": (256, 176, 64), "Q6_K": (256, 210, 128),
-}  # fmt: skip
+#: Columns per unit, where that is not a block of 32.
+_UNITS = {"Q4_K": 64, "Q5_K": 64, "Q6_K": 128}
 
 
 class Way(NamedTuple):
@@ -206,7 +198,7 @@ def gating() -> Shader:
 
 def blocks_are_words(kind: str) -> bool:
     """Whether all blocks are 4-byte aligned if the first one is."""
-    return kind in PLAIN or _BLOCKS[kind][1] % 4 == 0
+    return kind in PLAIN or KINDS[kind].nbytes % 4 == 0
 
 
 def weight_kernels(subgroup_size: int) -> Iterable[Shader]:

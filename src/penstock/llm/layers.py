@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 import penstock as ps
 from penstock.llm.device_state import STATE
@@ -117,19 +116,6 @@ def _window(device: ps.Device, context: int, row: int) -> int:
     return min(most, -(-context // _WINDOWS // step) * step)
 
 
-def rope_angles(
-    context: int, rope_dims: int, base: float, factors: npt.ArrayLike = 1.0
-) -> npt.NDArray[np.float32]:
-    """Cosine and sine for each position and pair, shape (context, rope_dims / 2, 2).
-
-    Pair i turns by base ** (-2i / rope_dims) / factors[i] from one position to the next.
-    """
-    pairs = np.arange(rope_dims // 2)
-    speed = base ** (-2.0 * pairs / rope_dims) / np.asarray(factors, np.float64)
-    angle = np.arange(context)[:, None] * speed
-    return np.stack([np.cos(angle), np.sin(angle)], -1).astype(np.float32)
-
-
 class Layers:
     """Launches the kernels on one device; compiles each on first use and keeps it."""
 
@@ -182,7 +168,7 @@ class Layers:
     ) -> None:
         """Rotate q into q_out; append rotated k, and v as it is, to the cache at their positions.
 
-        `angles` comes from `rope_angles`; its number of pairs sets how much of a head is rotated.
+        `angles` comes from `Config.angles`; its number of pairs sets how much of a head is rotated.
         With `q_norm` and `k_norm` each head is normalised first.
         """
         shape = _Shape.of(q, cache)

@@ -18,7 +18,7 @@ import penstock as ps
 from penstock.llm.chat import ChatTemplate
 from penstock.llm.config import Config
 from penstock.llm.errors import ModelError
-from penstock.llm.generation import Generation
+from penstock.llm.generation import Generation, Run
 from penstock.llm.modelfile import ModelFile, open_model
 from penstock.llm.network import Kernels, Network
 from penstock.llm.optimizations import ALL, Mechanisms
@@ -161,7 +161,7 @@ class Model:
         except BaseException:
             self._give_back(network)
             raise
-        made = Generation(
+        run = Run(
             network,
             ids,
             most=room if max_tokens is None else min(max_tokens, room),
@@ -171,6 +171,7 @@ class Model:
             decoder=decoder,
             done=partial(self._give_back, network),
         )
+        made = Generation(run)
         if not stream:
             made._finish_it()
         return made
