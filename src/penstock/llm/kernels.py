@@ -149,7 +149,7 @@ def product(
     if cut:
         defines["CUT"] = 1
     name = f"product {kind} {how.name} {rows}x{tokens}"
-    return Shader(name, DIRECTORY / "product.comp", defines, {"local_size_x": how.group_size})
+    return Shader.of(name, "product", defines, {"local_size_x": how.group_size})
 
 
 def units_each(kind: str, how: Way, tokens: int) -> int:
@@ -182,18 +182,18 @@ def _unroll(kind: str, how: Way, tokens: int) -> int:
 def embedding(kind: str, *, aligned: bool) -> Shader:
     """The shader that looks up rows of a matrix by token id."""
     defines: dict[str, Define] = {"KIND": kind, "ALIGNED": int(aligned)}
-    return Shader(f"embed {kind}", DIRECTORY / "embed.comp", defines, {"local_size_x": 32})
+    return Shader.of(f"embed {kind}", "embed", defines, {"local_size_x": 32})
 
 
 def addition(kind: str, *, aligned: bool) -> Shader:
     """The shader that adds an F32, F16 or BF16 vector to every row."""
     defines: dict[str, Define] = {"KIND": kind, "ALIGNED": int(aligned)}
-    return Shader(f"bias {kind}", DIRECTORY / "bias.comp", defines, {"local_size_x": 64})
+    return Shader.of(f"bias {kind}", "bias", defines, {"local_size_x": 64})
 
 
 def gating() -> Shader:
     """The shader for silu of one array times another."""
-    return Shader("gate", DIRECTORY / "gate.comp", {}, {"local_size_x": 64})
+    return Shader.of("gate", "gate", {}, {"local_size_x": 64})
 
 
 def blocks_are_words(kind: str) -> bool:
@@ -203,20 +203,15 @@ def blocks_are_words(kind: str) -> bool:
 
 def weight_kernels(subgroup_size: int) -> Iterable[Shader]:
     """Every shader of this module as a model uses it, for subgroups of that size."""
-    yield from _products(subgroup_size)
-    for kind in KINDS:
-        yield embedding(kind, aligned=blocks_are_words(kind))
-    for kind in PLAIN:
-        yield addition(kind, aligned=True)
-    yield gating()
-
-
-def _products(subgroup_size: int) -> Iterable[Shader]:
-    for name in WAYS:
-        how = way(name, subgroup_size)
+    for how in (way(name, subgroup_size) for name in WAYS):
         for kind in KINDS:
             for tokens in (min(how.tiles), max(how.tiles)):
                 yield product(
                     kind, how, tokens, aligned=blocks_are_words(kind), vectors=True, add=True,
                     columns=1024,
                 )  # fmt: skip
+    for kind in KINDS:
+        yield embedding(kind, aligned=blocks_are_words(kind))
+    for kind in PLAIN:
+        yield addition(kind, aligned=True)
+    yield gating()
