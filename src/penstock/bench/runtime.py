@@ -67,7 +67,6 @@ class Piece:
     run_floor: Callable[[], float]
     once: Callable[[], Any]  # for the receipt
     size: int = 0  # what a curve is drawn against
-    group: str = ""
     about: dict[str, Any] = field(default_factory=dict)
 
 
