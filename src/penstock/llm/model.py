@@ -151,10 +151,12 @@ class Model:
         if max_tokens is not None and max_tokens < 0:
             raise ps.InvalidValue(f"max_tokens={max_tokens}")
         words = [stop] if isinstance(stop, str) else list(stop)
-        if words and self._tokenizer_or_none is None:
+        tokenizer = self._tokenizer_or_none
+        if words and tokenizer is None:
             raise ModelError(f"{self.file.path} has no tokenizer, so that stop= has no meaning")
-        ends = self._stop_ids if stop_ids is None else frozenset(stop_ids)
-        decoder = None if self._tokenizer_or_none is None else self.tokenizer.decoder()
+        usual = frozenset[int]() if tokenizer is None else tokenizer.stop_ids
+        ends = usual if stop_ids is None else frozenset(stop_ids)
+        decoder = None if tokenizer is None else tokenizer.decoder()
         network = self._take(mechanisms)
         try:
             network.restart(settings)
@@ -252,11 +254,6 @@ class Model:
             return self.tokenizer
         except ModelError:
             return None
-
-    @property
-    def _stop_ids(self) -> frozenset[int]:
-        tokenizer = self._tokenizer_or_none
-        return frozenset() if tokenizer is None else tokenizer.stop_ids
 
     # Networks.
 
