@@ -19,11 +19,12 @@ import penstock as ps
 from benchmarks.tables import Row, Section, times
 from penstock.bench.measure import Case, expect, interleave
 from penstock.llm.device_state import DeviceState
-from penstock.llm.layers import Cache, Layers, rope_angles
+from penstock.llm.layers import Cache, Layers
+from penstock.llm.random_model import PRESETS
 from penstock.llm.sampling import Sampler, Sampling
 from penstock.llm.weights import Piece, Weight
 
-HIDDEN, FEED_FORWARD, VOCABULARY = 1024, 3072, 151_936
+HIDDEN, VOCABULARY = 1024, 151_936
 HEADS, KV_HEADS, HEAD_SIZE = 16, 8, 128
 CONTEXTS = (128, 1024, 4096)
 COUNTS = (1, 64)
@@ -66,7 +67,6 @@ class _Bench:
         cases: dict[str, Case] = {"advance": self._advance()}
         for count in COUNTS:
             cases[f"rmsnorm, {count} × {HIDDEN}"] = self._rmsnorm(count)
-            cases[f"swiglu, {count} × {FEED_FORWARD}"] = self._swiglu(count)
             for kind in ("f32", "f16"):
                 cases[f"rope_store, {count} tokens, {kind}"] = self._rope_store(count, kind)
         return cases
@@ -118,19 +118,11 @@ class _Bench:
         launch = partial(self.layers.rmsnorm, there, weight, y, count=count, eps=1e-6)
         return self._compared(launch, 40 if count == 1 else 4, y, expected, "rmsnorm")
 
-    def _swiglu(self, count: int) -> Case:
-        gate, up = self._normal(count, FEED_FORWARD), self._normal(count, FEED_FORWARD)
-        y = self.device.zeros(gate.shape)
-        arrays = [self.device.array(a) for a in (gate, up)]
-        expected = gate / (1 + np.exp(-gate)) * up
-        launch = partial(self.layers.swiglu, *arrays, y, count=count)
-        return self._compared(launch, 40 if count == 1 else 4, y, expected, "swiglu")
-
     def _rope_store(self, count: int, kind: str) -> Case:
         sizes = (HEADS, KV_HEADS, KV_HEADS)
         q, k, v = (self._normal(count, n * HEAD_SIZE) for n in sizes)
         cache = Cache.new(self.device, 128, KV_HEADS, HEAD_SIZE, cache_type=kind)
-        angles = rope_angles(128, HEAD_SIZE, 1e6)
+        angles = PRESETS["qwen3-0.6b"].angles(128)
         arrays = [self.device.array(a) for a in (q, k, v)]
         y = self.device.zeros(q.shape)
         ones = np.ones(HEAD_SIZE, np.float32).view(np.uint32)

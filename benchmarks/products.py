@@ -20,6 +20,7 @@ import penstock as ps
 from benchmarks.tables import Row, Section, times
 from penstock.bench.measure import Case, Samples, expect, interleave
 from penstock.llm import kernels
+from penstock.llm.kinds import KINDS
 from penstock.llm.products import Products
 from penstock.llm.weights import Piece, Weight
 
@@ -31,7 +32,7 @@ _FLOOR = "numpy float32"
 
 def run(device: ps.Device, repeat: int) -> list[Section]:
     ways = _ways(device)
-    made = {kind: _matrix(device, kind) for kind in kernels.KINDS}
+    made = {kind: _matrix(device, kind) for kind in KINDS}
     return [_section(device, repeat, ways, made, count) for count in (1, TOKENS)]
 
 

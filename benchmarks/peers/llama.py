@@ -7,18 +7,14 @@ Speaks JSON like the other workers, a line each way: first what it is, then for 
 from __future__ import annotations
 
 import json
-import os
 import sys
 from typing import Any
 
+from benchmarks.peers.worker import answering
+
 
 def main(path: str) -> None:
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-
-    def answer(message: dict[str, Any]) -> None:
-        print(json.dumps(message), file=answers, flush=True)
-
+    answer = answering()
     try:
         server, version = _open(path)
     except Exception as error:

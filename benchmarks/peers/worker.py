@@ -24,13 +24,7 @@ from penstock.bench.measure import WrongResult
 
 
 def main(name: str, programs: Path) -> None:
-    # Some peers print greetings: they go to where the errors go, and the answers out here.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-
-    def answer(message: dict[str, Any]) -> None:
-        print(json.dumps(message), file=answers, flush=True)
-
+    answer = answering()
     try:
         peer = open_peer(name, programs)
     except Unavailable as reason:
@@ -48,6 +42,13 @@ def main(name: str, programs: Path) -> None:
         except WrongResult as error:
             answer({"wrong": str(error)})
     peer.close()
+
+
+def answering() -> Callable[[dict[str, Any]], None]:
+    """Return what sends an answer; whatever else the process prints goes where errors go."""
+    answers = os.fdopen(os.dup(1), "w")  # some peers print greetings
+    os.dup2(2, 1)
+    return lambda message: print(json.dumps(message), file=answers, flush=True)
 
 
 def open_peer(name: str, programs: Path) -> Peer:

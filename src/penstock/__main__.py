@@ -208,10 +208,9 @@ def _check(arguments: argparse.Namespace) -> int:
         if arguments.driver != "sim":
             raise ps.InvalidValue("--faults is for the simulator: use it with --driver sim")
         report = check_faults(arguments.programs, arguments.seed, modes)
-        print(json.dumps(report.as_dict()) if arguments.json else report)
-        return 0 if report.failure is None else 1
-    with Lab(arguments.driver, arguments.device, validate=arguments.validate) as lab:
-        report = check(lab, arguments.programs, arguments.seed, modes)
+    else:
+        with Lab(arguments.driver, arguments.device, validate=arguments.validate) as lab:
+            report = check(lab, arguments.programs, arguments.seed, modes)
     print(json.dumps(report.as_dict()) if arguments.json else report)
     return 0 if report.failure is None else 1
 

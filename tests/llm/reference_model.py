@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import gguf
 import numpy as np
 import numpy.typing as npt
 
 from penstock.llm import ModelFile, Tensor
+from tests.llm.references import rotate
 
 Numbers = npt.NDArray[np.float64]
 
@@ -60,7 +60,7 @@ class Reference:
         )
         if config.qk_norm:
             q, k = self._norm(q, f"{block}attn_q_norm"), self._norm(k, f"{block}attn_k_norm")
-        q, k = (_turned(each, angles, config.rope_layout) for each in (q, k))
+        q, k = (rotate(each, angles, config.rope_layout) for each in (q, k))
         shared = config.heads // config.kv_heads
         k, v = np.repeat(k, shared, 1), np.repeat(v, shared, 1)
         scores = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(config.head_size)
@@ -69,20 +69,6 @@ class Reference:
         shares /= shares.sum(-1, keepdims=True)
         mixed = np.einsum("hqk,khd->qhd", shares, v).reshape(count, -1)
         return self._product(mixed, f"{block}attn_output")
-
-
-def _turned(x: Numbers, angles: Numbers, layout: str) -> Numbers:
-    pairs = angles.shape[1]
-    cos, sin = angles[:, None, :, 0], angles[:, None, :, 1]
-    y = x.copy()
-    ends: Any = (
-        (slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2))
-        if layout == "adjacent"
-        else (slice(0, pairs), slice(pairs, 2 * pairs))
-    )
-    a, b = x[..., ends[0]], x[..., ends[1]]
-    y[..., ends[0]], y[..., ends[1]] = a * cos - b * sin, a * sin + b * cos
-    return y
 
 
 def _numbers(tensor: Tensor) -> Numbers:

@@ -35,9 +35,10 @@ def rmsnorm(x: Host, w: Host, eps: float) -> Host:
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * w
 
 
-def silu(x: Host) -> Host:
-    x = x.astype(np.float64)
-    return x / (1 + np.exp(-x))
+def rope_angles(context: int, rope_dims: int, base: float) -> npt.NDArray[np.float32]:
+    """Cosine and sine for each position and pair, shape (context, rope_dims / 2, 2)."""
+    angle = np.outer(np.arange(context), base ** (-2.0 * np.arange(rope_dims // 2) / rope_dims))
+    return np.stack([np.cos(angle), np.sin(angle)], -1).astype(np.float32)
 
 
 def rotate(x: Host, angles: Host, layout: str) -> Host:

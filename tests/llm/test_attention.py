@@ -9,10 +9,10 @@ import pytest
 
 import penstock as ps
 from penstock.llm.device_state import DeviceState
-from penstock.llm.layers import Cache, Layers, rope_angles
+from penstock.llm.layers import Cache, Layers
 from tests.llm import references as reference
 from tests.llm.conftest import layers_of
-from tests.llm.references import Host, normal
+from tests.llm.references import Host, normal, rope_angles
 
 
 class Case(NamedTuple):
@@ -87,55 +87,44 @@ def test_attention_reaches_as_far_as_it_must(dev: ps.Device) -> None:
         assert reaches[0] < case.context
 
 
+def attended(layers: Layers, cache: Cache, q: Host, position: int) -> Host:
+    """What the queries, (tokens, heads, size), give from that position on."""
+    dev, count = layers.device, len(q)
+    flat = dev.array(q.reshape(count, -1))
+    y = dev.zeros(flat.shape)
+    state = dev.array(np.array([position, 0, 0, 0], np.uint32))
+    layers.attention(flat, cache, state, y, count=count)
+    return y.numpy()
+
+
 def test_rows_not_yet_in_view_do_not_matter(layers: Layers) -> None:
     """What lies behind the position may be anything: left over, or never written."""
-    dev = layers.device
-    case = Case(4, 2, 64, (2,), (9,), 93, "f16")
-    cache, keys, values = filled(dev, case)
+    cache, keys, values = filled(layers.device, Case(4, 2, 64, (2,), (9,), 93, "f16"))
     for plane in (cache.keys, cache.values):
         plane[11:].fill(0x7E007E00)  # NaN, twice
     q = normal(2, 4, 64)
-    y = dev.zeros((2, 256))
-    state = dev.array(np.array([9, 0, 0, 0], np.uint32))
-    layers.attention(dev.array(q.reshape(2, -1)), cache, state, y, count=2)
-    compare(y.numpy(), reference.attention(q, keys, values, 9))
+    compare(attended(layers, cache, q, 9), reference.attention(q, keys, values, 9))
 
 
 def test_scores_may_be_large(layers: Layers) -> None:
     """Of scores in the thousands the exponential of none is finite in float32."""
-    dev = layers.device
-    case = Case(4, 2, 64, (2,), (60,), 93, "f16")
-    cache, keys, values = filled(dev, case)
+    cache, keys, values = filled(layers.device, Case(4, 2, 64, (2,), (60,), 93, "f16"))
     q = 1000 * normal(2, 4, 64)
-    y = dev.zeros((2, 256))
-    state = dev.array(np.array([60, 0, 0, 0], np.uint32))
-    layers.attention(dev.array(q.reshape(2, -1)), cache, state, y, count=2)
-    np.testing.assert_allclose(
-        y.numpy().reshape(q.shape), reference.attention(q, keys, values, 60), atol=2e-3
-    )
+    found = attended(layers, cache, q, 60).reshape(q.shape)
+    np.testing.assert_allclose(found, reference.attention(q, keys, values, 60), atol=2e-3)
 
 
 def test_position_past_the_context_sees_all_of_it(layers: Layers) -> None:
-    dev = layers.device
-    case = Case(4, 2, 64, (2,), (95,), 93, "f16")
-    cache, keys, values = filled(dev, case)
+    cache, keys, values = filled(layers.device, Case(4, 2, 64, (2,), (95,), 93, "f16"))
     q = normal(2, 4, 64)
-    y = dev.zeros((2, 256))
-    state = dev.array(np.array([95, 0, 0, 0], np.uint32))
-    layers.attention(dev.array(q.reshape(2, -1)), cache, state, y, count=2)
-    compare(y.numpy(), reference.attention(q, keys, values, 95))
+    compare(attended(layers, cache, q, 95), reference.attention(q, keys, values, 95))
 
 
 def test_many_queries_are_cut_into_launches(layers: Layers) -> None:
     """More than fit a uniform block, with a last launch of another size."""
-    dev = layers.device
-    case = Case(16, 8, 128, (19,), (3,), 64, "f32")
-    cache, keys, values = filled(dev, case)
+    cache, keys, values = filled(layers.device, Case(16, 8, 128, (19,), (3,), 64, "f32"))
     q = normal(19, 16, 128)
-    y = dev.zeros((19, 2048))
-    state = dev.array(np.array([3, 0, 0, 0], np.uint32))
-    layers.attention(dev.array(q.reshape(19, -1)), cache, state, y, count=19)
-    compare(y.numpy(), reference.attention(q, keys, values, 3))
+    compare(attended(layers, cache, q, 3), reference.attention(q, keys, values, 3))
 
 
 @pytest.mark.parametrize("splits", [None, 3])

@@ -10,6 +10,7 @@ import pytest
 
 import penstock as ps
 from penstock.llm import kernels
+from penstock.llm.kinds import KINDS, PLAIN
 from penstock.llm.products import Products
 from penstock.llm.weights import Piece, Weight
 from tests.llm.weight_builders import block_columns, decoded, encoded, upload
@@ -69,7 +70,7 @@ def odd_sizes(kind: str, products: Products) -> tuple[int, int, int]:
 
 
 @in_every_way
-@pytest.mark.parametrize("kind", kernels.KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_products_of_all_counts(products: Products, kind: str) -> None:
     dev = products.device
     rows, columns, behind = odd_sizes(kind, products)
@@ -86,7 +87,7 @@ def test_products_of_all_counts(products: Products, kind: str) -> None:
 
 
 @in_every_way
-@pytest.mark.parametrize("kind", kernels.KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_pieces_at_odd_places_added_to_wider_rows(products: Products, kind: str) -> None:
     dev = products.device
     rows, columns, behind = odd_sizes(kind, products)
@@ -102,7 +103,7 @@ def test_pieces_at_odd_places_added_to_wider_rows(products: Products, kind: str)
 
 
 @in_every_way
-@pytest.mark.parametrize("kind", kernels.PLAIN)
+@pytest.mark.parametrize("kind", PLAIN)
 @pytest.mark.parametrize("columns", [1, 7, 100])
 def test_plain_numbers_in_any_number_of_columns(
     products: Products, kind: str, columns: int
@@ -115,7 +116,7 @@ def test_plain_numbers_in_any_number_of_columns(
     assert_product(y.numpy(), decoded(kind, raw), x)
 
 
-@pytest.mark.parametrize("bias_kind", kernels.PLAIN)
+@pytest.mark.parametrize("bias_kind", PLAIN)
 def test_bias(dev: ps.Device, bias_kind: str) -> None:
     raw, bias_raw = encoded("Q8_0", 33, 64, random()), encoded(bias_kind, 1, 33, random(4))
     weight, bias = upload(dev, "Q8_0", raw), upload(dev, bias_kind, bias_raw, first=4)
@@ -146,10 +147,10 @@ def test_more_rows_than_one_launch_has_windows_for(dev: ps.Device) -> None:
     assert_product(y.numpy(), decoded("F16", raw), x)
 
 
-@pytest.mark.parametrize("kind", kernels.KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("first", [0, 6])
 def test_rows_are_exactly_those_of_the_reference(dev: ps.Device, kind: str, first: int) -> None:
-    columns = 101 if kind in kernels.PLAIN else 2 * block_columns(kind)
+    columns = 101 if kind in PLAIN else 2 * block_columns(kind)
     raw = encoded(kind, 19, columns, random())
     weight = upload(dev, kind, raw, first=first, split=(7,))
     ids = np.array([18, 0, 6, 7, 19, 3, -1, 3], np.int32)

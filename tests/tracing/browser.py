@@ -15,8 +15,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any
+
+from penstock.handle import Closing
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
@@ -36,7 +37,7 @@ os.execv(sys.argv[3], sys.argv[3:])
 """
 
 
-class Browser:
+class Browser(Closing):
     """Chromium with one page. Everything it is asked must be answered within `patience` seconds."""
 
     def __init__(self, profile: Path, size: tuple[int, int] = (1280, 860), patience: float = 60):
@@ -91,9 +92,9 @@ class Browser:
                 raise TimeoutError(f"never true: {expression}")
             time.sleep(0.02)
 
-    def key(self, key: str, text: str = "", modifiers: int = 0) -> None:
-        about = {"key": key, "modifiers": modifiers}
-        written = text or (key if len(key) == 1 else "")
+    def key(self, key: str) -> None:
+        about: dict[str, Any] = {"key": key}
+        written = key if len(key) == 1 else ""
         if key == "Enter":
             about["windowsVirtualKeyCode"], written = 13, "\r"
         self._call("Input.dispatchKeyEvent", type="keyDown", text=written, **about)
@@ -167,14 +168,3 @@ class Browser:
             self._process.wait()
         os.close(self._to)
         os.close(self._from)
-
-    def __enter__(self) -> Browser:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()

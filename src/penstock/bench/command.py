@@ -64,7 +64,6 @@ def _model(words: Sequence[str]) -> int:
         delay=asked.delay,
     )
     _check(plan.repeat, plan.caches, plan.batches)
-    shown = _Progress()
     rows: Iterable[dict[str, Any]]
     if asked.ablate:
         test = next((one for one in plan.tests if one.n_gen and not one.n_prompt), None)
@@ -72,13 +71,13 @@ def _model(words: Sequence[str]) -> int:
             raise ps.InvalidValue("--ablate takes one model, and the first test of -n")
         rows = ablation.ablate(
             plan.models[0], asked.device, test, batch=plan.batches[0], cache=plan.caches[0],
-            repeat=plan.repeat, progress=shown,
+            repeat=plan.repeat, progress=_progress,
         )  # fmt: skip
         _print(asked, rows, forms.ablation_columns())
         return 0
     varied = ["n_batch"] * (len(plan.batches) > 1) + ["type_k"] * (len(plan.caches) > 1)
     with ps.Device(asked.device) as device:
-        _print(asked, models.measure(plan, device, shown), forms.model_columns(varied))
+        _print(asked, models.measure(plan, device, _progress), forms.model_columns(varied))
     return 0
 
 
@@ -173,7 +172,7 @@ def _runtime(words: Sequence[str]) -> int:
     # when it is loaded, which the device below does.
     os.environ.setdefault("LP_NUM_THREADS", "0")
     with ps.Device(asked.device) as device:
-        rows = runtime.measure(device, groups, asked.repetitions, _Progress())
+        rows = runtime.measure(device, groups, asked.repetitions, _progress)
         _print(asked, rows, forms.runtime_columns())
     return 0
 
@@ -233,11 +232,9 @@ def _report(words: Sequence[str]) -> int:
 # Output.
 
 
-class _Progress:
-    """A bar for what is being measured, on a terminal."""
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        Bar(f"{what:<32.32}", "runs")(done, total)
+def _progress(what: str, done: int, total: int) -> None:
+    """Show a bar for what is being measured, on a terminal."""
+    Bar(f"{what:<32.32}", "runs")(done, total)
 
 
 def _print(

@@ -93,7 +93,8 @@ def measure(plan: Plan, device: ps.Device, progress: OnProgress) -> Iterator[Row
             for test in plan.tests:
                 started = machine.now()
                 runs = list(_runs(plan, model, test, progress))
-                yield _row(model, test, runs, batch, cache, started)
+                about = identity(model, batch, cache)
+                yield {**about, "test_time": started, **row_of(test, runs)}
 
 
 def _runs(plan: Plan, model: Model, test: Test, progress: OnProgress) -> Iterator[Run]:
@@ -186,9 +187,3 @@ def model_type(file: ModelFile) -> str:
 
 def _parameters(file: ModelFile) -> int:
     return sum(int(t.rows) * int(t.columns) for t in file.tensors.values())
-
-
-def _row(
-    model: Model, test: Test, runs: Sequence[Run], batch: int, cache: str, started: str
-) -> Row:
-    return {**identity(model, batch, cache), "test_time": started, **row_of(test, runs)}

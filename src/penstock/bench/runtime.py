@@ -67,7 +67,6 @@ class Piece:
     run_floor: Callable[[], float]
     once: Callable[[], Any]  # for the receipt
     size: int = 0  # what a curve is drawn against
-    group: str = ""
     about: dict[str, Any] = field(default_factory=dict)
 
 
@@ -249,78 +248,61 @@ def _transfer(device: ps.Device, ending: ExitStack) -> Iterator[list[Piece]]:
 def _transfers_of(opened: dict[str, ps.Device], nbytes: int) -> list[Piece]:
     source, out, elsewhere = (page_aligned(nbytes) for _ in range(3))
     source[:] = 2
+    return [
+        piece
+        for path, device in opened.items()
+        for piece in _transfers_on(path, device, source, out, elsewhere)
+    ]
+
+
+def _transfers_on(
+    path: str, device: ps.Device, source: Host, out: Host, elsewhere: Host
+) -> Iterator[Piece]:
+    nbytes = source.nbytes
     times = max(1, min(_MOST, _BATCH // nbytes))
-    pieces = []
-    for path, device in opened.items():
-        x = device.zeros(nbytes // 4, name="x")
-        # On the very same memory, where the host can see it.
-        memory: Callable[[Any], Host] = x.view
-        if path == "unmapped":
-            memory = partial(_hidden, elsewhere)
-        write = partial(_write, x, source, PATHS[path][1])
-        run = partial(_checked_write, x, source, times, write)
-        floor = partial(_copied_in, memory, source, times)
-        pieces.append(_moved(f"write {human(nbytes)}, {path}", run, floor, write, nbytes, path))
-        if path in ("direct", "unmapped"):
-            read = partial(_read, x, out)
-            floor = partial(_copied_out, memory, out, times)
-            run = partial(_checked_read, x, out, times, read)
-            pieces.append(_moved(f"read {human(nbytes)}, {path}", run, floor, read, nbytes, path))
-        if path == "direct":
-            fresh = partial(timed, times, x.numpy)
-            floor = partial(_copied, memory, times)
-            pieces.append(_moved(f"numpy() {human(nbytes)}", fresh, floor, x.numpy, nbytes, path))
-    return pieces
+    x = device.zeros(nbytes // 4, name="x")
 
+    def piece(test: str, run: Any, floor: Any, once: Any) -> Piece:
+        return Piece(test, run, "copyto", floor, once, nbytes, about={"path": path})
 
-Seen = Callable[[Any], Host]
+    def memory(mode: Any) -> Host:
+        """The very same memory, where the host can see it."""
+        return elsewhere if path == "unmapped" else x.view(mode)
 
+    def write() -> None:
+        x.write(source, borrow=PATHS[path][1]).result()
 
-def _hidden(instead: Host, _: str) -> Host:
-    return instead
+    def read() -> None:
+        x.read(out=out).result()
 
+    def written() -> float:
+        source[:: PAGE // 4] += 1  # other content each time, in every page
+        seconds = timed(times, write)
+        expect(bool((x[:1024].numpy() == source[:1024]).all()), "write()")
+        expect(bool(x[x.size - 1].numpy() == source[-1]), "write()")
+        return seconds
 
-def _copied_in(memory: Seen, source: Host, times: int) -> float:
-    target = memory("w")
-    return timed(times, np.copyto, target, source)
+    def was_read() -> float:
+        out[:: PAGE // 4] = -1
+        seconds = timed(times, read)
+        expect(bool((x[:1024].numpy() == out[:1024]).all()), "read()")
+        expect(bool(x[x.size - 1].numpy() == out[-1]), "read()")
+        return seconds
 
+    def copied_in() -> float:
+        return timed(times, np.copyto, memory("w"), source)
 
-def _copied_out(memory: Seen, out: Host, times: int) -> float:
-    source = memory("r")
-    return timed(times, np.copyto, out, source)
+    def copied_out() -> float:
+        return timed(times, np.copyto, out, memory("r"))
 
-
-def _copied(memory: Seen, times: int) -> float:
-    return timed(times, memory("r").copy)
-
-
-def _moved(test: str, run: Any, floor: Any, once: Any, nbytes: int, path: str) -> Piece:
-    return Piece(test, run, "copyto", floor, once, nbytes, about={"path": path})
-
-
-def _write(x: ps.Array, source: Host, borrow: bool) -> None:
-    x.write(source, borrow=borrow).result()
-
-
-def _read(x: ps.Array, out: Host) -> None:
-    x.read(out=out).result()
-
-
-def _checked_write(x: ps.Array, source: Host, times: int, write: Callable[[], None]) -> float:
-    source[:: PAGE // 4] += 1  # other content each time, in every page
-    seconds = timed(times, write)
-    expect(bool((x[:1024].numpy() == source[:1024]).all()), "write()")
-    expect(bool(x[x.size - 1].numpy() == source[-1]), "write()")
-    return seconds
-
-
-def _checked_read(x: ps.Array, out: Host, times: int, read: Callable[[], None]) -> float:
-    out[:: PAGE // 4] = -1
-    seconds = timed(times, read)
-    expect(
-        bool((x[:1024].numpy() == out[:1024]).all() and out[-1] == x[x.size - 1].numpy()), "read()"
-    )
-    return seconds
+    yield piece(f"write {human(nbytes)}, {path}", written, copied_in, write)
+    if path in ("direct", "unmapped"):
+        yield piece(f"read {human(nbytes)}, {path}", was_read, copied_out, read)
+    if path == "direct":
+        fresh = partial(timed, times, x.numpy)
+        yield piece(
+            f"numpy() {human(nbytes)}", fresh, lambda: timed(times, memory("r").copy), x.numpy
+        )
 
 
 def _adopt(device: ps.Device, ending: ExitStack) -> Iterator[list[Piece]]:

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TextIO
+from typing import Any
 
 from penstock.conformance.corpus import CORPUS
 from penstock.conformance.faults import faults_of
@@ -62,11 +62,9 @@ class Report:
         return f"{ran} {speed}\n{found}\n\n{small}\n\n{self.script}"
 
 
-def check(
-    lab: Lab, programs: int, seed: int, modes: Sequence[str], terminal: TextIO | None = None
-) -> Report:
+def check(lab: Lab, programs: int, seed: int, modes: Sequence[str]) -> Report:
     """Run the corpus and random programs; stop at the first that fails, and shrink it."""
-    bar = _Bar(terminal or sys.stderr, len(CORPUS) * len(modes) + programs)
+    bar = _Bar(len(CORPUS) * len(modes) + programs)
     start = time.perf_counter()
     named = others = 0
     report = Report(lab.name_of(modes[0]), 0, 0, 0.0)
@@ -86,12 +84,10 @@ def check(
     return replace(report, corpus=named, programs=others, seconds=time.perf_counter() - start)
 
 
-def check_faults(
-    programs: int, seed: int, modes: Sequence[str], terminal: TextIO | None = None
-) -> Report:
+def check_faults(programs: int, seed: int, modes: Sequence[str]) -> Report:
     """Inject a fault at every call of the simulator in turn, for the corpus and random programs."""
     chosen = [*CORPUS, *(generate(number, _SIZE) for number in range(seed, seed + programs))]
-    bar = _Bar(terminal or sys.stderr, len(chosen))
+    bar = _Bar(len(chosen))
     start = time.perf_counter()
     runs = 0
     for number, program in enumerate(chosen):
@@ -146,13 +142,12 @@ def _located(script: str) -> tuple[str, ...]:
 
 
 class _Bar:
-    """A progress bar; prints nothing if there is no terminal."""
+    """A progress bar; prints nothing if stderr is not a terminal."""
 
-    def __init__(self, terminal: TextIO, total: int) -> None:
-        self._terminal = terminal
+    def __init__(self, total: int) -> None:
         self._total = total
         self._start = self._shown = time.perf_counter()
-        self._visible = terminal.isatty()
+        self._visible = sys.stderr.isatty()
 
     def show(self, count: int) -> None:
         now = time.perf_counter()
@@ -161,12 +156,12 @@ class _Bar:
         self._shown = now
         done = 30 * count // self._total
         speed = count / (now - self._start)
-        self._terminal.write(
+        sys.stderr.write(
             f"\r[{'#' * done}{'.' * (30 - done)}] {count:,} of {self._total:,}, {speed:.0f} per s "
         )
-        self._terminal.flush()
+        sys.stderr.flush()
 
     def clear(self) -> None:
         if self._visible:
-            self._terminal.write("\r\x1b[K")
-            self._terminal.flush()
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()

@@ -7,42 +7,11 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
+from penstock.conformance import program as op
 from penstock.conformance.kernels import KERNELS
 from penstock.conformance.oracle import Invalid, Oracle
 from penstock.conformance.parts import Part, Raises
-from penstock.conformance.program import (
-    DTYPES,
-    Ask,
-    BeginBatch,
-    Change,
-    Collect,
-    Copy,
-    Declared,
-    Drop,
-    EndBatch,
-    EventDone,
-    EventWait,
-    Fill,
-    Flush,
-    Launch,
-    Length,
-    Misuse,
-    Numpy,
-    Operation,
-    Poke,
-    Program,
-    Read,
-    Record,
-    Renew,
-    Reopen,
-    Reset,
-    StreamWait,
-    Synchronize,
-    Touch,
-    View,
-    Write,
-    accesses_of,
-)
+from penstock.conformance.program import DTYPES, Declared, Operation, Program, accesses_of
 from penstock.conformance.scripting import MISUSES
 from penstock.ledger.roles import Role
 
@@ -74,7 +43,7 @@ def generate(seed: int, size: int = 20, alignment: int = 4) -> Program:
         except Invalid:
             continue
         except Raises:
-            if not isinstance(operation, Misuse) and chance.random() > _ERRORS:
+            if not isinstance(operation, op.Misuse) and chance.random() > _ERRORS:
                 continue
             choose.note(None)
         else:
@@ -162,11 +131,11 @@ class _Chooser:
         self.count += 1
         self.last = operation
         kinds = {
-            Write: "transfer",
-            Read: "transfer",
-            Ask: "transfer",
-            Record: "event",
-            View: "view",
+            op.Write: "transfer",
+            op.Read: "transfer",
+            op.Ask: "transfer",
+            op.Record: "event",
+            op.View: "view",
         }
         kind = kinds.get(type(operation))
         if kind is not None:
@@ -178,20 +147,20 @@ class _Chooser:
     def _follow_up(self) -> Operation | None:
         """Sometimes pick an operation that tests the last one and would rarely follow by chance."""
         match self.last:
-            case StreamWait(stream=stream) if self.chance.random() < 0.4:
-                return Record(self.count, stream)
-            case Record(slot=slot) if self.chance.random() < 0.4:
-                return self.chance.choice((EventWait, EventDone))(slot)
-            case Synchronize() if self.chance.random() < 0.7:
-                return Poke(self.part(), self.value)
-            case Write(slot=slot, borrow=False) if self.chance.random() < 0.4:
-                return Change(slot)
-            case View(slot=slot, mode=mode) if mode != "r" and self.chance.random() < 0.7:
-                return Touch(slot, self.value)
-            case View(of=part) if self.chance.random() < 0.3:
-                return Fill(part, self.value, self.stream)
-            case Touch(slot=slot) if self.chance.random() < 0.6:
-                return Drop(slot)
+            case op.StreamWait(stream=stream) if self.chance.random() < 0.4:
+                return op.Record(self.count, stream)
+            case op.Record(slot=slot) if self.chance.random() < 0.4:
+                return self.chance.choice((op.EventWait, op.EventDone))(slot)
+            case op.Synchronize() if self.chance.random() < 0.7:
+                return op.Poke(self.part(), self.value)
+            case op.Write(slot=slot, borrow=False) if self.chance.random() < 0.4:
+                return op.Change(slot)
+            case op.View(slot=slot, mode=mode) if mode != "r" and self.chance.random() < 0.7:
+                return op.Touch(slot, self.value)
+            case op.View(of=part) if self.chance.random() < 0.3:
+                return op.Fill(part, self.value, self.stream)
+            case op.Touch(slot=slot) if self.chance.random() < 0.6:
+                return op.Drop(slot)
             case _:
                 return None
 
@@ -279,21 +248,21 @@ class _Chooser:
     def write(self) -> Operation:
         borrow, pinned = self.chance.random() < 0.4, self.chance.random() < 0.3
         spread = self.chance.random() < 0.1
-        return Write(self.part(), self.value, self.count, self.stream, borrow, pinned, spread)
+        return op.Write(self.part(), self.value, self.count, self.stream, borrow, pinned, spread)
 
     def read(self) -> Operation:
-        return Read(self.part(), self.count, self.stream, self.chance.random() < 0.3)
+        return op.Read(self.part(), self.count, self.stream, self.chance.random() < 0.3)
 
     def copy(self) -> Operation:
         target = self.part()
         across = self.chance.random() < _ACROSS
-        return Copy(self.part_like(target), target, self.stream, across)
+        return op.Copy(self.part_like(target), target, self.stream, across)
 
     def fill(self) -> Operation:
-        return Fill(self.part(), self.value if self.chance.random() < 0.8 else 0, self.stream)
+        return op.Fill(self.part(), self.value if self.chance.random() < 0.8 else 0, self.stream)
 
     def view(self) -> Operation:
-        return View(self.part(), self.count, self.chance.choice(("r", "r", "w", "rw")))
+        return op.View(self.part(), self.count, self.chance.choice(("r", "r", "w", "rw")))
 
     def launch(self) -> Operation:
         kernel = self.chance.choice(list(KERNELS))
@@ -303,13 +272,13 @@ class _Chooser:
         rest = (self.kernel_part(nbytes) for _ in KERNELS[kernel].arrays[1:])
         slow = self.slow and self.chance.random() < 0.4
         again = 2 if self.chance.random() < 0.15 else 0
-        return Launch(kernel, (first, *rest), self.value, self.stream, slow, again)
+        return op.Launch(kernel, (first, *rest), self.value, self.stream, slow, again)
 
     def ask(self) -> Operation:
-        return Ask(self.kernel_part(), self.count, self.stream, self.slow)
+        return op.Ask(self.kernel_part(), self.count, self.stream, self.slow)
 
     def misuse(self) -> Operation:
-        return Misuse(self.chance.choice(list(MISUSES)), self.part(), self.stream)
+        return op.Misuse(self.chance.choice(list(MISUSES)), self.part(), self.stream)
 
 
 _WEIGHTS: dict[Callable[[_Chooser], Operation], float] = {
@@ -321,21 +290,21 @@ _WEIGHTS: dict[Callable[[_Chooser], Operation], float] = {
     _Chooser.fill: 2,
     _Chooser.view: 2,
     _Chooser.misuse: 0.7,
-    lambda c: Numpy(c.part()): 1,
-    lambda c: Change(c.slot("transfer")): 1,
-    lambda c: Collect(c.slot("transfer")): 2,
-    lambda c: Touch(c.slot("view"), c.value): 0.5,
-    lambda c: Drop(c.slot("view")): 1.5,
-    lambda c: Record(c.count, c.stream): 1.5,
-    lambda c: StreamWait(c.slot("event"), c.stream): 1,
-    lambda c: EventWait(c.slot("event")): 0.7,
-    lambda c: EventDone(c.slot("event")): 0.7,
-    lambda c: Flush(c.stream): 1,
-    lambda c: Reopen(c.stream): 1,
-    lambda c: BeginBatch(c.stream): 0.6,
-    lambda c: EndBatch(c.stream): 0.8,
-    lambda c: Renew(c.chance.randrange(len(c.arrays)), c.chance.random() < 0.5): 0.7,
-    lambda c: Synchronize(): 0.6,
+    lambda c: op.Numpy(c.part()): 1,
+    lambda c: op.Change(c.slot("transfer")): 1,
+    lambda c: op.Collect(c.slot("transfer")): 2,
+    lambda c: op.Touch(c.slot("view"), c.value): 0.5,
+    lambda c: op.Drop(c.slot("view")): 1.5,
+    lambda c: op.Record(c.count, c.stream): 1.5,
+    lambda c: op.StreamWait(c.slot("event"), c.stream): 1,
+    lambda c: op.EventWait(c.slot("event")): 0.7,
+    lambda c: op.EventDone(c.slot("event")): 0.7,
+    lambda c: op.Flush(c.stream): 1,
+    lambda c: op.Reopen(c.stream): 1,
+    lambda c: op.BeginBatch(c.stream): 0.6,
+    lambda c: op.EndBatch(c.stream): 0.8,
+    lambda c: op.Renew(c.chance.randrange(len(c.arrays)), c.chance.random() < 0.5): 0.7,
+    lambda c: op.Synchronize(): 0.6,
 }
 _WEIGHED = (list(_WEIGHTS), list(_WEIGHTS.values()))
 
@@ -374,7 +343,7 @@ class _LifetimeChooser(_Chooser):
         made = self._follow_up()
         if made is None:
             made = self.chance.choices(*_WEIGHED_FOR_LIFETIMES)[0](self)
-        if isinstance(made, View) and made.mode == "r" and self.chance.random() < 0.5:
+        if isinstance(made, op.View) and made.mode == "r" and self.chance.random() < 0.5:
             made = replace(made, dlpack=True)
         return made
 
@@ -384,7 +353,7 @@ class _LifetimeChooser(_Chooser):
         for part in touched:
             role = self.arrays[part.array].role
             if role == "scratch" and self.chance.random() < 0.35:
-                return Renew(part.array, self.chance.random() < 0.7)
+                return op.Renew(part.array, self.chance.random() < 0.7)
             if role == "append" and self.chance.random() < 0.3:
                 return self._look(part)
         return super()._follow_up()
@@ -396,11 +365,11 @@ class _LifetimeChooser(_Chooser):
             appended.array, 0, max(1, appended.lo if chance.random() < 0.7 else appended.hi)
         )
         looks = (
-            Numpy(rows),
-            Read(rows, self.count, self.stream),
-            View(rows, self.count),
-            Length(appended.array),
-            Fill(appended, self.value, self.stream),
+            op.Numpy(rows),
+            op.Read(rows, self.count, self.stream),
+            op.View(rows, self.count),
+            op.Length(appended.array),
+            op.Fill(appended, self.value, self.stream),
         )
         return chance.choice(looks)
 
@@ -433,7 +402,7 @@ class _LifetimeChooser(_Chooser):
 
 _WEIGHTS_FOR_LIFETIMES: dict[Callable[[_Chooser], Operation], float] = {
     **_WEIGHTS,
-    lambda c: Reset(c.chance.randrange(len(c.arrays))): 1,
-    lambda c: Length(c.chance.randrange(len(c.arrays))): 1,
+    lambda c: op.Reset(c.chance.randrange(len(c.arrays))): 1,
+    lambda c: op.Length(c.chance.randrange(len(c.arrays))): 1,
 }
 _WEIGHED_FOR_LIFETIMES = (list(_WEIGHTS_FOR_LIFETIMES), list(_WEIGHTS_FOR_LIFETIMES.values()))

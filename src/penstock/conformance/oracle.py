@@ -15,39 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 import penstock as ps
+from penstock.conformance import program as op
 from penstock.conformance.kernels import KERNELS
 from penstock.conformance.parts import Part, Raises
 from penstock.conformance.program import (
     IN_PLACE,
-    Ask,
-    BeginBatch,
-    Change,
-    Collect,
-    Copy,
     Declared,
-    Drop,
-    EndBatch,
-    EventDone,
-    EventWait,
-    Fill,
-    Flush,
-    Launch,
-    Length,
-    Misuse,
-    Numpy,
     Operation,
-    Poke,
     Program,
-    Read,
-    Record,
-    Renew,
-    Reopen,
-    Reset,
-    StreamWait,
-    Synchronize,
-    Touch,
-    View,
-    Write,
     accesses_of,
     parts_of,
 )
@@ -82,10 +57,13 @@ class Shown:
 
 
 #: Operations that issue no work to the device.
-_OF_THE_HOST = (Poke, Numpy, View, Touch, Drop, Collect, Change, Reset, Length)
+_OF_THE_HOST = (
+    op.Poke, op.Numpy, op.View, op.Touch, op.Drop, op.Collect, op.Change, op.Reset, op.Length,
+)  # fmt: skip
 
 _REPEATABLE = (
-    Write, Fill, Read, Numpy, View, Ask, Collect, Record, EventWait, Flush, Synchronize,
+    op.Write, op.Fill, op.Read, op.Numpy, op.View, op.Ask, op.Collect, op.Record,
+    op.EventWait, op.Flush, op.Synchronize,
 )  # fmt: skip
 
 
@@ -131,55 +109,54 @@ class Oracle:
         self._check(operation)
         self._check_errors(operation)
         if not isinstance(operation, _OF_THE_HOST):
-            self.device_only = isinstance(operation, Synchronize)
+            self.device_only = isinstance(operation, op.Synchronize)
         self._make_way(operation)
         self._mark(operation)
         match operation:
-            case Write(to=part, value=value):
+            case op.Write(to=part, value=value):
                 self.at(part)[...] = numbers(value, self.at(part))
                 self._started(operation.slot, operation.stream, None, operation.borrow)
-            case Poke(to=part, value=value) | Fill(to=part, value=value):
+            case op.Poke(to=part, value=value) | op.Fill(to=part, value=value):
                 self.at(part)[...] = fitting(value, self.at(part))
-            case Read():
+            case op.Read():
                 seen = self.at(operation.of).copy()
                 self._started(operation.slot, operation.stream, seen, False)
-            case Copy(source=source, target=target):
+            case op.Copy(source=source, target=target):
                 self.at(target)[...] = self.at(source).copy()
-            case Launch(kernel=kernel, parts=parts):
-                places = (self.at(part).reshape(-1) for part in parts)
-                arrays = list(places)
+            case op.Launch(kernel=kernel, parts=parts):
+                arrays = [self.at(part).reshape(-1) for part in parts]
                 for _ in range(max(1, operation.again**2)):
                     KERNELS[kernel].apply(*arrays, np.uint32(operation.value))
-            case Ask(of=part, slot=slot, stream=stream):
+            case op.Ask(of=part, slot=slot, stream=stream):
                 total = np.array(self.at(part).sum(dtype=np.uint32), np.uint32)
                 self._started(slot, stream, total, False)
-            case Collect(slot=slot):
+            case op.Collect(slot=slot):
                 self.transfers[slot].collected = True
                 return self.transfers[slot].value
-            case Change(slot=slot):
+            case op.Change(slot=slot):
                 self.transfers[slot].changed = True
-            case Numpy(of=part):
+            case op.Numpy(of=part):
                 return self.at(part).copy()
-            case View(of=part, slot=slot, mode=mode):
+            case op.View(of=part, slot=slot, mode=mode):
                 place = self.at(part)
                 self.views[slot] = Shown(place, place.copy(), mode != "r", part.array)
                 return self.views[slot].value
-            case Touch(slot=slot, value=value):
+            case op.Touch(slot=slot, value=value):
                 shown = self.views[slot]
                 shown.value = numbers(value, shown.place)
                 if self.mapped or shown.current:
                     shown.place[...] = shown.value
-            case Drop(slot=slot):
+            case op.Drop(slot=slot):
                 return self.views.pop(slot).value
-            case Record(slot=slot, stream=stream):
+            case op.Record(slot=slot, stream=stream):
                 self.events[slot] = self._before[stream]
-            case StreamWait(slot=slot, stream=stream):
+            case op.StreamWait(slot=slot, stream=stream):
                 self._before[stream] |= self.events[slot]
-            case BeginBatch(stream=stream):
+            case op.BeginBatch(stream=stream):
                 self.batches.add(stream)
-            case EndBatch(stream=stream):
+            case op.EndBatch(stream=stream):
                 self.batches.discard(stream)
-            case Renew(array=array):
+            case op.Renew(array=array):
                 if self.declared[array].how == "own":
                     self.left.setdefault(array, []).append(self.arrays[array])
                 if not self.mapped:  # a copy cannot be written back to an array that is gone
@@ -188,12 +165,12 @@ class Oracle:
                 self.arrays[array] = self._initial(array)
                 self._memories[array] = self._memory(array)
                 self._unmark(array)
-            case Reset(array=array):
+            case op.Reset(array=array):
                 self._unmark(array)
-            case Length(array=array):
+            case op.Length(array=array):
                 return np.array(self.complete_rows(array))
-            case EventWait() | EventDone() | Flush() | Reopen() | Synchronize() | Misuse():
-                pass
+            case _:
+                pass  # the others change no values
         return None
 
     def may_repeat(self, operation: Operation) -> bool:
@@ -201,9 +178,9 @@ class Oracle:
         if any(self.declared[part.array].role == "append" for part in parts_of(operation)):
             return False
         match operation:
-            case Launch(kernel=kernel, again=again):
+            case op.Launch(kernel=kernel, again=again):
                 return not again and all(access != "rw" for _, access in KERNELS[kernel].arrays)
-            case Copy(source=source, target=target):
+            case op.Copy(source=source, target=target):
                 return not np.may_share_memory(self.at(source), self.at(target))
             case _:
                 return isinstance(operation, _REPEATABLE)
@@ -238,16 +215,16 @@ class Oracle:
         for part in parts_of(operation):
             self.at(part)
         match operation:
-            case Misuse(what=what):
+            case op.Misuse(what=what):
                 raise Raises(MISUSES[what][0])
-            case View(of=part) if self.declared[part.array].role == "scratch":
+            case op.View(of=part) if self.declared[part.array].role == "scratch":
                 raise Raises(ps.RoleViolation)
-            case View(of=part, mode=mode) if self.mapped:
+            case op.View(of=part, mode=mode) if self.mapped:
                 self._refuse_for_threads(part)
                 self._check_view(part, mode)
-            case Numpy(of=part):
+            case op.Numpy(of=part):
                 self._refuse_for_threads(part)
-            case Copy(source=source, target=target):
+            case op.Copy(source=source, target=target):
                 if self.at(source).dtype != self.at(target).dtype:
                     raise Raises(ps.DtypeMismatch)
                 if self.at(source).shape != self.at(target).shape:
@@ -256,23 +233,23 @@ class Oracle:
                 pass
         accesses = accesses_of(operation)
         self._check_role(operation)
-        if isinstance(operation, Read) and any(v.writable for v in self._shown_at(operation.of)):
+        if isinstance(operation, op.Read) and any(v.writable for v in self._shown_at(operation.of)):
             raise Raises(ps.ViewHeld)
-        if not isinstance(operation, Launch | Ask):
+        if not isinstance(operation, op.Launch | op.Ask):
             for part, write in accesses:
                 self._check_read_only(part, write)
         for part, write in accesses:
-            if isinstance(operation, Launch | Ask):
+            if isinstance(operation, op.Launch | op.Ask):
                 place = self.at(part)
                 if place.dtype != np.uint32:
                     raise Raises(ps.DtypeMismatch)
                 if not place.flags.c_contiguous:
                     raise Raises(ps.ShapeMismatch)
                 self._check_read_only(part, write)
-            replayed = isinstance(operation, Launch) and operation.again > 0
+            replayed = isinstance(operation, op.Launch) and operation.again > 0
             if replayed and write and self._shown_at(part):
                 raise Raises(ps.ViewHeld)  # a graph keeps the memory it was encoded with
-            on_device = isinstance(operation, Launch | Copy | Ask)
+            on_device = isinstance(operation, op.Launch | op.Copy | op.Ask)
             if on_device and self.threads > 1 and any(v.writable for v in self._shown_at(part)):
                 _refuse("raises in the thread that holds the view, but waits in others")
             self._check_held(part, write)
@@ -302,9 +279,9 @@ class Oracle:
         for part in parts_of(operation):
             role = self.declared[part.array].role
             match operation:
-                case Numpy() | Read() if role == "scratch":
+                case op.Numpy() | op.Read() if role == "scratch":
                     raise Raises(ps.RoleViolation)
-                case Write() | Fill() if role == "output":
+                case op.Write() | op.Fill() if role == "output":
                     raise Raises(ps.RoleViolation)
                 case _:
                     pass
@@ -375,60 +352,60 @@ class Oracle:
         for part in parts_of(operation):
             self._refuse_for_role(operation, part)
         match operation:
-            case Launch(parts=parts, again=again):
+            case op.Launch(parts=parts, again=again):
                 self._check_launch(parts, accesses_of(operation))
                 if again and self.threads > 1:
                     _refuse("one thread at a time may record")
-            case Copy(across=True):
+            case op.Copy(across=True):
                 if any(self.declared[part.array].role != "generic" for part in parts_of(operation)):
                     _refuse("a copy through the host, to which other role rules apply")
                 if (self.mapped and self.views) or self.threads > 1:
                     _refuse("a copy through the host, which views block differently")
-            case Ask(of=part):
+            case op.Ask(of=part):
                 self._check_launch((part,), accesses_of(operation))
-            case Misuse(of=part):
+            case op.Misuse(of=part):
                 self._check_exists(part)
-            case Poke(to=part):
+            case op.Poke(to=part):
                 self._check_exists(part)
                 if self.declared[part.array].how not in IN_PLACE or self._shown_at(part):
                     _refuse("not the program's own memory")
                 if not self.device_only:
                     _refuse("the device may still use the memory")
-            case View(of=part):
+            case op.View(of=part):
                 place = self.at(part)
                 if not place.size:
                     _refuse("a view of nothing")
                 if any(s < 0 and n == 1 for s, n in zip(place.strides, place.shape, strict=True)):
                     _refuse("one element, reversed")
-            case Touch(slot=slot):
+            case op.Touch(slot=slot):
                 self._check_touch(slot)
-            case Change(slot=slot):
+            case op.Change(slot=slot):
                 write = self.transfers.get(slot)
                 if write is None or write.value is not None or write.changed:
                     _refuse("no such write")
                 if write.borrowed and not write.collected:
                     _refuse("borrowed memory of a write that may not be done")
-            case Collect(slot=slot):
+            case op.Collect(slot=slot):
                 if slot not in self.transfers or self.transfers[slot].collected:
                     _refuse("no such transfer")
-            case Drop(slot=slot):
+            case op.Drop(slot=slot):
                 if slot not in self.views:
                     _refuse("no such view")
-            case StreamWait(slot=slot) | EventWait(slot=slot) | EventDone(slot=slot):
+            case op.StreamWait(slot=slot) | op.EventWait(slot=slot) | op.EventDone(slot=slot):
                 if slot not in self.events:
                     _refuse("no such event")
-            case BeginBatch(stream=stream):
+            case op.BeginBatch(stream=stream):
                 if stream in self.batches:
                     _refuse("a batch is open")
-            case EndBatch(stream=stream):
+            case op.EndBatch(stream=stream):
                 if stream not in self.batches:
                     _refuse("no batch is open")
-            case Reset(array=array) | Length(array=array):
+            case op.Reset(array=array) | op.Length(array=array):
                 if self.declared[array].role != "append":
                     _refuse("not an append-only array")
-                if isinstance(operation, Length) and not self._in_rows[array]:
+                if isinstance(operation, op.Length) and not self._in_rows[array]:
                     _refuse("the length differs when columns are appended")
-            case Reopen(stream=stream):
+            case op.Reopen(stream=stream):
                 if stream == 0 or stream in self.batches:
                     _refuse("the default stream, or one with an open batch")
             case _:
@@ -438,9 +415,9 @@ class Oracle:
         role = self.declared[part.array].role
         if role == "generic":
             return
-        if isinstance(operation, Misuse):
+        if isinstance(operation, op.Misuse):
             _refuse("a call that is wrong in two ways")
-        if isinstance(operation, View) and operation.mode != "r":
+        if isinstance(operation, op.View) and operation.mode != "r":
             _refuse("where memory is not mapped, another call would raise")
         if role == "append" and any(
             part == each for each, write in accesses_of(operation) if write
@@ -457,7 +434,7 @@ class Oracle:
             _refuse("whether it overlaps with what is written is not known exactly")
         if 0 in part.lengths(self.declared[part.array].shape):
             _refuse("nothing is appended")
-        if isinstance(operation, Launch) and operation.again:
+        if isinstance(operation, op.Launch) and operation.again:
             _refuse("a graph that appends could be replayed once")
 
     def _check_launch(

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 import penstock as ps
+from penstock.conformance import program as op
 from penstock.conformance.bench import Bench as Bench
 from penstock.conformance.comparing import Failure as Failure
 from penstock.conformance.comparing import Wrong as Wrong
@@ -20,37 +21,7 @@ from penstock.conformance.interrupts import interrupted, no_collection
 from penstock.conformance.kernels import KERNELS, SLOW
 from penstock.conformance.oracle import Oracle, fitting, initial, numbers
 from penstock.conformance.parts import Part, Raises
-from penstock.conformance.program import (
-    NEEDS_DEVICE,
-    Ask,
-    BeginBatch,
-    Change,
-    Collect,
-    Copy,
-    Drop,
-    EndBatch,
-    EventDone,
-    EventWait,
-    Fill,
-    Flush,
-    Launch,
-    Length,
-    Misuse,
-    Numpy,
-    Operation,
-    Poke,
-    Program,
-    Read,
-    Record,
-    Renew,
-    Reopen,
-    Reset,
-    StreamWait,
-    Synchronize,
-    Touch,
-    View,
-    Write,
-)
+from penstock.conformance.program import NEEDS_DEVICE, Operation, Program
 from penstock.conformance.scripting import (
     SMALL,
     closed,
@@ -163,7 +134,7 @@ class Running:
             self._step_exactly(number)
             return
         operation = self.program.operations[number]
-        if getattr(operation, "slot", -1) in self.never_made or isinstance(operation, Length):
+        if getattr(operation, "slot", -1) in self.never_made or isinstance(operation, op.Length):
             return  # the length depends on which appends came before closing
         try:
             self._step_exactly(number)
@@ -171,7 +142,7 @@ class Running:
             if not self.device.closed:
                 raise
             self.at = None
-            if isinstance(operation, Write | Read | Ask | View | Record):
+            if isinstance(operation, op.Write | op.Read | op.Ask | op.View | op.Record):
                 self.never_made.add(operation.slot)
         else:
             raises = isinstance(self.expected[number], Raises)
@@ -201,7 +172,7 @@ class Running:
             return self._do(operation)
         seen: Host | None = None
 
-        @interrupted(every, keep=not isinstance(operation, View))
+        @interrupted(every, keep=not isinstance(operation, op.View))
         def _() -> None:
             nonlocal seen
             seen = self._do(operation)
@@ -300,50 +271,50 @@ class Running:
     def _do(self, operation: Operation) -> Host | None:
         """Do one operation; return the value that the program sees, if any."""
         match operation:
-            case Write():
+            case op.Write():
                 self._write(operation)
-            case Change(slot=slot):
+            case op.Change(slot=slot):
                 self.sources[slot][...] = 99
-            case Read(of=part, slot=slot, stream=stream):
+            case op.Read(of=part, slot=slot, stream=stream):
                 array = self._part(part)
                 out = np.zeros(array.shape, array.dtype) if operation.out else None
                 self.pending[slot] = array.read(self.streams[stream], out)
                 if out is not None:
                     self.outs[slot] = out
-            case Collect(slot=slot):
+            case op.Collect(slot=slot):
                 return self._collect(slot)
-            case Numpy(of=part):
+            case op.Numpy(of=part):
                 return self._part(part).numpy()
-            case View():
+            case op.View():
                 return self._view(operation)
-            case Touch(slot=slot, value=value):
+            case op.Touch(slot=slot, value=value):
                 self._touch(slot, value)
-            case Drop(slot=slot):
+            case op.Drop(slot=slot):
                 self.unmapped.pop(slot, None)
                 return self.views.pop(slot).copy()
-            case Fill(to=part, value=value, stream=stream):
+            case op.Fill(to=part, value=value, stream=stream):
                 array = self._part(part)
                 array.fill(fitting(value, array), self.streams[stream])
-            case Copy():
+            case op.Copy():
                 self._copy(operation, self._source_of(operation))
-            case Poke(to=part, value=value):
+            case op.Poke(to=part, value=value):
                 place = part.on_host(self.lent[part.array])
                 place[...] = fitting(value, place)
-            case Launch():
+            case op.Launch():
                 self._launch(operation)
-            case Ask(of=part, slot=slot, stream=stream, slow=slow):
+            case op.Ask(of=part, slot=slot, stream=stream, slow=slow):
                 array = self._part(part)
                 self.pending[slot] = self.bench.kernels["total"](
                     x=array, n=array.size, spin=SLOW if slow else 0, a=0, threads=array.size,
                     stream=self.streams[stream],
                 )  # fmt: skip
-            case Renew(array=number):
+            case op.Renew(array=number):
                 self._renew(number, operation.close)
-            case Reset(array=number):
+            case op.Reset(array=number):
                 self.arrays[number].reset()
-            case Length(array=number):
+            case op.Length(array=number):
                 return np.array(self.arrays[number].length)
-            case Misuse(what=what, of=part, stream=stream):
+            case op.Misuse(what=what, of=part, stream=stream):
                 names = {"np": np, "dev": self.device, "closed": closed}
                 names |= {"kernels": self.bench.kernels, "s": self.streams[stream]}
                 if uses_other_device(operation):
@@ -353,45 +324,45 @@ class Running:
                 self._order(operation)
         return None
 
-    def _source_of(self, copy: Copy) -> ps.Array:
+    def _source_of(self, copy: op.Copy) -> ps.Array:
         source = self._part(copy.source)
         return there_and_on(self.bench.other, source) if copy.across else source
 
-    def _copy(self, copy: Copy, source: ps.Array) -> None:
+    def _copy(self, copy: op.Copy, source: ps.Array) -> None:
         self._part(copy.target).copy_from(source, self.streams[copy.stream])
 
     def _order(self, operation: Operation) -> None:
         """Do an operation that moves no data."""
         match operation:
-            case Record(slot=slot, stream=stream):
+            case op.Record(slot=slot, stream=stream):
                 self.events[slot] = self.streams[stream].record()
-            case StreamWait(slot=slot, stream=stream):
+            case op.StreamWait(slot=slot, stream=stream):
                 self.streams[stream].wait(self.events[slot])
-            case EventWait(slot=slot):
+            case op.EventWait(slot=slot):
                 self.events[slot].wait(PATIENCE)
-            case Flush(stream=stream):
+            case op.Flush(stream=stream):
                 self.streams[stream].flush()
-            case Reopen(stream=stream):
+            case op.Reopen(stream=stream):
                 self.streams[stream] = self.bench.reopen(stream)
-            case BeginBatch(stream=stream):
+            case op.BeginBatch(stream=stream):
                 self.batches[stream] = contextlib.ExitStack()
                 self.batches[stream].enter_context(self.streams[stream].batch())
-            case EndBatch(stream=stream):
+            case op.EndBatch(stream=stream):
                 self.batches.pop(stream).close()
-            case Synchronize():
+            case op.Synchronize():
                 self.device.synchronize(PATIENCE)
                 if not all(stream.record().done for stream in self.streams):
                     raise Wrong("an event recorded on an idle stream is not done")
             case _:
                 pass
 
-    def _write(self, write: Write) -> None:
+    def _write(self, write: op.Write) -> None:
         array = self._part(write.to)
         source = self._source(write, array)
         self.pending[write.slot] = array.write(source, self.streams[write.stream], write.borrow)
         self.sources[write.slot] = source
 
-    def _source(self, write: Write, array: ps.Array) -> Host:
+    def _source(self, write: op.Write, array: ps.Array) -> Host:
         content = numbers(write.value, array)
         shape = (*array.shape, 2) if write.spread else array.shape
         source = np.zeros(shape, array.dtype)
@@ -402,7 +373,7 @@ class Running:
         source[...] = content
         return source
 
-    def _view(self, view: View) -> Host:
+    def _view(self, view: op.View) -> Host:
         array = self._part(view.of)
         if self.bench.mapped:
             shown = np.from_dlpack(array) if view.dlpack else array.view(view.mode)
@@ -433,7 +404,7 @@ class Running:
             if array.buffer is self.arrays[number].buffer:
                 self.unmapped.pop(slot, None)
 
-    def _launch(self, launch: Launch) -> None:
+    def _launch(self, launch: op.Launch) -> None:
         names = [name for name, _ in KERNELS[launch.kernel].arrays]
         parts = zip(names, map(self._part, launch.parts), strict=True)
         arguments: dict[str, Any] = dict(parts)
@@ -472,9 +443,9 @@ class Running:
     def _check_events(self, operation: Operation) -> None:
         """Rule 7: when an event is done, all work before it is, and its bytes have arrived."""
         match operation:
-            case EventWait(slot=slot) | EventDone(slot=slot):
+            case op.EventWait(slot=slot) | op.EventDone(slot=slot):
                 if not self.events[slot].done:
-                    if isinstance(operation, EventWait):
+                    if isinstance(operation, op.EventWait):
                         raise Wrong(f"event {slot} was waited for and is not done")
                     return
                 for covered in sorted(self.oracle.events[slot]):

@@ -10,41 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from penstock.conformance import program as op
 from penstock.conformance.kernels import KERNELS, SLOW
 from penstock.conformance.oracle import Oracle, fitting, initial, numbers
 from penstock.conformance.parts import Part, Raises
-from penstock.conformance.program import (
-    IN_PLACE,
-    NEEDS_DEVICE,
-    Ask,
-    BeginBatch,
-    Change,
-    Collect,
-    Copy,
-    Drop,
-    EndBatch,
-    EventDone,
-    EventWait,
-    Fill,
-    Flush,
-    Launch,
-    Length,
-    Misuse,
-    Numpy,
-    Operation,
-    Poke,
-    Program,
-    Read,
-    Record,
-    Renew,
-    Reopen,
-    Reset,
-    StreamWait,
-    Synchronize,
-    Touch,
-    View,
-    Write,
-)
+from penstock.conformance.program import IN_PLACE, NEEDS_DEVICE, Operation, Program
 from penstock.conformance.scripting import MISUSES, uses_other_device
 from penstock.conformance.threads import dependencies, thread_of
 
@@ -58,7 +28,7 @@ def as_script(program: Program, device: str = 'driver="sim"') -> str:
     body.append("")
     blocks = [writer.operation(operation) for operation in program.operations]
     for number, every in program.interrupted:
-        keep = ", keep=False" if isinstance(program.operations[number], View) else ""
+        keep = ", keep=False" if isinstance(program.operations[number], op.View) else ""
         blocks[number] = ["", f"@interrupted({every}{keep})", *_function("_", blocks[number])]
     if program.closed_at:
         first = program.closed_at if program.threads == 1 else 0
@@ -196,15 +166,15 @@ class _Writer:
         try:
             expected = self.oracle.step(operation)
         except Raises as refused:
-            if isinstance(operation, Launch):
+            if isinstance(operation, op.Launch):
                 inner = [f"    {line}" for line in lines]
                 return [f"with raises(ps.{refused.error.__name__}):", *inner]
-            *before, last = lines[:1] if isinstance(operation, View) else lines
+            *before, last = lines[:1] if isinstance(operation, op.View) else lines
             return [*before, f"with raises(ps.{refused.error.__name__}):", f"    {last}"]
-        if expected is None or (self.program.closed_at and isinstance(operation, Length)):
+        if expected is None or (self.program.closed_at and isinstance(operation, op.Length)):
             return lines
         *before, shown = lines
-        after = [] if not isinstance(operation, Drop) else [f"del view{operation.slot}"]
+        after = [] if not isinstance(operation, op.Drop) else [f"del view{operation.slot}"]
         return [*before, _equal(shown, expected), *after]
 
     def end(self) -> list[str]:
@@ -250,76 +220,76 @@ class _Writer:
     def _lines(self, operation: Operation) -> list[str]:
         """The statements of an operation; the last is an expression if it yields a value."""
         match operation:
-            case Write():
+            case op.Write():
                 return self._write(operation)
-            case Change(slot=slot):
+            case op.Change(slot=slot):
                 return [f"source{slot}[...] = 99"]
-            case Read(of=part, slot=slot, stream=stream):
+            case op.Read(of=part, slot=slot, stream=stream):
                 return [f"pending{slot} = {self._part(part)}.read(s{stream}{self._out(operation)})"]
-            case Collect(slot=slot):
+            case op.Collect(slot=slot):
                 return [f"pending{slot}.result(20)"]
-            case Numpy(of=part):
+            case op.Numpy(of=part):
                 return [f"{self._part(part)}.numpy()"]
-            case View(of=part, slot=slot, mode=mode):
+            case op.View(of=part, slot=slot, mode=mode):
                 self.viewed[slot] = part
                 look = f'.view("{mode}")' if self.mapped else ".numpy()"
                 shown = f"{self._part(part)}{look}"
                 if operation.dlpack and self.mapped:
                     shown = f"np.from_dlpack({self._part(part)})"
                 return [f"view{slot} = {shown}", f"view{slot}"]
-            case Touch(slot=slot, value=value):
+            case op.Touch(slot=slot, value=value):
                 touch = (
                     f"view{slot}[...] = {_values(numbers(value, self.oracle.views[slot].place))}"
                 )
                 if self.mapped or not self._is_current(slot):
                     return [touch]
                 return [touch, f"{self._part(self.viewed[slot])}.write(view{slot}).wait(20)"]
-            case Drop(slot=slot):
+            case op.Drop(slot=slot):
                 return [f"view{slot}"]
-            case Fill(to=part, value=value, stream=stream):
+            case op.Fill(to=part, value=value, stream=stream):
                 value = fitting(value, self._like(part))
                 return [f"{self._part(part)}.fill({value}, s{stream})"]
-            case Copy(source=source, target=target, stream=stream, across=across):
+            case op.Copy(source=source, target=target, stream=stream, across=across):
                 array = self._part(source)
                 if across:
                     array = f"there_and_on(other, {array})"
                 return [f"{self._part(target)}.copy_from({array}, s{stream})"]
-            case Poke(to=part, value=value):
+            case op.Poke(to=part, value=value):
                 return self._poke(part, value)
-            case Launch():
+            case op.Launch():
                 return self._launch(operation)
-            case Ask(of=part, slot=slot, stream=stream, slow=slow):
+            case op.Ask(of=part, slot=slot, stream=stream, slow=slow):
                 size = self._like(part).size
                 rest = (
                     f"a=0, n={size}, spin={SLOW if slow else 0}, threads={size}, stream=s{stream}"
                 )
                 return [f'pending{slot} = kernels["total"](x={self._part(part)}, {rest})']
-            case Renew(array=array, close=close):
+            case op.Renew(array=array, close=close):
                 return [f"a{array}.close()" if close else f"del a{array}", *self.made(array)]
-            case Reset(array=array):
+            case op.Reset(array=array):
                 return [f"a{array}.reset()"]
-            case Length(array=array):
+            case op.Length(array=array):
                 return [f"a{array}.length"]
-            case Record(slot=slot, stream=stream):
+            case op.Record(slot=slot, stream=stream):
                 return [f"event{slot} = s{stream}.record()"]
-            case StreamWait(slot=slot, stream=stream):
+            case op.StreamWait(slot=slot, stream=stream):
                 return [f"s{stream}.wait(event{slot})"]
-            case EventWait(slot=slot):
+            case op.EventWait(slot=slot):
                 return [f"event{slot}.wait(20)", *self._covered(slot, "")]
-            case EventDone(slot=slot):
+            case op.EventDone(slot=slot):
                 return self._covered(slot, f"not event{slot}.done or ") or [f"event{slot}.done"]
-            case Flush(stream=stream):
+            case op.Flush(stream=stream):
                 return [f"s{stream}.flush()"]
-            case Reopen(stream=stream):
+            case op.Reopen(stream=stream):
                 return [f"s{stream}.close()", f"s{stream} = dev.stream()"]
-            case BeginBatch(stream=stream):
+            case op.BeginBatch(stream=stream):
                 return [f"batch{stream} = s{stream}.batch()", f"batch{stream}.__enter__()"]
-            case EndBatch(stream=stream):
+            case op.EndBatch(stream=stream):
                 return [f"batch{stream}.__exit__(None, None, None)"]
-            case Synchronize():
+            case op.Synchronize():
                 streams = [f"assert s{n}.record().done" for n in range(self.program.streams)]
                 return ["dev.synchronize(20)", *streams]
-            case Misuse(what=what, of=part, stream=stream):
+            case op.Misuse(what=what, of=part, stream=stream):
                 return [MISUSES[what][1].format(x=self._part(part), s=f"s{stream}")]
 
     def _covered(self, slot: int, unless: str) -> list[str]:
@@ -340,7 +310,7 @@ class _Writer:
         array = self.oracle.arrays[self.viewed[slot].array]
         return np.may_share_memory(array, self.oracle.views[slot].place)
 
-    def _out(self, read: Read) -> str:
+    def _out(self, read: op.Read) -> str:
         like = self._like(read.of)
         return f", out=np.zeros({_shape(like.shape)}, np.{like.dtype})" if read.out else ""
 
@@ -356,7 +326,7 @@ class _Writer:
                 return [f"{rows}{place.shape}, {place.strides})[...] = {fitting(value, place)}"]
         return [f"{text}.view(np.{place.dtype})[...] = {fitting(value, place)}"]
 
-    def _write(self, write: Write) -> list[str]:
+    def _write(self, write: op.Write) -> list[str]:
         source, like = f"source{write.slot}", self._like(write.to)
         content = _values(numbers(write.value, like))
         shape = (*like.shape, 2) if write.spread else like.shape
@@ -375,7 +345,7 @@ class _Writer:
     def _is_scratch(self, number: int) -> bool:
         return self.program.arrays[number].role == "scratch"
 
-    def _launch(self, launch: Launch) -> list[str]:
+    def _launch(self, launch: op.Launch) -> list[str]:
         names = [name for name, _ in KERNELS[launch.kernel].arrays]
         given = [f"{n}={self._part(p)}" for n, p in zip(names, launch.parts, strict=True)]
         size = self._like(launch.parts[0]).size

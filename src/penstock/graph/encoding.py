@@ -63,7 +63,7 @@ class LaunchNode(NamedTuple):
         counts = kernel.group_counts(encoder.value(self.threads), encoder.value(self.groups))
         launch = kernel.prepare(given, kernel.pack_scalars(given), counts)
         kernel.check_writes(launch.arrays, encoder.growing)
-        result = encoder.result(kernel) if kernel.results is not None else None
+        result = encoder.variant.result_slot(kernel) if kernel.results is not None else None
         arguments = encoder.arguments(launch)
         if not launch.is_empty:
             bound = [array.bind() for array in launch.arrays]
@@ -89,7 +89,9 @@ class CopyNode(NamedTuple):
         source, target = encoder.array(self.source), encoder.array(self.target, write=True)
         same = source.buffer.backing is target.buffer.backing
         if same and source.region.overlaps(target.region):
-            between = encoder.room(target)  # overlapping copies go through a temporary, as in NumPy
+            between = encoder.variant.room(
+                target
+            )  # overlapping copies go through a temporary, as in NumPy
             encoder.copy(source, between)
             source = between
         encoder.copy(source, target)
@@ -108,7 +110,7 @@ class FillNode(NamedTuple):
         lo = target.region.lo
         if lo % 4:  # a parameter's new array, misaligned for a device fill
             word = self.word.to_bytes(4, "little")
-            encoder.put(encoder.kept(word * (target.nbytes // 4)), target, "a fill")
+            encoder.put(encoder.variant.keep(word * (target.nbytes // 4)), target, "a fill")
             return
         backing = target.buffer.backing
         commands = encoder.after([(target.buffer, target.region, True)], "a fill")
@@ -142,7 +144,7 @@ class Encoder:
         self, variant: Variant, recorded: Mapping[str, Array], values: Mapping[str, Any],
         growing: Collection[Buffer],
     ) -> None:  # fmt: skip
-        self._variant = variant
+        self.variant = variant
         self.growing = growing  # append-only buffers to which every replay writes the next rows
         self._recorded = recorded
         self._values = values
@@ -176,14 +178,6 @@ class Encoder:
                 )
         return array
 
-    def room(self, like: Array) -> Array:
-        """Allocate a temporary array that the variant owns."""
-        return self._variant.room(like)
-
-    def kept(self, content: bytes) -> Buffer:
-        """Copy bytes to a host-visible buffer that the variant owns."""
-        return self._variant.keep(content)
-
     def copy(self, source: Array, target: Array) -> None:
         origin, goal = source.buffer.backing, target.buffer.backing
         rows = copy_rows(source.layout, origin, target.layout, goal)
@@ -202,11 +196,8 @@ class Encoder:
         """The buffer range with the scalars of a launch; None if they are push constants."""
         if not launch.kernel.scalars_in_buffer:
             return None
-        backing = self.kept(launch.block).backing
+        backing = self.variant.keep(launch.block).backing
         return backing.memory.handle, backing.offset, len(launch.block)
-
-    def result(self, kernel: Kernel) -> ResultMemory:
-        return self._variant.result_slot(kernel)
 
     def after(self, uses: list[BufferUse], what: str) -> Replayable:
         """Record a barrier if a command that touches these bytes needs one. Returns `commands`."""
@@ -215,7 +206,7 @@ class Encoder:
             for buffer, region, write in uses
         ]
         barrier, _ = needs_of_lane(self._lane, local)
-        commands = self._variant.commands
+        commands = self.variant.commands
         if barrier:
             commands.barrier()
             self.barriers += 1

@@ -87,24 +87,12 @@ class Generation:
     `Generation` before its end closes it.
     """
 
-    def __init__(
-        self,
-        network: Network,
-        prompt: Sequence[int],
-        *,
-        most: int,
-        end: End,
-        stop_ids: Collection[int],
-        stop: Sequence[str],
-        decoder: Decoder | None,
-        done: Callable[[], None],
-    ) -> None:
-        """`done` is called once, when the generation no longer uses the network."""
-        self.prompt_ids = list(prompt)
+    def __init__(self, run: Run) -> None:
+        self.prompt_ids = run.prompt
         self._turn = threading.RLock()  # held by the thread that advances `_pieces`
         self._inside = False
-        self._run = _Run(network, self.prompt_ids, most, end, stop_ids, stop, decoder, done)
-        self._pieces = self._run.pieces()
+        self._run = run
+        self._pieces = run.pieces()
 
     def __reduce__(self) -> NoReturn:
         raise ps.ArgumentError("a Generation cannot be copied or pickled; take its text or ids")
@@ -191,7 +179,7 @@ class Generation:
             pass
 
 
-class _Run:
+class Run:
     """The generator behind a `Generation`, and its results.
 
     A separate object, so that the generator holds no reference to the `Generation`, which must be
@@ -201,7 +189,8 @@ class _Run:
     def __init__(
         self,
         network: Network,
-        prompt: Sequence[int],
+        prompt: list[int],
+        *,
         most: int,
         end: End,
         stop_ids: Collection[int],
@@ -209,6 +198,8 @@ class _Run:
         decoder: Decoder | None,
         done: Callable[[], None],
     ) -> None:
+        """`done` is called once, when the generation no longer uses the network."""
+        self.prompt = prompt
         self.decoder = decoder
         self.ids: list[int] = []
         self.parts: list[str] = []
@@ -216,7 +207,6 @@ class _Run:
         self.receipt = Receipt(Cost(), Cost())
         self.left = threading.Event()  # set by any thread to stop after the current step
         self._network = network
-        self._prompt = prompt
         self._most = most
         self._end = end
         self._stop_ids = stop_ids
@@ -235,7 +225,7 @@ class _Run:
         try:
             # Compile and record before tracing: it happens once per network, and would swamp the
             # receipt of the first generation.
-            self._network.prepare(len(self._prompt), self._most, self._end)
+            self._network.prepare(len(self.prompt), self._most, self._end)
             with ps.trace(times=False) as trace:
                 meter = _Meter(trace)
                 try:
@@ -244,13 +234,13 @@ class _Run:
                             self.parts.append(piece)
                             yield piece
                 finally:
-                    self.receipt = meter.receipt(len(self._prompt))
+                    self.receipt = meter.receipt(len(self.prompt))
         finally:
             self.give_back()
 
     def _tokens(self, meter: _Meter) -> Iterator[str]:
         held = self._held
-        for token in self._network.tokens(self._prompt, self._most, self._end):
+        for token in self._network.tokens(self.prompt, self._most, self._end):
             meter.token()
             if token in self._stop_ids:
                 self.finish = "stop"

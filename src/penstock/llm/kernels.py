@@ -11,12 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import penstock as ps
+from penstock.llm.kinds import KINDS, PLAIN
 
 DIRECTORY = Path(__file__).with_name("shaders")
-
-#: The kinds of weights that kernels decode; `_BLOCKS` has the memory layout of each.
-KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
-PLAIN = ("F32", "F16", "BF16")
 
 #: Limit on the loop iterations of an invocation on a CPU driver. lavapipe ends all loops of
 #: an invocation after 65,535 iterations in total, and counts one extra for each loop.
@@ -72,16 +69,11 @@ class Blocks(NamedTuple):
 
 def blocks_of(kind: str, steps: int) -> Blocks:
     """The blocks of a kind; `steps` sets the unit of F32, F16 and BF16."""
-    columns, size, unit = _BLOCKS[kind]
-    return Blocks(columns, size, unit or 4 * steps)
+    return Blocks(*KINDS[kind], 4 * steps if kind in PLAIN else _UNITS.get(kind, 32))
 
 
-_BLOCKS = {
-    "F32": (1, 4, 0), "F16": (1, 2, 0), "BF16": (1, 2, 0),
-    "Q8_0": (32, 34, 32), "Q4_0": (32, 18, 32), "Q4_1": (32, 20, 32),
-    "Q5_0": (32, 22, 32), "Q5_1": (32, 24, 32),
-    "Q4_K": (256, 144, 64), "Q5_K": (256, 176, 64), "Q6_K": (256, 210, 128),
-}  # fmt: skip
+#: Columns per unit, where that is not a block of 32.
+_UNITS = {"Q4_K": 64, "Q5_K": 64, "Q6_K": 128}
 
 
 class Way(NamedTuple):
@@ -157,7 +149,7 @@ def product(
     if cut:
         defines["CUT"] = 1
     name = f"product {kind} {how.name} {rows}x{tokens}"
-    return Shader(name, DIRECTORY / "product.comp", defines, {"local_size_x": how.group_size})
+    return Shader.of(name, "product", defines, {"local_size_x": how.group_size})
 
 
 def units_each(kind: str, how: Way, tokens: int) -> int:
@@ -190,41 +182,36 @@ def _unroll(kind: str, how: Way, tokens: int) -> int:
 def embedding(kind: str, *, aligned: bool) -> Shader:
     """The shader that looks up rows of a matrix by token id."""
     defines: dict[str, Define] = {"KIND": kind, "ALIGNED": int(aligned)}
-    return Shader(f"embed {kind}", DIRECTORY / "embed.comp", defines, {"local_size_x": 32})
+    return Shader.of(f"embed {kind}", "embed", defines, {"local_size_x": 32})
 
 
 def addition(kind: str, *, aligned: bool) -> Shader:
     """The shader that adds an F32, F16 or BF16 vector to every row."""
     defines: dict[str, Define] = {"KIND": kind, "ALIGNED": int(aligned)}
-    return Shader(f"bias {kind}", DIRECTORY / "bias.comp", defines, {"local_size_x": 64})
+    return Shader.of(f"bias {kind}", "bias", defines, {"local_size_x": 64})
 
 
 def gating() -> Shader:
     """The shader for silu of one array times another."""
-    return Shader("gate", DIRECTORY / "gate.comp", {}, {"local_size_x": 64})
+    return Shader.of("gate", "gate", {}, {"local_size_x": 64})
 
 
 def blocks_are_words(kind: str) -> bool:
     """Whether all blocks are 4-byte aligned if the first one is."""
-    return kind in PLAIN or _BLOCKS[kind][1] % 4 == 0
+    return kind in PLAIN or KINDS[kind].nbytes % 4 == 0
 
 
 def weight_kernels(subgroup_size: int) -> Iterable[Shader]:
     """Every shader of this module as a model uses it, for subgroups of that size."""
-    yield from _products(subgroup_size)
-    for kind in KINDS:
-        yield embedding(kind, aligned=blocks_are_words(kind))
-    for kind in PLAIN:
-        yield addition(kind, aligned=True)
-    yield gating()
-
-
-def _products(subgroup_size: int) -> Iterable[Shader]:
-    for name in WAYS:
-        how = way(name, subgroup_size)
+    for how in (way(name, subgroup_size) for name in WAYS):
         for kind in KINDS:
             for tokens in (min(how.tiles), max(how.tiles)):
                 yield product(
                     kind, how, tokens, aligned=blocks_are_words(kind), vectors=True, add=True,
                     columns=1024,
                 )  # fmt: skip
+    for kind in KINDS:
+        yield embedding(kind, aligned=blocks_are_words(kind))
+    for kind in PLAIN:
+        yield addition(kind, aligned=True)
+    yield gating()

@@ -1,4 +1,4 @@
-"""The kernels of a decoder layer except its matrix products: norms, RoPE, attention, gating.
+"""The kernels of a decoder layer except its matrix products: norms, RoPE, attention.
 
 Every call issues launches that a graph can record. Only the position changes from step to step, and
 kernels read it from device memory (see `llm.device_state`). Activations are float32 arrays of shape
@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 import penstock as ps
 from penstock.llm.device_state import STATE
@@ -117,19 +115,6 @@ def _window(device: ps.Device, context: int, row: int) -> int:
     return min(most, -(-context // _WINDOWS // step) * step)
 
 
-def rope_angles(
-    context: int, rope_dims: int, base: float, factors: npt.ArrayLike = 1.0
-) -> npt.NDArray[np.float32]:
-    """Cosine and sine for each position and pair, shape (context, rope_dims / 2, 2).
-
-    Pair i turns by base ** (-2i / rope_dims) / factors[i] from one position to the next.
-    """
-    pairs = np.arange(rope_dims // 2)
-    speed = base ** (-2.0 * pairs / rope_dims) / np.asarray(factors, np.float64)
-    angle = np.arange(context)[:, None] * speed
-    return np.stack([np.cos(angle), np.sin(angle)], -1).astype(np.float32)
-
-
 class Layers:
     """Launches the kernels on one device; compiles each on first use and keeps it."""
 
@@ -142,7 +127,7 @@ class Layers:
         self.device = device
         self.traits = Traits.of(device, variant)
         self._splits = splits
-        self._compiled = Compiled(device)
+        self._kernel = Compiled(device)
         self._scratch: dict[int, tuple[ps.Array, ps.Array]] = {}
 
     def rmsnorm(
@@ -158,25 +143,11 @@ class Layers:
         small = self._small(count, x[first : first + 1])
         # With few rows, one workgroup each would leave cores idle.
         parts = min(4, -(-n // 256)) if count < 8 and not traits.shared else 1
-        kernel = self._kernel(*rmsnorm(traits, weight.kind, n if small else None))
+        kernel = self._kernel(rmsnorm(traits, weight.kind, n if small else None))
         kernel(
             x=x[first : first + 1] if small else x, words=words, y=y, n=n,
             first_row=0 if small else first, first=offset, eps=eps, groups=(parts, count),
         )  # fmt: skip
-
-    def swiglu(self, gate: ps.Array, up: ps.Array, y: ps.Array, *, count: int) -> None:
-        """y[:count] = silu(gate[:count]) * up[:count]."""
-        _check_rows("swiglu", count, gate.shape[-1], gate, up, y)
-        n = count * gate.shape[-1]
-        small = self._small(count, gate[:1], up[:1])
-        kernel = self._kernel(*swiglu(self.traits, n if small else None))
-        if small:
-            gate, up = gate[:1], up[:1]
-        lanes = kernel.local_size[0]
-        groups = -(-n // lanes)
-        if not self.traits.shared:
-            groups = min(groups, max(16, -(-groups // MOST_TURNS)))
-        kernel(gate=gate, up=up, y=y, n=n, groups=min(groups, 65535))
 
     def rope_store(
         self,
@@ -196,7 +167,7 @@ class Layers:
     ) -> None:
         """Rotate q into q_out; append rotated k, and v as it is, to the cache at their positions.
 
-        `angles` comes from `rope_angles`; its number of pairs sets how much of a head is rotated.
+        `angles` comes from `Config.angles`; its number of pairs sets how much of a head is rotated.
         With `q_norm` and `k_norm` each head is normalised first.
         """
         shape = _Shape.of(q, cache)
@@ -223,7 +194,7 @@ class Layers:
             norms["eps"] = eps
         small = self._small(count, q[:1], k[:1], v[:1])
         rope_dims = 2 * angles.shape[1]
-        kernel = self._kernel(*rope_store(self.traits, shape, rope_dims, layout, kind, small))
+        kernel = self._kernel(rope_store(self.traits, shape, rope_dims, layout, kind, small))
         if small:
             q, k, v = q[:1], k[:1], v[:1]
         kernel(
@@ -264,16 +235,14 @@ class Layers:
 
     def remember(self, tokens: ps.Array, history: ps.Array, state: ps.Array, *, count: int) -> None:
         """Write the tokens of a batch to the history. Must come before the position advances."""
-        kernel = self._kernel("remember", "remember", dict(STATE), {"local_size_x": 64})
-        kernel(
+        self._kernel(_REMEMBER)(
             tokens=tokens, history=history, state=state, count=count, size=history.size,
             threads=count,
         )  # fmt: skip
 
     def advance(self, state: ps.Array, *, count: int) -> None:
         """Advance the position by `count`, after a batch from which no token is sampled."""
-        kernel = self._kernel("advance", "advance", dict(STATE), {})
-        kernel(state=state, count=count, groups=1)
+        self._kernel(_ADVANCE)(state=state, count=count, groups=1)
 
     # How attention is split into launches and workgroups.
 
@@ -284,14 +253,14 @@ class Layers:
         traits = self.traits
         cut = Cut.of(traits, shape, cache, count, self._splits)
         if traits.shared:
-            name, file, defines, constants = attention_shared(traits, shape, cut.splits)
+            shader = attention_shared(traits, shape, cut.splits)
             groups = (cut.splits, shape.heads, count)
         else:
             rows = q[first : first + count]
             small = rows.size if self._fits(rows) else None
             if small:
                 q = rows
-            name, file, defines, constants = attention_lanes(traits, shape, cut, small)
+            shader = attention_lanes(traits, shape, cut, small)
             blocks = shape.heads // cut.heads
             groups = (cut.splits, blocks, -(-count // cut.tokens))
         to = y[first:] if first else y
@@ -300,13 +269,13 @@ class Layers:
         if cut.splits > 1:
             parts, ends = self._parts(queries, cut.splits, shape.head_size)
             out = {"parts": parts, "ends": ends}
-        self._kernel(name, file, defines, constants)(
+        self._kernel(shader)(
             q=q, keys=cache.keys, values=cache.values, state=state, count=count,
             first_token=first, context=cache.context, groups=groups, **out,
         )  # fmt: skip
         if cut.splits > 1:
             n = queries * shape.head_size
-            join = self._kernel(*attention_join(traits, shape.head_size, cut.splits))
+            join = self._kernel(attention_join(traits, shape.head_size, cut.splits))
             join(parts=parts, ends=ends, y=to, n=n, shares=cut.splits, threads=n)
 
     def _through_windows(self, shape: _Shape, cache: Cache, count: int) -> bool:
@@ -336,7 +305,7 @@ class Layers:
         used = -(-reach // (_WINDOWS * rows))
         cut = Cut.of(traits, shape, cache, 1, shares)
         parts, ends = self._parts(shape.heads, shares, shape.head_size)
-        kernel = self._kernel(*attention_windows(traits, shape, cut, rows))
+        kernel = self._kernel(attention_windows(traits, shape, cut, rows))
         for share in range(used):
             first = share * _WINDOWS * rows
             windows: dict[str, Any] = {}
@@ -352,7 +321,7 @@ class Layers:
             )  # fmt: skip
         ends = ends[: shape.heads * shares * 2]
         small = ends.size if self._fits(ends) else None
-        join = self._kernel(*attention_join(traits, shape.head_size, shares, small))
+        join = self._kernel(attention_join(traits, shape.head_size, shares, small))
         n = shape.heads * shape.head_size
         join(parts=parts, ends=ends, y=y, n=n, shares=used, threads=n)
 
@@ -389,11 +358,6 @@ class Layers:
         assert isinstance(value, int)
         return value
 
-    def _kernel(
-        self, name: str, file: str, defines: Defines, constants: Mapping[str, int]
-    ) -> ps.Kernel:
-        return self._compiled(Shader.of(name, file, defines, constants))
-
 
 @dataclass(frozen=True)
 class Traits:
@@ -429,6 +393,14 @@ class Traits:
             cores=os.cpu_count() or 1,
             most_turns=MOST_TURNS if info.kind == "cpu" else 0,
         )
+
+    @classmethod
+    def typical(cls, subgroup_size: int) -> list[Traits]:
+        """Those of a CPU driver, with subgroups of 8, and of a GPU, with subgroups of that size."""
+        return [
+            cls(shared, subgroup_size if shared else 8, False, not shared, True, not shared, 2)
+            for shared in (False, True)
+        ]
 
     def group(self, size: int) -> tuple[Defines, dict[str, int]]:
         """Defines and constants of a kernel with workgroups of `size`, or of one subgroup."""
@@ -517,27 +489,20 @@ def _fewest_splits(traits: Traits, shape: _Shape, cache: Cache) -> int:
     return -(-cache.context // (blocks * rows))
 
 
-# What each kernel is compiled from: name, file, defines, specialization constants.
-
-Compilation: TypeAlias = tuple[str, str, Defines, dict[str, int]]
+# What each kernel is compiled from.
 
 
-def rmsnorm(traits: Traits, kind: str, small: int | None) -> Compilation:
+def rmsnorm(traits: Traits, kind: str, small: int | None) -> Shader:
     defines, constants = traits.group(256)
     defines["KIND"] = _VECTOR_KINDS[kind]
     if small:
         defines["SMALL"] = small
-    return "rmsnorm", "rmsnorm", defines, constants
-
-
-def swiglu(traits: Traits, small: int | None) -> Compilation:
-    _, constants = traits.group(256)
-    return "swiglu", "swiglu", {"SMALL": small} if small else {}, constants
+    return Shader.of("rmsnorm", "rmsnorm", defines, constants)
 
 
 def rope_store(
     traits: Traits, shape: _Shape, rope_dims: int, layout: str, kind: str | None, small: bool
-) -> Compilation:
+) -> Shader:
     defines, constants = traits.group(64)
     defines |= shape.defines(traits)
     defines.pop("WIDE", None)  # it writes single words
@@ -549,45 +514,47 @@ def rope_store(
         defines["KIND"] = _VECTOR_KINDS[kind]
     if small:
         defines["SMALL"] = 1
-    return "rope_store", "rope_store", defines, constants
+    return Shader.of("rope_store", "rope_store", defines, constants)
 
 
-def attention_lanes(traits: Traits, shape: _Shape, cut: Cut, small: int | None) -> Compilation:
+def attention_lanes(traits: Traits, shape: _Shape, cut: Cut, small: int | None) -> Shader:
     defines = shape.defines(traits) | {
         "LANES": traits.lanes, "TOKENS": cut.tokens, "HEADS_EACH": cut.heads, "SPLITS": cut.splits,
         "SCALE": shape.head_size**-0.5,
     }  # fmt: skip
     if small:
         defines["SMALL"] = small
-    return "attention", "attention_lanes", defines, {}
+    return Shader.of("attention", "attention_lanes", defines, {})
 
 
-def attention_windows(traits: Traits, shape: _Shape, cut: Cut, rows: int) -> Compilation:
+def attention_windows(traits: Traits, shape: _Shape, cut: Cut, rows: int) -> Shader:
     defines = shape.defines(traits) | {
         "LANES": traits.lanes, "HEADS_EACH": cut.heads, "SPLITS": cut.splits,
         "WINDOW_ROWS": rows, "SCALE": shape.head_size**-0.5,
     }  # fmt: skip
     defines.pop("WIDE", None)  # a load takes 16 bytes
-    return "attention", "attention_windows", defines, {}
+    return Shader.of("attention", "attention_windows", defines, {})
 
 
-def attention_shared(traits: Traits, shape: _Shape, splits: int) -> Compilation:
+def attention_shared(traits: Traits, shape: _Shape, splits: int) -> Shader:
     defines = shape.defines(traits) | {
         "SIZE": _GPU_GROUP, "SPLITS": splits, "SCALE": shape.head_size**-0.5,
     }  # fmt: skip
     if traits.plain:
         defines["PLAIN"] = 1
-    return "attention", "attention_shared", defines, {}
+    return Shader.of("attention", "attention_shared", defines, {})
 
 
-def attention_join(
-    traits: Traits, head_size: int, splits: int, small: int | None = None
-) -> Compilation:
+def attention_join(traits: Traits, head_size: int, splits: int, small: int | None = None) -> Shader:
     _, constants = traits.group(64)
     defines: Defines = {"HEAD_SIZE": head_size, "SPLITS": splits}
     if small:
         defines["SMALL"] = small
-    return "attention_join", "attention_join", defines, constants
+    return Shader.of("attention_join", "attention_join", defines, constants)
+
+
+_REMEMBER = Shader.of("remember", "remember", STATE, {"local_size_x": 64})
+_ADVANCE = Shader.of("advance", "advance", STATE, {})
 
 
 def _vector(weight: Weight, n: int) -> tuple[ps.Array, int]:
@@ -616,19 +583,15 @@ def _check_rows(what: str, count: int, width: int, *arrays: ps.Array) -> None:
             )
 
 
-def layer_kernels(subgroup_size: int = 64) -> list[Compilation]:
+def layer_kernels(subgroup_size: int = 64) -> list[Shader]:
     """Every variant of every kernel here, in the shapes of Qwen3-0.6B.
 
     `subgroup_size` is that of the GPU; variants for CPU drivers have subgroups of 8.
     """
-    found: list[Compilation] = []
-    for shared in (False, True):
-        traits = Traits(
-            shared, subgroup_size if shared else 8, False, not shared, True, not shared, 2
-        )
-        single = [None] if shared else [None, 1024]
+    found: list[Shader] = []
+    for traits in Traits.typical(subgroup_size):
+        single = [None] if traits.shared else [None, 1024]
         found += [rmsnorm(traits, kind, n) for kind in _VECTOR_KINDS for n in single]
-        found += [swiglu(traits, 3 * n if n else None) for n in single]
         for halves in (False, True):
             shape = _Shape(16, 8, 128, halves)
             found += [
@@ -641,13 +604,11 @@ def layer_kernels(subgroup_size: int = 64) -> list[Compilation]:
                 )
                 for n in single
             ]
-            if shared:
+            if traits.shared:
                 found += [attention_shared(traits, shape, splits) for splits in (1, 16)]
             else:
                 cuts = (Cut(1, 2, 1), Cut(1, 2, 4), Cut(4, 2, 1))
                 found += [attention_lanes(traits, shape, c, 2048 * c.tokens) for c in cuts]
                 found.append(attention_windows(traits, shape, Cut(1, 2, 6), 32 if halves else 16))
         found.append(attention_join(traits, 128, 4))
-    found.append(("remember", "remember", dict(STATE), {"local_size_x": 64}))
-    found.append(("advance", "advance", dict(STATE), {}))
-    return found
+    return [*found, _REMEMBER, _ADVANCE]

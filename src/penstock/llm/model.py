@@ -18,7 +18,7 @@ import penstock as ps
 from penstock.llm.chat import ChatTemplate
 from penstock.llm.config import Config
 from penstock.llm.errors import ModelError
-from penstock.llm.generation import Generation
+from penstock.llm.generation import Generation, Run
 from penstock.llm.modelfile import ModelFile, open_model
 from penstock.llm.network import Kernels, Network
 from penstock.llm.optimizations import ALL, Mechanisms
@@ -151,17 +151,19 @@ class Model:
         if max_tokens is not None and max_tokens < 0:
             raise ps.InvalidValue(f"max_tokens={max_tokens}")
         words = [stop] if isinstance(stop, str) else list(stop)
-        if words and self._tokenizer_or_none is None:
+        tokenizer = self._tokenizer_or_none
+        if words and tokenizer is None:
             raise ModelError(f"{self.file.path} has no tokenizer, so that stop= has no meaning")
-        ends = self._stop_ids if stop_ids is None else frozenset(stop_ids)
-        decoder = None if self._tokenizer_or_none is None else self.tokenizer.decoder()
+        usual = frozenset[int]() if tokenizer is None else tokenizer.stop_ids
+        ends = usual if stop_ids is None else frozenset(stop_ids)
+        decoder = None if tokenizer is None else tokenizer.decoder()
         network = self._take(mechanisms)
         try:
             network.restart(settings)
         except BaseException:
             self._give_back(network)
             raise
-        made = Generation(
+        run = Run(
             network,
             ids,
             most=room if max_tokens is None else min(max_tokens, room),
@@ -171,6 +173,7 @@ class Model:
             decoder=decoder,
             done=partial(self._give_back, network),
         )
+        made = Generation(run)
         if not stream:
             made._finish_it()
         return made
@@ -251,11 +254,6 @@ class Model:
             return self.tokenizer
         except ModelError:
             return None
-
-    @property
-    def _stop_ids(self) -> frozenset[int]:
-        tokenizer = self._tokenizer_or_none
-        return frozenset() if tokenizer is None else tokenizer.stop_ids
 
     # Networks.
 

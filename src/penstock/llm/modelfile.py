@@ -29,9 +29,6 @@ from penstock.llm.tensors import Tensor
 
 __all__ = ["ModelFile", "Tensor", "open_model"]
 
-_PRODUCTS = (
-    "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"
-)  # fmt: skip
 _IGNORED = re.compile(r"blk\.\d+\.attn_rot_embd(\.weight)?")
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import penstock as ps
 from penstock.llm import kernels
 from penstock.llm.kernels import Blocks
+from penstock.llm.kinds import KINDS, PLAIN
 from penstock.llm.weights import Piece, Weight
 
 
@@ -57,7 +58,6 @@ class Products:
         *,
         bias: Weight | None = None,
         add: bool = False,
-        stream: ps.Stream | None = None,
     ) -> None:
         """y[t, r] = the sum of weight[r, c] * x[t, c] over c, plus bias[r], for t < count.
 
@@ -71,21 +71,13 @@ class Products:
         for piece in weight.pieces:
             through, rest = self._split(weight, piece)
             if through is not None:
-                self._through_windows(weight, through, x, y, count, stride, add, stream)
+                self._through_windows(weight, through, x, y, count, stride, add)
             if rest is not None:
-                self._at_once(weight, rest, x, y, count, stride, add, stream)
+                self._at_once(weight, rest, x, y, count, stride, add)
         if bias is not None:
-            self._add_bias(bias, y, count, stride, stream)
+            self._add_bias(bias, y, count, stride)
 
-    def embed(
-        self,
-        weight: Weight,
-        tokens: ps.Array,
-        y: ps.Array,
-        count: int,
-        *,
-        stream: ps.Stream | None = None,
-    ) -> None:
+    def embed(self, weight: Weight, tokens: ps.Array, y: ps.Array, count: int) -> None:
         """y[t] = row tokens[t] of the weight, for t < count.
 
         Values are exactly those of the reference decoder. An id without a row gives zeros.
@@ -106,19 +98,10 @@ class Products:
                 words=piece.words, tokens=tokens, y=y, begin=piece.first,
                 pitch=blocks.pitch(weight.columns), row=piece.row, rows=piece.rows,
                 all_rows=weight.rows, units=units, columns=weight.columns, stride=stride,
-                groups=(width, count), stream=stream,
+                groups=(width, count),
             )  # fmt: skip
 
-    def gated(
-        self,
-        gate: Weight,
-        up: Weight,
-        x: ps.Array,
-        y: ps.Array,
-        count: int,
-        *,
-        stream: ps.Stream | None = None,
-    ) -> None:
+    def gated(self, gate: Weight, up: Weight, x: ps.Array, y: ps.Array, count: int) -> None:
         """y = silu(gate · x) * (up · x), for count tokens."""
         if (gate.rows, gate.columns) != (up.rows, up.columns):
             raise ps.ShapeMismatch(
@@ -127,11 +110,11 @@ class Products:
             )
         stride = _check_array("y", y, count, gate.rows)
         between = self._room(count, up.rows)
-        self.multiply(gate, x, y, count, stream=stream)
-        self.multiply(up, x, between, count, stream=stream)
+        self.multiply(gate, x, y, count)
+        self.multiply(up, x, between, count)
         kernel = self._kernel(kernels.gating())
         groups = (-(-gate.rows // kernel.local_size[0]), count)
-        kernel(up=between, y=y, rows=gate.rows, stride=stride, groups=groups, stream=stream)
+        kernel(up=between, y=y, rows=gate.rows, stride=stride, groups=groups)
 
     # Splitting products into launches.
 
@@ -165,7 +148,7 @@ class Products:
 
     def _at_once(
         self, weight: Weight, piece: Piece, x: ps.Array, y: ps.Array, count: int, stride: int,
-        add: bool, stream: ps.Stream | None,
+        add: bool,
     ) -> None:  # fmt: skip
         """Issue one launch for all rows and tokens, or one per part of rows that are too long."""
         how = self._otherwise
@@ -189,12 +172,12 @@ class Products:
                 words=piece.words, x=x, y=y, pitch=blocks.pitch(weight.columns), rows=piece.rows,
                 span=span, units=units, columns=weight.columns, tokens=count, stride=stride,
                 place=piece.row, begin0=piece.first, **part,
-                groups=(-(-span // in_group), -(-count // tokens)), stream=stream,
+                groups=(-(-span // in_group), -(-count // tokens)),
             )  # fmt: skip
 
     def _through_windows(
         self, weight: Weight, piece: Piece, x: ps.Array, y: ps.Array, count: int, stride: int,
-        add: bool, stream: ps.Stream | None,
+        add: bool,
     ) -> None:  # fmt: skip
         """A launch for as many rows as the windows hold, and as many tokens as a lane takes."""
         how = self._how
@@ -224,7 +207,7 @@ class Products:
                     **part.words, **part.begin, **inputs, y=y, pitch=pitch, rows=part.rows,
                     span=part.span, units=weight.columns // blocks.unit, columns=weight.columns,
                     tokens=left, stride=stride, place=done * stride + part.row,
-                    groups=-(-part.span // in_group), stream=stream,
+                    groups=-(-part.span // in_group),
                 )  # fmt: skip
 
     def _windows(self, piece: Piece, pitch: int, windows: int) -> list[_Part]:
@@ -252,16 +235,12 @@ class Products:
                 begin[f"begin{n}"] = first - 4 * start
             yield _Part(words, begin, piece.row + row, rows, span)
 
-    def _add_bias(
-        self, bias: Weight, y: ps.Array, count: int, stride: int, stream: ps.Stream | None
-    ) -> None:
+    def _add_bias(self, bias: Weight, y: ps.Array, count: int, stride: int) -> None:
         (piece,) = bias.pieces
-        aligned = piece.first % 4 == 0
-        kernel = self._kernel(kernels.addition(bias.kind, aligned=aligned))
-        groups = (-(-bias.columns // kernel.local_size[0]), count)
+        kernel = self._kernel(kernels.addition(bias.kind, aligned=piece.first % 4 == 0))
         kernel(
             words=piece.words, y=y, begin=piece.first, rows=bias.columns, stride=stride,
-            groups=groups, stream=stream,
+            groups=(-(-bias.columns // kernel.local_size[0]), count),
         )  # fmt: skip
 
     def _room(self, count: int, rows: int) -> ps.Array:
@@ -309,11 +288,11 @@ def _is_aligned(weight: Weight, piece: Piece, blocks: Blocks) -> bool:
 
 
 def _check_kind(weight: Weight) -> None:
-    if weight.kind not in kernels.KINDS:
+    if weight.kind not in KINDS:
         raise ps.Unsupported(
-            f"{weight.name!r} is of kind {weight.kind}; there are {', '.join(kernels.KINDS)}"
+            f"{weight.name!r} is of kind {weight.kind}; there are {', '.join(KINDS)}"
         )
-    block = kernels.blocks_of(weight.kind, 1).columns
+    block = KINDS[weight.kind].columns
     if weight.columns % block:
         raise ps.ShapeMismatch(
             f"{weight.name!r} has {weight.columns} columns; {weight.kind} has blocks of {block}"
@@ -335,10 +314,10 @@ def _check_array(name: str, array: ps.Array, count: int, width: int, exactly: bo
 
 
 def _check_bias(bias: Weight, weight: Weight) -> None:
-    if bias.kind not in kernels.PLAIN or len(bias.pieces) != 1:
+    if bias.kind not in PLAIN or len(bias.pieces) != 1:
         raise ps.Unsupported(
             f"the bias {bias.name!r} is of kind {bias.kind}, in {len(bias.pieces)} pieces; it can "
-            f"be {', '.join(kernels.PLAIN)}, in one"
+            f"be {', '.join(PLAIN)}, in one"
         )
     if (bias.rows, bias.columns) != (1, weight.rows):
         raise ps.ShapeMismatch(

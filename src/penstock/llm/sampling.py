@@ -30,7 +30,7 @@ import numpy as np
 import penstock as ps
 from penstock.llm.device_state import STATE, DeviceState
 from penstock.llm.kernels import MOST_TURNS, Compiled, Shader
-from penstock.llm.layers import Choice, Compilation, Defines, Traits
+from penstock.llm.layers import Choice, Defines, Traits
 
 #: The words of the settings, by their names in shaders.
 SETTINGS = {
@@ -124,7 +124,7 @@ class Sampler:
         self.device = device
         self.vocabulary = vocabulary
         self._shape = Shape.of(Traits.of(device, variant), vocabulary)
-        self._compiled = Compiled(device)
+        self._kernel = Compiled(device)
         blocks, span = self._shape.blocks, self._shape.span
         self._settings = self._words("settings", _SETTINGS_WORDS)
         self._control = self._words("control", _CONTROL_WORDS)
@@ -201,7 +201,7 @@ class Sampler:
     def _launch(
         self, file: str, *, narrow: bool = False, looked_at: int = 0, **arguments: Any
     ) -> None:
-        kernel = self._compiled(Shader.of(*self._shape.make(file, narrow)))
+        kernel = self._kernel(self._shape.make(file, narrow))
         groups = self._shape.groups(file, kernel.local_size[0], looked_at)
         kernel(groups=groups, **arguments)
 
@@ -249,7 +249,7 @@ class Shape:
             wide=wide,
         )
 
-    def make(self, file: str, narrow: bool = False) -> Compilation:
+    def make(self, file: str, narrow: bool = False) -> Shader:
         """Return what a kernel is compiled from."""
         defines: Defines = {
             **STATE, **SETTINGS, **CONTROL, **CURSOR, "VOCABULARY": self.vocabulary,
@@ -260,7 +260,7 @@ class Shape:
         if narrow:
             defines["NARROW"] = 1
         size = self.lanes if file in _LONE else self.size
-        return file, file, defines, {"local_size_x": size}
+        return Shader.of(file, file, defines, {"local_size_x": size})
 
     def groups(self, file: str, size: int, looked_at: int = 0) -> int:
         """Return how many workgroups keep every invocation within MOST_TURNS iterations."""
@@ -279,26 +279,13 @@ class Shape:
 _LONE = ("sample_greedy", "sample_begin", "sample_seek", "sample_draw")
 
 
-def sampling_kernels(subgroup_size: int = 64) -> list[Compilation]:
+def sampling_kernels(subgroup_size: int = 64) -> list[Shader]:
     """Every variant of every kernel here, for the vocabulary of Qwen3 and one of an odd size."""
-    found: list[Compilation] = []
-    for shared in (False, True):
-        traits = Traits(
-            shared, subgroup_size if shared else 8, False, not shared, True, not shared, 2
-        )
+    found: list[Shader] = []
+    for traits in Traits.typical(subgroup_size):
         for vocabulary in (151_936, 50_257):
             shape = Shape.of(traits, vocabulary)
-            files = (
-                "penalise",
-                "peaks",
-                "greedy",
-                "begin",
-                "gather",
-                "recount",
-                "seek",
-                "sums",
-                "draw",
-            )
-            found += [shape.make(f"sample_{file}") for file in files]
+            files = "penalise peaks greedy begin gather recount seek sums draw"
+            found += [shape.make(f"sample_{file}") for file in files.split()]
             found.append(shape.make("sample_gather", narrow=True))
     return found

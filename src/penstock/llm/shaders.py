@@ -13,14 +13,11 @@ def every_kernel(subgroup_size: int = 64) -> list[Shader]:
 
     Kernels that have shapes compiled in get those of Qwen3-0.6B.
     """
-    found = list(weight_kernels(subgroup_size))
-    for name, file, defines, constants in (
-        *layer_kernels(subgroup_size),
-        *sampling_kernels(subgroup_size),
-    ):
-        made = Shader.of(name, file, defines, constants)
-        found.append(made._replace(name=f"{name} {_told_apart(made)}"))
-    return found
+    others = [*layer_kernels(subgroup_size), *sampling_kernels(subgroup_size)]
+    return [
+        *weight_kernels(subgroup_size),
+        *(shader._replace(name=f"{shader.name} {_told_apart(shader)}") for shader in others),
+    ]
 
 
 def _told_apart(shader: Shader) -> str:

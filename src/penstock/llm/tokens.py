@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _LONGEST_JSON = 1 << 28
-_CONTROL, _USER_DEFINED, _BYTE = 3, 4, 6  # values of tokenizer.ggml.token_type
+_CONTROL, _USER_DEFINED = 3, 4  # values of tokenizer.ggml.token_type
 _ENDS = re.compile(
     r"<\|(im_end|eot_id|endoftext|end_of_text|eom_id|eot|end|eos)\|>|<end_of_turn>|<EOT>"
     "|<\uff5cend\u2581of\u2581sentence\uff5c>"  # DeepSeek's, with fullwidth bars

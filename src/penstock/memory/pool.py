@@ -59,7 +59,9 @@ class Chunk:
 
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
-        self.bytes = None if memory.address is None else _host_bytes(memory.address, memory.nbytes)
+        self.bytes: npt.NDArray[np.uint8] | None = None
+        if memory.address is not None:
+            self.bytes = np.asarray(_HostBytes(memory.address, memory.nbytes))
         self.cut = 0
         self.live = 0
 
@@ -478,7 +480,3 @@ class _HostBytes:
             "typestr": "|u1",
             "data": (address, False),
         }
-
-
-def _host_bytes(address: int, nbytes: int) -> npt.NDArray[np.uint8]:
-    return np.asarray(_HostBytes(address, nbytes))

@@ -238,14 +238,12 @@ class Elementwise(Closing):
                     f"{self.name}: argument {parameter.name!r} is on {array.device}, the kernel on "
                     f"{self.kernel.device}; copy it to that device"
                 )
-            if not same_bytes(array.dtype, self._bound(parameter)):
+            bound = np.dtype(np.uint8) if parameter.type == "bool" else parameter.dtype
+            if not same_bytes(array.dtype, bound):
                 raise DtypeMismatch(
                     f"{self.name}: argument {parameter.name!r} must be {parameter.type}, "
                     f"not {array.dtype}"
                 )
-
-    def _bound(self, parameter: Parameter) -> Dtype:
-        return np.dtype(np.uint8) if parameter.type == "bool" else parameter.dtype
 
 
 def _most(device: Device, limit: str) -> tuple[int, ...]:

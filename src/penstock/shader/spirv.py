@@ -22,7 +22,7 @@ from __future__ import annotations
 import unicodedata
 from array import array
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Literal, TypeAlias
 
@@ -143,7 +143,7 @@ def reflect(
     uses = module.uses(function)
     blocks, push = _blocks(module, uses)
     size_constants, local_size = _local_size(module, function)
-    members = _push_members(module, push)
+    members = () if push is None else _members(module, push, "push constant")
     push_size = max((member.offset + member.size for member in members), default=0)
     if push_size > _MAX_PUSH:
         raise InvalidSpirv(f"SPIR-V: push constants of {push_size} bytes are more than {_MAX_PUSH}")
@@ -273,11 +273,7 @@ def _result_members(module: _Module, blocks: list[int], uses: dict[int, int]) ->
     found = [block for block in blocks if _is_result(module, block, uses.get(block, 0))]
     if len(found) > 1:
         raise Unsupported("SPIR-V: a kernel can have only one block named 'Result'")
-    members = tuple(module.leaves(module.block_of(found[0]))) if found else ()
-    for member in members:
-        if member.dtype.kind == "V":
-            raise Unsupported(f"SPIR-V: result {member.name!r} is of a type NumPy lacks")
-    return members
+    return _members(module, found[0], "result") if found else ()
 
 
 def _access(module: _Module, variable: int, struct: int, inferred: int) -> Access:
@@ -293,16 +289,12 @@ def _access(module: _Module, variable: int, struct: int, inferred: int) -> Acces
 def _merge(old: Binding, new: Binding) -> Binding:
     if old.kind != new.kind:
         raise Unsupported(f"SPIR-V: {old.name!r} and {new.name!r} are different kinds of buffer")
-    return Binding(
-        name=old.name,
-        set=old.set,
-        binding=old.binding,
-        kind=old.kind,
+    return replace(
+        old,
         access=old.access if old.access == new.access else "rw",
         dtype=old.dtype if old.dtype == new.dtype else None,
-        header=old.header,
-        stride=old.stride,
         min_size=max(old.min_size, new.min_size),
+        purpose="array",
         elements=max(old.elements, new.elements, key=_gap),
     )
 
@@ -312,13 +304,11 @@ def _gap(elements: Elements) -> int:
     return elements.pitches[-1] - elements.used if elements.pitches else 0
 
 
-def _push_members(module: _Module, push: int | None) -> tuple[Member, ...]:
-    if push is None:
-        return ()
-    members = tuple(module.leaves(module.block_of(push)))
+def _members(module: _Module, block: int, what: str) -> tuple[Member, ...]:
+    members = tuple(module.leaves(module.block_of(block)))
     for member in members:
         if member.dtype.kind == "V":
-            raise Unsupported(f"SPIR-V: push constant {member.name!r} is of a type NumPy lacks")
+            raise Unsupported(f"SPIR-V: {what} {member.name!r} is of a type NumPy lacks")
     return members
 
 

@@ -22,7 +22,7 @@ Entry = dict[str, Any]
 
 def as_perfetto(trace: Trace, title: str = "") -> str:
     document = as_document(trace, title)
-    entries = [entry for entry in _entries(document) if entry]
+    entries = list(_entries(document))
     about = {name: document[name] for name in ("title", "recorded", "penstock", "counts")}
     return dumped({"traceEvents": entries, "displayTimeUnit": "ns", "otherData": about})
 
@@ -38,7 +38,8 @@ def _entries(document: Entry) -> Iterator[Entry]:
     for flight in document["flights"]:
         yield _flight(flight, streams[flight["stream"]])
     for event in document["events"]:
-        yield _event(event, threads[event["thread"]], streams)
+        if event["kind"] != "done":  # shown as the end of a flight
+            yield _event(event, threads[event["thread"]])
     yield from _device_work(document, streams)
     yield from _flows(document, streams, threads)
     yield from _counters(document, streams)
@@ -73,9 +74,7 @@ def _flight(flight: Entry, track: Entry) -> Entry:
     }
 
 
-def _event(event: Entry, track: Entry, streams: list[Entry]) -> Entry:
-    if event["kind"] == "done":
-        return {}  # shown as the end of a flight
+def _event(event: Entry, track: Entry) -> Entry:
     shown = ("reason", "nbytes", "buffer", "lo", "hi", "path", "where", "submission", "command")
     args = {name: event[name] for name in shown if name in event}
     entry = {

@@ -12,7 +12,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from types import CodeType, TracebackType
+from types import CodeType
 from typing import Any, NamedTuple
 
 from penstock.errors import ArgumentError
@@ -302,12 +302,7 @@ class Trace(Handle):
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with _lock:
             events.activate(tuple(each for each in events.active if each is not self))
         self._stopped = time.perf_counter()
