@@ -301,7 +301,6 @@ def test_nothing_runs_code_from_data() -> None:
         ("conformance/check.py", "exec"),  # a program of its own, shrunk to a script
         ("conformance/runner.py", "eval"),  # a call of the same
         ("ops/elementwise.py", "exec"),  # the call of an operation, from names that are checked
-        ("launch/call.py", "exec"),  # the call of a kernel, likewise
         ("cli/script.py", "exec"),  # the program that the user asked to trace
     }
 

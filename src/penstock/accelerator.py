@@ -1,34 +1,65 @@
 """The native step: C code that does the common case of what Python functions of this package do.
 
 `penstock._native` is optional. The Python functions are the specification, and run alone where the
-module is not built or `PENSTOCK_NATIVE=0` is set. The C code works on the objects of the Python
-code: a class whose slots it reads or changes is handed to it with `share`, where the class is
-defined. A module that was built from other sources than these does not fit, and is not used.
+module is not built or `PENSTOCK_NATIVE=0` is set. A native function does all that the Python
+function would do, or refuses before it has changed anything; then the Python function does it.
+
+The C code works on the objects of the Python code: a class whose slots it reads or changes is
+handed to it with `share`, where the class is defined. What makes a call unusual is not looked for
+one by one: `Scheduler.plain` and `Stream.plain` say whether anything does. A module that was built
+from other sources than these does not fit, and is not used.
 """
 
 from __future__ import annotations
 
 import os
 import warnings
-from types import ModuleType
 from typing import Any, TypeVar
 
 _VERSION = 1  # of what the Python code relies on; `native/module.c` has the same
 C = TypeVar("C", bound=type)
 
 
-def _load() -> tuple[ModuleType | None, str]:
+class InPython:
+    """In place of the module: everything is left to Python."""
+
+    class Callable:
+        """The base of `Kernel`."""
+
+        __slots__ = ()
+
+        def _retire(self) -> None:
+            """Leave every call to Python from now on."""
+
+    def start(self, stream: Any) -> None:
+        """Open a batch and return it, as `Stream._start` does, or return None."""
+        return
+
+    def submit(self, stream: Any) -> bool:
+        """Submit what is recorded, as `Stream._submit` does, or return False."""
+        return False
+
+    def poll(self, stream: Any) -> bool:
+        """Ask the driver how far it has come, as `Stream.poll` does, or return False."""
+        return False
+
+    def wait(self, scheduler: Any, points: Any) -> bool:
+        """Wait for a moment; whether the one point was reached."""
+        return False
+
+
+def _load() -> tuple[Any, str]:
     """The module, if it is to be used, and what to say of it."""
     if os.environ.get("PENSTOCK_NATIVE") == "0":
-        return None, "off (PENSTOCK_NATIVE=0)"
+        return InPython(), "off (PENSTOCK_NATIVE=0)"
     try:
         from penstock import _native  # type: ignore[attr-defined]
     except ImportError as error:
-        if error.name != "penstock._native":
-            return None, _refuse(str(error))
-        return None, "not built; launches are made in Python"
+        if "_native" in str(error) and "cannot import name" in str(error):
+            return InPython(), "not built; launches are made in Python"
+        return InPython(), _refuse(str(error))
     if _native.VERSION != _VERSION:
-        return None, _refuse(f"it has version {_native.VERSION}, and {_VERSION} is needed")
+        return InPython(), _refuse(f"it has version {_native.VERSION}, and {_VERSION} is needed")
     return _native, "in use"
 
 
@@ -42,28 +73,23 @@ def _refuse(why: str) -> str:
     return f"refused: {why}"
 
 
+#: The module, or what leaves everything to Python.
 native: Any
 native, status = _load()
+#: The base of `Kernel`.
+Callable: Any = native.Callable
+
+
+def is_native() -> bool:
+    return not isinstance(native, InPython)
 
 
 def share(class_: C) -> C:
     """Let the native step use the slots of a class. A decorator."""
     global native, status
-    if native is not None:
+    if is_native():
         try:
             native.share(class_)
         except TypeError as error:
-            native, status = None, _refuse(str(error))
+            native, status = InPython(), _refuse(str(error))
     return class_
-
-
-class PythonCallable:
-    """The base of `Kernel` where there is no native step."""
-
-    __slots__ = ()
-
-    def _retire(self) -> None:
-        """Leave every call to Python from now on."""
-
-
-Callable: Any = PythonCallable if native is None else native.Callable

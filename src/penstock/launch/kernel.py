@@ -13,6 +13,7 @@ import keyword
 import operator
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -113,15 +114,14 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
 
     def _call_natively(self) -> None:
         """Have calls of the common kind made by the native step, if that can make this kernel's."""
-        native = accelerator.native
         scalars = packed_scalars(self.interface.push)
-        if native is None or scalars is None or self.scalars_in_buffer:
+        if not accelerator.is_native() or scalars is None or self.scalars_in_buffer:
             return
         scheduler = self.scheduler
         objects = (
             self._counts_of_threads, self._counts_of_groups, scheduler, self.device.default_stream,
             self.program, self.what, self.results, self.bindings.result_bytes,
-            scheduler.is_locked_here, scheduler.take_lock, scheduler.leave_lock,
+            scheduler.is_locked_here, scheduler._mutex.acquire, scheduler._mutex.release,
         )  # fmt: skip
         order = tuple(each if isinstance(each, int) else -1 for each in self.bindings.order)
         with contextlib.suppress(ValueError):  # more arguments than it has room for
@@ -130,7 +130,7 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
                 tuple(each.wants for each in self.parameters),
                 self.writes, order, scalars, self.interface.scalar_bytes, objects,
             )  # fmt: skip
-            native.called_natively(type(self))
+            accelerator.native.called_natively(type(self))
 
     @classmethod
     def of_forms(
@@ -191,7 +191,8 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
                     parameter.spare.clear()
                 self._retire()
                 self.scheduler.retirement.retire_program(self.program)
-                self.scheduler.forget_rings(self)
+                for stream in self.scheduler.all_streams():
+                    stream.rings.pop(self, None)
                 if self.results is not None:
                     self.results.close()
 
@@ -202,7 +203,8 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
     def __del__(self) -> None:
         # May run in any thread, in the middle of any call: only leave a message.
         if not getattr(self, "_closed", True):
-            self.scheduler.program_dropped(self.program)
+            scheduler = self.scheduler
+            scheduler.ended.leave(partial(scheduler.retirement.retire_program, self.program))
 
     def __repr__(self) -> str:
         return f"<Kernel {self.signature}>"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.schedule.host_lane import HostLane, HostLanes
-from penstock.schedule.stream import NoRoom
+from penstock.schedule.submit_policy import NoRoom
 
 if TYPE_CHECKING:
     from penstock.schedule.scheduler import Scheduler

@@ -54,12 +54,11 @@ class Pump:
             if scheduler.closed or scheduler.lost is not None:
                 return False
             streams = scheduler.living_streams()
-            for stream in streams:
+            for step in (*(stream.submit_if_dry for stream in streams), scheduler.drain):
                 try:
-                    stream.submit_if_dry()
+                    step()
                 except OutOfMemory:
                     continue  # it stays recorded; the next call that needs it tries again
-            scheduler.drain()
             return any(stream.has_recorded for stream in streams)
 
     def close(self) -> None:

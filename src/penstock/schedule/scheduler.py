@@ -78,8 +78,6 @@ class Scheduler:
         self._mutex: Any = threading.RLock()
         #: Whether the calling thread holds the lock.
         self.is_locked_here: Callable[[], bool] = self._mutex._is_owned  # type: ignore[attr-defined]
-        #: For the native step, which does not wait for the lock.
-        self.take_lock, self.leave_lock = self._mutex.acquire, self._mutex.release
         self.lost: DeviceLost | None = None
         self.closed = False
         #: While graphs are recorded: by thread, the graph and the `with` block that records it.
@@ -287,8 +285,7 @@ class Scheduler:
         if not events.active:
             if not submitted or self.closed or self.lost is not None:
                 self._submit_for(points)
-            native = accelerator.native if timeout is None else None
-            if native is not None and native.wait(self, points):
+            if timeout is None and accelerator.native.wait(self, points):
                 return True
             return self.await_points(points, timeout)
         if self.reached(points):
@@ -425,15 +422,6 @@ class Scheduler:
                 self._mutex.release()
             except RuntimeError:
                 pass  # it was not free
-
-    def forget_rings(self, kernel: Any) -> None:
-        """Drop the argument rings of a kernel that was closed."""
-        for stream in self.all_streams():
-            stream.rings.pop(kernel, None)
-
-    def program_dropped(self, program: Any) -> None:
-        """Note, from a finaliser, that a kernel was dropped."""
-        self.ended.leave(partial(self.retirement.retire_program, program))
 
     def stream_forgotten(self, stream: Stream) -> None:
         """Note, from a finaliser, that a stream was dropped."""

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 from penstock import accelerator
 from penstock.errors import ArgumentError, Closed, OutOfMemory, Timeout
 from penstock.handle import Closing
-from penstock.ledger.hazards import ACCESS, Lane, Region, Use, collect_all, needs_of_lane, note_all
+from penstock.ledger.hazards import Lane, Region, Use, needs_of_lane, note_all
 from penstock.memory.pool import Backing
 from penstock.schedule.batch import Batch
 from penstock.schedule.event import Event
 from penstock.schedule.ordered_copies import Copier
-from penstock.schedule.submit_policy import DEEPEST, SubmitPolicy
+from penstock.schedule.submit_policy import DEEPEST, NoRoom, SubmitPolicy
 from penstock.tracing import events
 
 if TYPE_CHECKING:
@@ -32,17 +32,6 @@ if TYPE_CHECKING:
     from penstock.schedule.scheduler import Scheduler
 
 _RECORDINGS = 8  # recordings to allocate at once
-
-
-class NoRoom(Exception):
-    """Raised under the lock when a stream has too many submissions in flight.
-
-    The caller releases the lock, calls `make_room`, and tries again.
-    """
-
-    def __init__(self, stream: Stream) -> None:
-        super().__init__()
-        self.stream = stream
 
 
 @accelerator.share
@@ -195,7 +184,7 @@ class Stream(Closing):
         if barrier:
             recording.barrier()
             if events.active:
-                self._emit_barrier(uses)
+                batch.emit_barrier(uses)
             lane.epoch += 1
         if events.timing:
             batch.begin_timing()
@@ -220,13 +209,6 @@ class Stream(Closing):
         if batch.count >= batch.look_at:
             self._consider_submitting(batch)
         return batch.value
-
-    def _emit_barrier(self, uses: Iterable[Use]) -> None:
-        """Put on the receipt what a barrier is for."""
-        lane = self.lane
-        behind = next(a for a in collect_all(uses) if a.lane is lane and a.epoch >= lane.epoch)
-        why = (f"after {ACCESS}", *behind.facts)
-        events.emit("barrier", why, path="device", at=self.here())
 
     def here(self) -> events.At:
         """The position of the next command, for the receipt."""
@@ -310,9 +292,7 @@ class Stream(Closing):
     def poll(self) -> None:
         """Ask the driver how far the device has come on this stream."""
         lane = self.lane
-        if lane.complete < lane.submitted:
-            if accelerator.native is not None and accelerator.native.poll(self):
-                return
+        if lane.complete < lane.submitted and not accelerator.native.poll(self):
             try:
                 reached = self.timeline.value()
             except BaseException as error:
@@ -376,10 +356,9 @@ class Stream(Closing):
 
     def _start(self) -> Batch:
         """Open a batch."""
-        if accelerator.native is not None:
-            started: Batch | None = accelerator.native.start(self)
-            if started is not None:
-                return started
+        started: Batch | None = accelerator.native.start(self)
+        if started is not None:
+            return started
         if self.has_recorded:
             self._submit("an earlier submission failed")
         if self._in_flight:
@@ -417,7 +396,7 @@ class Stream(Closing):
         Every step can be repeated: the queue accepts a submission of the same value once only, and
         the batch counts as not submitted until `lane.submitted` is set.
         """
-        if accelerator.native is not None and accelerator.native.submit(self):
+        if accelerator.native.submit(self):
             return
         batch, lane = self._batch, self.lane
         value = batch.value

@@ -9,12 +9,28 @@ the program launches nothing more.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from penstock import accelerator
 from penstock.schedule.batch import Batch
+
+if TYPE_CHECKING:
+    from penstock.schedule.stream import Stream
 
 LONGEST = 128  # commands in one batch
 DEEPEST = 256  # submissions in flight on one stream, before the host waits for the oldest
 _NEVER = 1 << 62
+
+
+class NoRoom(Exception):
+    """Raised under the lock when a stream has too many submissions in flight.
+
+    The caller releases the lock, calls `make_room`, and tries again.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__()
+        self.stream = stream
 
 
 @accelerator.share

@@ -208,7 +208,7 @@ class PrimaryCommands(Commands):
         self._timed = False  # whether it takes the time, this time
         self._unfinished = False  # whether the driver was told to begin, and not yet to end
         self._end_results: list[int] = []  # of `vkEndCommandBuffer`, if it was called
-        if accelerator.native is not None:
+        if accelerator.is_native():
             self.native = native_object(
                 accelerator.native.Recorder,
                 command=self.command,

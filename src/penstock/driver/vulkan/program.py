@@ -78,7 +78,7 @@ class VulkanProgram:
 
     def _native_program(self) -> Any:
         """The same for the native step, if it can bind what the program needs; else None."""
-        if accelerator.native is None or (self.slots and not self.push_descriptors):
+        if not accelerator.is_native() or (self.slots and not self.push_descriptors):
             return None
         return native_object(
             accelerator.native.Program,

@@ -174,7 +174,7 @@ class VulkanQueue:
         self._results: list[int] = []  # of `vkQueueSubmit` for it, if that was called
         self._arguments = ((handle,), (1,), (self._info,), (ffi.NULL,))
         self.native: Any = None
-        if accelerator.native is not None:
+        if accelerator.is_native():
             self.native = native_object(
                 accelerator.native.Queue,
                 queue=handle,

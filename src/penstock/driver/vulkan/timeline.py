@@ -43,7 +43,7 @@ class VulkanTimeline:
         self.device = driver.handle
         self.get = driver.call.vkGetSemaphoreCounterValue
         self.native: Any = None
-        if accelerator.native is not None:
+        if accelerator.is_native():
             self.native = native_object(
                 accelerator.native.Timeline,
                 device=self.device,
