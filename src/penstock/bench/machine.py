@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import penstock as ps
+from penstock import accelerator
 
 #: What decides how many threads of the CPU work, and which drivers there are.
 _SETTINGS = ("LP_NUM_THREADS", "OMP_NUM_THREADS", "VK_ADD_DRIVER_FILES", "VK_DRIVER_FILES")
@@ -37,7 +38,10 @@ def environment(device: ps.Device) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
         "numpy": np.__version__,
-        "settings": " ".join(f"{n}={os.environ[n]}" for n in _SETTINGS if n in os.environ),
+        "settings": "; ".join(
+            [f"{n}={os.environ[n]}" for n in _SETTINGS if n in os.environ]
+            + [f"native step {accelerator.status}"]
+        ),
         "command": command(),
     }
 

@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from penstock import __version__
+from penstock import __version__, accelerator
 from penstock.driver import list_devices
 from penstock.driver.protocol import DeviceInfo
 from penstock.errors import Error
@@ -102,6 +102,7 @@ class Diagnosis:
     python: str = platform.python_version()
     system: str = platform.platform()
     package: str = str(Path(__file__).parents[1])  # where the import comes from
+    native: str = accelerator.status  # whether launches are made in C
     conflicts: list[Conflict] = field(default_factory=list)
     packages: dict[str, str] = field(default_factory=dict)  # versions; "" if not installed
     loader: str = ""
@@ -217,6 +218,12 @@ def _missing(
     for name, version in packages.items():
         if not version and not _PACKAGES[name]:
             yield Missing(f"the package {name}", True, {"pip": f"pip install {name}"})
+    if accelerator.status.startswith(("not built", "refused")):
+        what = "the native step, which makes launches ten times faster: it takes a C compiler and "
+        again = f"pip install --force-reinstall --no-deps --no-binary :all: {_DISTRIBUTION}"
+        yield Missing(
+            f"{what}Python's headers", False, {"a checkout": "scripts/setup", "anywhere": again}
+        )
     if not compilers:
         what = "a GLSL compiler, for kernels of your own and models of other shapes"
         anywhere = f"pip install '{_DISTRIBUTION}[glsl]'"
@@ -276,6 +283,7 @@ def _lines(found: Diagnosis) -> Iterator[str]:
     kernels = f"{found.shipped_kernels} compiled kernels" if found.shipped_kernels else "a checkout"
     yield f"penstock {found.penstock} ({kernels}), Python {found.python}, {found.system}"
     yield f"packages   {', '.join(f'{name} {version}' for name, version in here.items())}"
+    yield f"native     {found.native}"
     yield f"compilers  {', '.join(found.compilers) or 'none'}"
     yield f"cache      {found.cache or 'none: the directory is not safe to use'}"
     yield f"loader     {found.loader or 'none'}"

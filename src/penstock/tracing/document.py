@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import penstock
+from penstock import accelerator
 from penstock.tracing.flights import flights
 from penstock.tracing.receipt import Trace, TraceEvent
 
@@ -82,6 +83,7 @@ def as_document(trace: Trace, title: str = "") -> dict[str, Any]:
         "schema": SCHEMA,
         "version": VERSION,
         "penstock": penstock.__version__,
+        "native": accelerator.status,
         "title": title,
         "recorded": moment.isoformat(timespec="milliseconds"),
         "seconds": _rounded(seconds),
