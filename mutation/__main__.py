@@ -6,6 +6,8 @@ driver, over the stand-in for its library.
 
 `python -m mutation litmus`: run every named program, in every transfer mode, with its own safeguard
 removed; exit code 1 if one passes.
+
+`python -m mutation native`: the same for the C code of the native step (`mutation.native`).
 """
 
 from __future__ import annotations
@@ -30,6 +32,10 @@ _LIMIT = 600  # seconds for one process: a mutant may hang
 def main(words: Sequence[str]) -> int:
     if words[:1] == ["litmus"]:
         return _litmus(words[1:])
+    if words[:1] == ["native"]:
+        from mutation import native
+
+        return native.main(words[1:])
     parser = argparse.ArgumentParser(prog="python -m mutation", description=__doc__)
     parser.add_argument("only", nargs="*", help="names of mutants, or parts of them (default: all)")
     parser.add_argument("--programs", type=int, default=2000, help="most random ones per mutant")

@@ -37,6 +37,7 @@ typedef struct {
 } Callable;
 
 static PyObject *empty_bytes;
+static unsigned long long made, left; /* launches: natively, and left to Python */
 
 /* --- which name is which argument ----------------------------------------------------------- */
 
@@ -352,9 +353,12 @@ call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names)
 {
     if (((Callable *)self)->ready && PyVectorcall_NARGS(nargsf) == 0) {
         PyObject *result = launch((Callable *)self, args, names);
-        if (result != NULL || PyErr_Occurred())
+        if (result != NULL || PyErr_Occurred()) {
+            made++;
             return result;
+        }
     }
+    left++;
     /* Not `tp_call`, which leads back here. */
     PyObject *function = PyObject_GetAttr((PyObject *)Py_TYPE(self), named.__call__);
     if (function == NULL)
@@ -377,6 +381,12 @@ call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names)
         PyMem_Free(all);
     Py_DECREF(function);
     return result;
+}
+
+PyObject *
+native_launches(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    return Py_BuildValue("KK", made, left);
 }
 
 /* --- the type -------------------------------------------------------------------------------- */

@@ -198,6 +198,9 @@ int queue_submits(PyObject *queue, PyObject *recording, PyObject *timeline, PyOb
 int timeline_reached(PyObject *timeline, long long *reached);
 int timeline_comes_soon(PyObject *timeline, long long value);
 
+/* call.c */
+PyObject *native_launches(PyObject *module, PyObject *ignored);
+
 /* stream.c */
 PyObject *stream_batch(PyObject *stream);
 int stream_consider(PyObject *stream, PyObject *batch);

@@ -84,6 +84,8 @@ static PyMethodDef functions[] = {
     {"share", share, METH_O, share_doc},
     {"called_natively", natively, METH_O,
      "called_natively(class_)\n--\n\nHave calls of its objects made here first."},
+    {"launches", native_launches, METH_NOARGS,
+     "launches()\n--\n\nHow many were made natively, and how many were left to Python."},
     {"start", native_start, METH_O, "start(stream)\n--\n\nAs `Stream._start`, or None."},
     {"submit", native_submit, METH_O,
      "submit(stream)\n--\n\nAs `Stream._submit`; False if it must do it."},

@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -26,10 +27,10 @@ class CannotBuild(Exception):
     """What is missing to build it."""
 
 
-def fingerprint() -> str:
+def fingerprint(sources: Path = SOURCES) -> str:
     """Changes when a source does."""
     digest = hashlib.sha256()
-    for path in sorted(SOURCES.glob("*.[ch]")):
+    for path in sorted(sources.glob("*.[ch]")):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -38,7 +39,7 @@ def file_name() -> str:
     return f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
 
 
-def build(folder: Path, flags: list[str] | None = None) -> Path:
+def build(folder: Path, flags: Sequence[str] = (), sources: Path = SOURCES) -> Path:
     """Compile the module into a folder; returns the file."""
     target = folder / file_name()
     compiler = shlex.split(sysconfig.get_config_var("CC") or "cc")
@@ -50,8 +51,8 @@ def build(folder: Path, flags: list[str] | None = None) -> Path:
     if not (include / "Python.h").exists():
         raise CannotBuild(f"no headers of Python (Python.h) in {include}")
     command = [
-        compiler[0], *FLAGS, *(flags or []), f'-DPENSTOCK_SOURCES="{fingerprint()}"',
-        f"-I{include}", *map(str, sorted(SOURCES.glob("*.c"))), "-o", str(target),
+        compiler[0], *FLAGS, *flags, f'-DPENSTOCK_SOURCES="{fingerprint(sources)}"',
+        f"-I{include}", *map(str, sorted(sources.glob("*.c"))), "-o", str(target),
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

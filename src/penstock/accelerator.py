@@ -84,6 +84,11 @@ def is_native() -> bool:
     return not isinstance(native, InPython)
 
 
+def launches() -> tuple[int, int]:
+    """How many calls of kernels were made natively so far, and how many were left to Python."""
+    return native.launches() if is_native() else (0, 0)
+
+
 def share(class_: C) -> C:
     """Let the native step use the slots of a class. A decorator."""
     global native, status

@@ -1,0 +1,461 @@
+"""Runs a random program on a Vulkan device, and prints its outcomes and every command it records.
+
+    python -m tests.native.differential FIRST COUNT STEPS
+
+With the native step and with `PENSTOCK_NATIVE=0` the output must be the same, line by line: the
+commands in the driver's order with all they say, what each call of the program returned or raised,
+and in the end the pages of the ledger. How far the device has come when the host looks decides what
+is submitted when. So here it is not the device's matter, but the seed's: every submission is
+complete before it returns, and at each step of the program the host either may see that or not.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import penstock as ps
+from penstock import accelerator
+from penstock.driver.vulkan import api, driver
+from penstock.schedule.idle_submission import Pump
+from penstock.schedule.scheduler import Scheduler
+from tests.kernels import HEAD
+
+N = 64
+AXPY = (
+    HEAD
+    + """
+layout(std430, binding = 0) readonly buffer X { float x[]; };
+layout(std430, binding = 1) buffer Y { float y[]; };
+layout(push_constant) uniform Scalars { float a; uint n; };
+void main() { uint i = gl_GlobalInvocationID.x; if (i < n) y[i] += a * x[i]; }
+"""
+)
+STEP = (
+    HEAD
+    + """
+layout(std430, binding = 0) buffer X { float x[]; };
+void main() { uint i = gl_GlobalInvocationID.x; if (i < x.length()) x[i] += 1; }
+"""
+)
+PICK = (
+    HEAD
+    + """
+layout(std430, binding = 0) readonly buffer X { float x[]; };
+layout(std430, binding = 1) buffer Result { float value; };
+layout(push_constant) uniform Scalars { int i; };
+void main() { value = x[abs(i) % 16]; }
+"""
+)
+ODD = (
+    HEAD
+    + """
+layout(std430, binding = 0) buffer X { uint x[]; };
+void main() { uint i = gl_GlobalInvocationID.x; if (i < x.length()) x[i] += 1; }
+"""
+)
+RECORDED = (
+    "vkBeginCommandBuffer", "vkEndCommandBuffer", "vkCmdBindPipeline", "vkCmdPushConstants",
+    "vkCmdPushDescriptorSetWithTemplateKHR", "vkCmdDispatch", "vkCmdPipelineBarrier2",
+    "vkCmdCopyBuffer", "vkCmdFillBuffer", "vkQueueSubmit",
+)  # fmt: skip
+
+
+HEARD = {
+    "vkCmdBindPipeline": "hear_bind",
+    "vkCmdPushConstants": "hear_push",
+    "vkCmdPushDescriptorSetWithTemplateKHR": "hear_describe",
+    "vkCmdPipelineBarrier2": "hear_barrier",
+    "vkQueueSubmit": "hear_submit",
+    "vkGetSemaphoreCounterValue": "hear_get",
+}
+
+
+class Log:
+    """What is printed. Handles are numbered in the order in which they come up."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._numbers: dict[tuple[str, int], int] = {}
+
+    def say(self, *words: object) -> None:
+        self.lines.append(" ".join(map(str, words)))
+
+    def number(self, kind: str, handle: int) -> str:
+        return f"{kind}{self._numbers.setdefault((kind, handle), len(self._numbers))}"
+
+
+class Calls:
+    """The driver's functions, each of them heard; to their callers they are C functions still."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.visible = True  # whether the host may see how far the device has come
+        self.slots: dict[int, int] = {}  # by template
+        self._seen: dict[int, int] = {}  # by semaphore
+        self._kept: list[Any] = []
+        self.meanwhile: Callable[[], None] | None = None  # to be called within the next call
+
+    def wrap(self, functions: Any) -> Any:
+        ffi, _ = api.load()
+        real = dict(vars(functions))
+        for name in (*RECORDED, "vkGetSemaphoreCounterValue"):
+            heard = getattr(self, HEARD.get(name, ""), None) or self._plain(name)
+            made = ffi.callback(f"PFN_{name}", self._calling(heard, real[name], real))
+            self._kept.append(made)
+            setattr(functions, name, made)
+        return functions
+
+    def _calling(self, heard: Callable[..., Any], function: Any, real: Any) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            if self.meanwhile is not None and heard.__name__ == "heard":
+                act, self.meanwhile = self.meanwhile, None
+                act()
+            return heard(real, function, *arguments)
+
+        return call
+
+    def _plain(self, name: str) -> Callable[..., Any]:
+        def heard(real: Any, function: Any, command: Any, *arguments: Any) -> Any:
+            numbers = [each for each in arguments if isinstance(each, int)]
+            self.log.say(name[2:], self._handle("command", command), *numbers)
+            return function(command, *arguments)
+
+        return heard
+
+    def _handle(self, kind: str, handle: Any) -> str:
+        ffi, _ = api.load()
+        return self.log.number(kind, int(ffi.cast("uintptr_t", handle)))
+
+    def hear_bind(self, _: Any, function: Any, command: Any, point: int, pipe: Any) -> None:
+        words = self._handle("command", command), point, self._handle("pipeline", pipe)
+        self.log.say("bind", *words)
+        function(command, point, pipe)
+
+    def hear_push(self, _: Any, function: Any, command: Any, layout: Any, *rest: Any) -> None:
+        ffi, _lib = api.load()
+        stages, offset, size, values = rest
+        content = bytes(ffi.buffer(values, size)).hex()
+        self.log.say("push", self._handle("command", command), stages, offset, content)
+        function(command, layout, stages, offset, size, values)
+
+    def hear_describe(
+        self, _: Any, function: Any, command: Any, template: Any, layout: Any, *rest: Any
+    ) -> None:
+        ffi, _lib = api.load()
+        address = int(ffi.cast("uintptr_t", template))
+        infos = ffi.cast("VkDescriptorBufferInfo *", rest[1])
+        bound = [
+            (self._handle("buffer", infos[i].buffer), infos[i].offset, infos[i].range)
+            for i in range(self.slots[address])
+        ]
+        self.log.say("describe", self._handle("command", command), rest[0], bound)
+        function(command, template, layout, *rest)
+
+    def hear_barrier(self, _: Any, function: Any, command: Any, info: Any) -> None:
+        (one,) = info.pMemoryBarriers[0 : info.memoryBarrierCount]
+        masks = one.srcStageMask, one.srcAccessMask, one.dstStageMask, one.dstAccessMask
+        self.log.say("barrier", self._handle("command", command), *map(hex, masks))
+        function(command, info)
+
+    def hear_submit(
+        self, real: Any, function: Any, queue: Any, count: int, info: Any, fence: Any
+    ) -> Any:
+        ffi, _ = api.load()
+        times = ffi.cast("VkTimelineSemaphoreSubmitInfo *", info.pNext)
+        waits = [
+            (self._handle("semaphore", info.pWaitSemaphores[i]), times.pWaitSemaphoreValues[i])
+            for i in range(info.waitSemaphoreCount)
+        ]
+        command = self._handle("command", info.pCommandBuffers[0])
+        signalled = self._handle("semaphore", info.pSignalSemaphores[0])
+        self.log.say("submit", command, waits, signalled, times.pSignalSemaphoreValues[0])
+        result = function(queue, count, info, fence)
+        real["vkDeviceWaitIdle"](self.device)
+        return result
+
+    device: Any = None
+
+    def hear_get(self, _: Any, function: Any, device: Any, semaphore: Any, value: Any) -> Any:
+        ffi, _lib = api.load()
+        result = function(device, semaphore, value)
+        handle = int(ffi.cast("uintptr_t", semaphore))
+        if self.visible:
+            self._seen[handle] = int(value[0])
+        value[0] = self._seen.get(handle, 0)
+        return result
+
+
+class Program:
+    """A random program; every choice is the seed's."""
+
+    def __init__(self, seed: int, log: Log, calls: Calls, device: ps.Device) -> None:
+        self.chance = random.Random(seed)
+        self.log, self.calls, self.device = log, calls, device
+        self.streams = [None, device.stream(name="second")]
+        self.kernels = {
+            name: device.kernel(source, name=name)
+            for name, source in (
+                ("axpy", AXPY),
+                ("step", STEP),
+                ("pick", PICK),
+                ("odd", ODD),
+                ("again", AXPY),
+            )
+        }
+        ffi, _ = api.load()
+        for kernel in self.kernels.values():
+            address = int(ffi.cast("uintptr_t", kernel.program.template))
+            calls.slots[address] = kernel.program.slots
+        self.arrays = [self.new_array(number) for number in range(5)]
+        self.one = device.ones(1)
+        self.integers = device.zeros(N, np.uint32, name="integers")
+        self.results: list[Any] = []
+        self.views: list[Any] = []
+        self.events: list[Any] = []
+
+    def new_array(self, number: int) -> ps.Array:
+        role = self.chance.choice(["generic", "generic", "output", "scratch"])
+        return self.device.zeros(N, name=f"a{number}", role=role)
+
+    def array(self) -> Any:
+        chosen = self.chance.choice(self.arrays)
+        way = self.chance.random()
+        if way < 0.8:
+            return chosen
+        if way < 0.97:
+            return self.chance.choice([chosen[: N // 2], chosen[: N // 4], self.integers])
+        return self.chance.choice([chosen[::2], np.ones(N, np.float32), None, 3, chosen[N // 2 :]])
+
+    def scalar(self, kind: str) -> Any:
+        usual: list[Any] = [1, 2, 5] if kind == "int" else [0.5, 1.0, 2]
+        if self.chance.random() < 0.9:
+            return self.chance.choice(usual)
+        return self.chance.choice(
+            [-1, 2**31, 2**32, 2**70, -(2**40), True, 1e300, float("inf"), float("nan"), 1.5, "x",
+             None, np.float32(2), np.int64(3), np.uint8(7), np.array(2.0), self.arrays[0],
+             self.one]
+        )  # fmt: skip
+
+    def much(self) -> dict[str, Any]:
+        if self.chance.random() < 0.85:
+            return {"threads": N}
+        return self.chance.choice(
+            [{"groups": 1}, {"groups": (1, 1, 1)}, {"groups": (2,)}, {"threads": (N, 1)},
+             {"threads": 0}, {"groups": 0}, {"threads": -1}, {}, {"threads": 1, "groups": 1},
+             {"threads": True}, {"groups": 1.0}, {"threads": np.int32(N)}, {"groups": (1.0, 1, 1)},
+             {"groups": (True,)}, {"threads": N, "groups": None}, {"threads": "x"}]
+        )  # fmt: skip
+
+    def launch(self) -> Any:
+        name = self.chance.choice(["axpy", "axpy", "step", "pick", "odd"])
+        given: dict[str, Any] = {"x": self.array()}
+        if name == "axpy":
+            given |= {"y": self.array(), "a": self.scalar("float"), "n": self.scalar("int")}
+        if name == "pick":
+            given["i"] = self.scalar("int")
+        if self.chance.random() < 0.05:
+            given.pop(self.chance.choice(list(given)))
+        if self.chance.random() < 0.03:
+            given["other"] = 1
+        given |= self.much()
+        if self.chance.random() < 0.4:
+            given["stream"] = self.chance.choice([*self.streams, "x"])
+        if self.chance.random() < 0.3:
+            names = list(given)
+            self.chance.shuffle(names)
+            given = {each: given[each] for each in names}
+        return self.kernels[name](**given)
+
+    def steps(self) -> dict[Callable[[], Any], int]:
+        chance, device = self.chance, self.device
+        return {
+            self.kept: 40,
+            self.several: 6,
+            self.repeated: 12,
+            self.reentering: 2,
+            self.alone: 6,
+            self.in_a_batch: 3,
+            self.traced: 2,
+            lambda: device.synchronize(): 3,
+            lambda: (chance.choice(self.streams) or device.default_stream).synchronize(): 3,
+            lambda: (chance.choice(self.streams) or device.default_stream).flush(): 2,
+            lambda: self.array().numpy().tolist()[:4]: 4,
+            lambda: self.array().write(np.full(N, chance.random(), np.float32)): 4,
+            lambda: self.array().fill(chance.randrange(9)): 3,
+            lambda: self.array().copy_from(self.array()): 2,
+            lambda: self.array().role: 1,
+            self.read_result: 6,
+            lambda: self.results.clear(): 1,
+            lambda: self.views.append(self.array().view(chance.choice(["r", "rw"]))): 2,
+            lambda: self.views.clear(): 3,
+            self.replace_array: 2,
+            lambda: self.array().seal(): 0.3,  # type: ignore[dict-item]
+            self.event: 2,
+            self.replay: 1,
+        }
+
+    def attempt(self, act: Callable[[], Any]) -> Any:
+        try:
+            return act()
+        except Exception as error:
+            self.log.say(f"{type(error).__name__}: {error}")
+            return None
+
+    def kept(self) -> None:
+        made = self.attempt(self.launch)
+        if made is not None:
+            self.results.append(made)
+            self.results[:-20] = []
+
+    def several(self) -> None:
+        for _ in range(self.chance.randrange(2, 40)):
+            self.kept()
+
+    def repeated(self) -> None:
+        """The same launch again and again: what the native step is for."""
+        name = self.chance.choice(["axpy", "step", "pick"])
+        usual = [each for each in self.arrays if not each.closed]
+        given: dict[str, Any] = {"x": self.chance.choice(usual), "threads": N}
+        if name == "axpy":
+            given |= {"y": self.chance.choice(usual), "a": 0.5, "n": self.chance.randrange(N)}
+        if name == "pick":
+            given["i"] = self.chance.randrange(N)
+        if self.chance.random() < 0.3:
+            given["stream"] = self.chance.choice(self.streams)
+        for _ in range(self.chance.randrange(2, 40)):
+            self.results.append(self.kernels[name](**given))
+            if self.chance.random() < 0.1:
+                self.calls.visible = not self.calls.visible
+        self.results = [each for each in self.results if each is not None][-20:]
+
+    def alone(self) -> None:
+        """Launches that are waited for one by one: a submission each, often the same as before."""
+        x, y = (each for each in self.chance.sample(self.arrays, 2))
+        self.calls.visible = True
+        for _ in range(self.chance.randrange(2, 12)):
+            a = self.chance.choice([0.5, 0.5, 0.5, 1.5, 1.5, self.one])
+            name = self.chance.choice(["axpy", "axpy", "again", "step"])
+            given = {"x": y} if name == "step" else {"x": x, "y": y, "a": a, "n": N}
+            self.attempt(partial(self.kernels[name], **given, threads=N))
+            self.device.synchronize()
+            if self.chance.random() < 0.2:
+                self.device.kernel(STEP).close()  # what was recorded before counts as stale
+
+    def reentering(self) -> None:
+        """A launch within the launch, from code that runs in the middle of a driver's call."""
+        x = self.arrays[0]
+
+        def launch() -> None:
+            try:
+                self.kernels["step"](x=x, threads=N)
+            except ps.Error as error:
+                self.log.say(f"{type(error).__name__}: {error}")
+
+        self.calls.meanwhile = launch
+        self.kernels["step"](x=x, threads=N)
+        self.kernels["step"](x=x, threads=N)
+        self.calls.meanwhile = None
+
+    def in_a_batch(self) -> None:
+        with self.device.default_stream.batch():
+            self.several()
+
+    def traced(self) -> Any:
+        with ps.trace(times=False) as t:
+            self.kept()
+            self.kept()
+        return t.as_dict() | {"seconds": 0}
+
+    def read_result(self) -> Any:
+        if self.results:
+            one = self.results.pop(self.chance.randrange(len(self.results)))
+            return float(one)
+        return None
+
+    def replace_array(self) -> None:
+        number = self.chance.randrange(len(self.arrays))
+        if self.chance.random() < 0.5:
+            self.arrays[number].close()
+            for _ in range(3):
+                self.attempt(partial(self.kernels["step"], x=self.arrays[number], threads=N))
+        self.arrays[number] = self.new_array(number)
+
+    def event(self) -> None:
+        on = self.chance.choice(self.streams) or self.device.default_stream
+        if self.events and self.chance.random() < 0.5:
+            on.wait(self.events.pop())
+        else:
+            self.events.append(on.record())
+
+    def replay(self) -> None:
+        with self.device.record() as graph:
+            self.launch()
+        graph.replay()
+        self.launch()
+
+    def run(self, steps: int) -> None:
+        acts = self.steps()
+        for number in range(steps):
+            (act,) = self.chance.choices(list(acts), list(acts.values()))
+            self.calls.visible = self.chance.random() < 0.5
+            try:
+                outcome = act()
+            except Exception as error:
+                outcome = f"{type(error).__name__}: {error}"
+            self.log.say(f"step {number}:", outcome)
+        self.calls.visible = True
+        self.views.clear()
+        self.device.synchronize()
+        for array in self.arrays:
+            self.log.say(array.name, *self.page(array))
+
+    def page(self, array: ps.Array) -> list[Any]:
+        history = array.buffer.backing.history
+        return [
+            (each.region, each.write, each.lane.name, each.value, each.epoch, each.what)
+            for each in (*history.reads, *history.writes)
+        ]
+
+
+def run(seed: int, steps: int) -> list[str]:
+    """Everything that a program says."""
+    log = Log()
+    calls = Calls(log)
+    real = driver.VulkanDriver._functions
+    Pump.wake = lambda self: None  # type: ignore[method-assign]
+    driver.VulkanDriver._functions = lambda self: calls.wrap(real(self))  # type: ignore[method-assign]
+    opened = driver.VulkanDriver.__init__
+
+    def noted(self: Any, *given: Any, **more: Any) -> None:
+        opened(self, *given, **more)
+        calls.device = self.handle
+
+    driver.VulkanDriver.__init__ = noted  # type: ignore[method-assign]
+    gc.disable()
+    all_streams = Scheduler.all_streams
+    Scheduler.all_streams = lambda self: sorted(  # type: ignore[method-assign,assignment,return-value]
+        all_streams(self), key=lambda stream: stream.lane.number
+    )
+    try:
+        with ps.Device("llvmpipe") as device:
+            Program(seed, log, calls, device).run(steps)
+    finally:
+        driver.VulkanDriver._functions = real  # type: ignore[method-assign]
+        driver.VulkanDriver.__init__ = opened  # type: ignore[method-assign]
+        Scheduler.all_streams = all_streams  # type: ignore[method-assign]
+    return log.lines
+
+
+if __name__ == "__main__":
+    first, count, steps = map(int, sys.argv[1:4])
+    for seed in range(first, first + count):
+        print("seed", seed)
+        print("\n".join(run(seed, steps)))
+    print("native launches", *accelerator.launches(), file=sys.stderr)

@@ -1,0 +1,327 @@
+"""The native step does what Python does, or leaves it to Python; and nothing that it is given can
+break it.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from mutation.native import NATIVE, outcome_of, run_programs
+from penstock import accelerator
+from tests.kernels import COUNT, SLOW_ADD, new_kernel, saxpy, slow_add
+from tools import build_native
+
+N = 64
+needs_native = pytest.mark.skipif(not accelerator.is_native(), reason=accelerator.status)
+
+
+def run_script(script: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env={**os.environ, **settings},
+    )
+
+
+@pytest.fixture(scope="module")
+def expected() -> str:
+    """What the programs say in Python alone."""
+    said = run_programs(PENSTOCK_NATIVE="0")
+    assert said is not None
+    return said
+
+
+@pytest.fixture
+def step(dev: ps.Device) -> Iterator[tuple[ps.Kernel, ps.Array]]:
+    """A kernel that adds, and an array that it has had."""
+    with new_kernel(dev, SLOW_ADD, "slow_add") as kernel:
+        x = dev.zeros(N, np.uint32)
+        for _ in range(3):
+            kernel(x=x, n=N, spin=0, add=1, threads=N)
+        dev.synchronize()
+        x.fill(0)
+        yield kernel, x
+
+
+@needs_native
+def test_every_call_of_the_driver_is_the_one_that_python_makes(expected: str) -> None:
+    assert run_programs() == expected
+
+
+@needs_native
+@pytest.mark.parametrize("name", ["the barrier", "an array that has moved"])
+def test_a_fault_in_it_would_be_seen(name: str, expected: str, tmp_path: Path) -> None:
+    """`python -m mutation native` runs them all."""
+    (mutant,) = (each for each in NATIVE if each.name == name)
+    assert outcome_of(mutant, tmp_path) != expected
+
+
+def test_every_mutant_fits_the_source() -> None:
+    for mutant in NATIVE:
+        for file, old, _ in ((mutant.file, mutant.old, mutant.new), *mutant.also):
+            assert (build_native.SOURCES / file).read_text().count(old) == 1, (mutant.name, old)
+
+
+@needs_native
+def test_it_is_built_from_these_sources() -> None:
+    assert build_native.fingerprint() == accelerator.native.SOURCES, "run scripts/setup"
+
+
+@needs_native
+def test_the_compiler_has_nothing_to_say(tmp_path: Path) -> None:
+    try:
+        build_native.build(tmp_path, ["-Werror", "-fanalyzer", "-Wshadow", "-Wconversion"])
+    except build_native.CannotBuild as error:
+        if "unrecognized" in str(error) or "unknown" in str(error):
+            pytest.skip("this compiler does not know the options")
+        raise
+
+
+@needs_native
+def test_most_launches_are_native(dev: ps.Device) -> None:
+    x, y = dev.zeros(N), dev.zeros(N)
+    run = saxpy(dev)
+    run(x=x, y=y, a=1.0, n=N, threads=N)
+    made, _ = accelerator.launches()
+    for _ in range(100):
+        run(x=x, y=y, a=1.0, n=N, threads=N)
+    more, _ = accelerator.launches()
+    assert more - made > 80  # not all: a thread of Penstock's own may have the lock
+
+
+@needs_native
+def test_a_traced_launch_is_on_the_receipt(step: tuple[ps.Kernel, ps.Array]) -> None:
+    kernel, x = step
+    given: dict[str, Any] = {"x": x, "n": N, "spin": 0, "add": 1, "threads": N}
+    for _ in range(3):
+        kernel(**given)
+        with ps.trace() as t:
+            kernel(**given)
+        kernel(**given)
+        assert t.launches == 1
+    assert (x.numpy() == 9).all()
+
+
+# Which of the two is in use.
+
+
+def test_it_can_be_turned_off() -> None:
+    script = "from penstock import accelerator as a; print(a.is_native(), a.status)"
+    assert run_script(script, PENSTOCK_NATIVE="0").stdout == "False off (PENSTOCK_NATIVE=0)\n"
+
+
+def test_a_module_of_another_version_is_refused() -> None:
+    script = """
+import sys, types, penstock
+penstock._native = sys.modules["penstock._native"] = types.SimpleNamespace(VERSION=0)
+from penstock import accelerator
+print(accelerator.is_native(), accelerator.status)
+"""
+    done = run_script(script, PENSTOCK_NATIVE="1")
+    assert done.stdout == "False refused: it has version 0, and 1 is needed\n"
+    assert "build it again with scripts/setup" in done.stderr
+
+
+@needs_native
+def test_a_class_that_does_not_fit_is_refused() -> None:
+    script = """
+import penstock as ps
+from penstock import accelerator
+@accelerator.share
+class Lane:
+    __slots__ = ("owner",)
+print(accelerator.is_native(), accelerator.status)
+with ps.Device() as dev:
+    print(float(dev.ones(5).sum()))
+"""
+    done = run_script(script)
+    assert "False refused: <class '__main__.Lane'> has no slot appended" in done.stdout
+    assert done.stdout.endswith("5.0\n")
+
+
+def test_without_the_module_all_is_done_in_python() -> None:
+    script = """
+import sys
+class Hidden:
+    def find_spec(self, name, path, target=None):
+        if name == "penstock._native":
+            raise ImportError("cannot import name '_native'")
+sys.meta_path.insert(0, Hidden())
+import penstock as ps
+from penstock import accelerator
+assert not accelerator.is_native()
+print(accelerator.status)
+with ps.Device() as dev:
+    print(float(dev.ones(5).sum()))
+"""
+    done = run_script(script, PENSTOCK_NATIVE="1")
+    assert done.stdout == "not built; launches are made in Python\n5.0\n", done.stderr
+    assert not done.stderr
+
+
+# What cannot break it.
+
+
+def test_arguments_of_any_kind(step: tuple[ps.Kernel, ps.Array]) -> None:
+    kernel, x = step
+    good: dict[str, Any] = {"x": x, "n": N, "spin": 0, "add": 1, "threads": N}
+    empty = ps.Array.__new__(ps.Array)
+    for wrong in (empty, None, 1, "x", object(), kernel, x.buffer, np.zeros(N, np.float32)):
+        with pytest.raises((ps.Error, AttributeError)):
+            kernel(**{**good, "x": wrong})
+    for wrong in (2**40, -1, "1", None, 1.5, object(), x, 10**400):
+        with pytest.raises((ps.Error, TypeError)):
+            kernel(**{**good, "add": wrong})
+    for wrong in ("x", 5, x, object()):
+        with pytest.raises(ps.ArgumentError):
+            kernel(**{**good, "stream": wrong})
+    with pytest.raises(ps.ArgumentError, match="have no name"):
+        kernel(x, N, 0, 1)
+    with pytest.raises(ps.ArgumentError, match="no argument"):
+        kernel(**good, **{f"other_{number}": number for number in range(200)})
+    with pytest.raises(ps.ArgumentError, match="is missing"):
+        kernel()
+    odd = {"".join(["a", "dd"]): 1, **good}  # a name that is equal, not the same object
+    kernel(**odd)
+    assert (x.numpy() == 1).all()
+
+
+def test_a_closed_kernel_stays_closed(step: tuple[ps.Kernel, ps.Array]) -> None:
+    kernel, x = step
+    kernel.close()
+    for _ in range(2):
+        with pytest.raises(ps.Closed):
+            kernel(x=x, n=N, spin=0, add=1, threads=N)
+
+
+def test_a_kernel_of_another_device(step: tuple[ps.Kernel, ps.Array]) -> None:
+    kernel, x = step
+    with ps.Device(x.device.info.index) as other:
+        y = other.zeros(N, np.uint32)
+        for _ in range(3):
+            slow_add(y, 1, spin=0)
+        with pytest.raises(ps.ArgumentError, match="copy it to that device"):
+            kernel(x=y, n=N, spin=0, add=1, threads=N)
+        with pytest.raises(ps.ArgumentError, match="is not a stream of"):
+            kernel(x=x, n=N, spin=0, add=1, threads=N, stream=other.default_stream)
+        assert (y.numpy() == 3).all()
+
+
+def test_threads_that_launch_at_once(dev: ps.Device) -> None:
+    with new_kernel(dev, SLOW_ADD, "slow_add") as kernel, new_kernel(dev, COUNT, "count") as count:
+        arrays = [dev.zeros(N, np.uint32) for _ in range(3)]
+        shared = dev.zeros(N, np.uint32)
+        wrong: list[Any] = []
+
+        def work(x: ps.Array) -> None:
+            with dev.stream() as stream:
+                for number in range(300):
+                    kernel(x=x, n=N, spin=0, add=1, threads=N, stream=stream)
+                    kernel(x=shared, n=N, spin=0, add=1, threads=N)
+                    if number % 50 == 49:
+                        found = count(x=x, n=N, limit=number, threads=N, stream=stream).result()
+                        if found.above != N:
+                            wrong.append((number, found))
+
+        threads = [threading.Thread(target=work, args=(x,)) for x in arrays]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not wrong
+        assert (shared.numpy() == 900).all()
+        assert all((x.numpy() == 300).all() for x in arrays)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
+def test_signals_while_it_launches(step: tuple[ps.Kernel, ps.Array]) -> None:
+    kernel, x = step
+    raised = 0
+
+    class Interrupt(Exception):
+        pass
+
+    def interrupt(*_: Any) -> None:
+        raise Interrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    launched = 0
+    try:
+        while raised < 100:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.0007)
+                while True:
+                    kernel(x=x, n=N, spin=0, add=1, threads=N)
+                    launched += 1
+                    if launched % 7 == 0:
+                        x.device.synchronize()
+            except Interrupt:
+                raised += 1
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    values = x.numpy()
+    assert (values == values[0]).all()
+    # A launch that was interrupted after it was made is not counted here.
+    assert launched <= values[0] <= launched + raised
+
+
+def test_nothing_is_left_behind(dev: ps.Device) -> None:
+    run, x, y = saxpy(dev), dev.zeros(N), dev.zeros(N)
+
+    def many(count: int) -> None:
+        for _ in range(count):
+            run(x=x, y=y, a=0.5, n=N, threads=N)
+        dev.synchronize()
+
+    many(10_000)
+    gc.collect()
+    before = sys.getallocatedblocks()
+    kept = (x, y, run, run.program, dev.default_stream, dev.default_stream.lane, None, True)
+    references = [sys.getrefcount(each) for each in kept]
+    many(30_000)
+    gc.collect()
+    # Not nothing: chance decides how many recordings there are.
+    assert sys.getallocatedblocks() - before < 10_000
+    after = [sys.getrefcount(each) for each in kept]
+    assert all(b - a < 5_000 for a, b in zip(references, after, strict=True))
+
+
+@needs_native
+def test_it_uses_memory_as_it_should(tmp_path: Path) -> None:
+    """The programs once more, with the sanitizers for addresses and undefined behaviour."""
+    flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g"]
+    try:
+        build_native.build(tmp_path, flags)
+    except build_native.CannotBuild as error:
+        pytest.skip(f"no sanitizers: {str(error).splitlines()[0]}")
+    compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
+    libraries = [
+        subprocess.run(
+            [compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        for name in ("libasan.so", "libubsan.so")
+    ]
+    said = run_programs(
+        str(tmp_path),
+        LD_PRELOAD=" ".join(libraries),
+        ASAN_OPTIONS="detect_leaks=0",
+        PYTHONMALLOC="malloc",
+    )
+    assert said is not None
+    assert "step 249:" in said
