@@ -110,6 +110,14 @@ def dev(shared_device: OpenDevice) -> ps.Device:
     return shared_device()
 
 
+def leave_to_python(device: ps.Device) -> None:
+    """Have submissions and polls made by Python, for a test that replaces what it calls."""
+    for stream in device.scheduler.all_streams():
+        for part in (stream.queue, stream.timeline):
+            if hasattr(part, "native"):
+                part.native = None
+
+
 @contextlib.contextmanager
 def simulated(seed: int, **options: object) -> Iterator[ps.Device]:
     """A simulated device; at the end it must not have seen a race."""

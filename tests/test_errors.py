@@ -17,7 +17,7 @@ import pytest
 
 import penstock as ps
 from penstock.shader.glsl import compile_glsl
-from tests.conftest import OpenDevice
+from tests.conftest import OpenDevice, leave_to_python
 from tests.kernels import HEAD, SAXPY, saxpy, slow_add, slow_copy
 
 N = 64
@@ -805,6 +805,7 @@ def test_a_lost_device_ends_everything_and_hangs_nothing(
     def lose(*_: Any) -> Any:
         raise ps.DeviceLost("vkTest: the device was lost (VK_ERROR_DEVICE_LOST)")
 
+    leave_to_python(dev)
     monkeypatch.setattr(dev.scheduler.driver, "wait", lose)
     if at == "submit":
         monkeypatch.setattr(type(dev.default_stream.queue), "submit", lose)

@@ -12,7 +12,7 @@ import pytest
 
 import penstock as ps
 from penstock.launch import launch_memory
-from tests.conftest import simulated
+from tests.conftest import OpenDevice, simulated
 from tests.kernels import (
     BLOCK_SUM,
     HEAD,
@@ -76,7 +76,8 @@ def test_a_full_ring_grows_to_its_bound_and_then_waits(
     assert y.tolist() == [block_sum_of(block) for block in given]
 
 
-def test_a_ring_that_grows_into_other_memory_is_bound_there(dev: ps.Device) -> None:
+def test_a_ring_that_grows_into_other_memory_is_bound_there(open_device: OpenDevice) -> None:
+    dev = open_device()
     y = dev.zeros(3000, np.uint32)
     given = blocks(3000)
     with new_kernel(dev, BLOCK_SUM, "block_sum") as run:

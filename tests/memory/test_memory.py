@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.memory.pool import size_class
-from tests.conftest import OpenDevice
+from tests.conftest import OpenDevice, leave_to_python
 from tests.kernels import slow_add, slow_copy
 
 
@@ -141,6 +141,7 @@ def test_a_failed_submission_loses_nothing(
     x = dev.full(1024, 0, np.uint32)
     dev.synchronize()
     queue: Any = dev.default_stream.queue
+    leave_to_python(dev)
 
     def fail(*_: Any) -> None:
         raise ps.OutOfMemory("full")

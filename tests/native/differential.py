@@ -101,6 +101,7 @@ class Calls:
         self._seen: dict[int, int] = {}  # by semaphore
         self._kept: list[Any] = []
         self.meanwhile: Callable[[], None] | None = None  # to be called within the next call
+        self.failing = 0  # submissions that fail, from the next on
 
     def wrap(self, functions: Any) -> Any:
         ffi, _ = api.load()
@@ -176,6 +177,9 @@ class Calls:
         command = self._handle("command", info.pCommandBuffers[0])
         signalled = self._handle("semaphore", info.pSignalSemaphores[0])
         self.log.say("submit", command, waits, signalled, times.pSignalSemaphoreValues[0])
+        if self.failing:
+            self.failing -= 1
+            return api.load()[1].VK_ERROR_OUT_OF_DEVICE_MEMORY
         result = function(queue, count, info, fence)
         real["vkDeviceWaitIdle"](self.device)
         return result
@@ -281,6 +285,7 @@ class Program:
             self.repeated: 12,
             self.reentering: 2,
             self.alone: 6,
+            self.out_of_memory: 2,
             self.in_a_batch: 3,
             self.traced: 2,
             lambda: device.synchronize(): 3,
@@ -347,6 +352,15 @@ class Program:
             self.device.synchronize()
             if self.chance.random() < 0.2:
                 self.device.kernel(STEP).close()  # what was recorded before counts as stale
+
+    def out_of_memory(self) -> None:
+        """Submissions that fail: nothing is lost, and whoever needs one is told."""
+        self.calls.failing = self.chance.randrange(1, 4)
+        for _ in range(4):
+            self.kept()
+            if self.chance.random() < 0.5:
+                self.attempt(self.device.synchronize)
+        self.calls.failing = 0
 
     def reentering(self) -> None:
         """A launch within the launch, from code that runs in the middle of a driver's call."""

@@ -102,6 +102,8 @@ def __call__(penstock_self, {parameters}, *penstock_more, stream=None, **penstoc
     except AttributeError:
         penstock_self._explain_arrays(({arrays},))
         raise
+    if {without}:
+        penstock_self._explain_numbers({numbers})
     if not penstock_count:
         penstock_self._check_nothing(({arrays},))
         return {outputs}
@@ -205,6 +207,10 @@ class Elementwise(Closing):
             what = f"{len(more)} too many arguments"
         raise ArgumentError(f"{self.name}: {what}. Its signature: {self.signature}")
 
+    def _explain_numbers(self, given: dict[str, Any]) -> NoReturn:
+        missing = ", ".join(repr(name) for name, number in given.items() if number is MISSING)
+        raise ArgumentError(f"{self.name}: {missing} is missing. Its signature: {self.signature}")
+
     def _explain_arrays(self, given: tuple[Any, ...]) -> None:
         missing = [
             p.name
@@ -254,6 +260,7 @@ def _most(device: Device, limit: str) -> tuple[int, ...]:
 def _make_call(made: Elementwise, most: int) -> Callable[..., Any]:
     """Generate `__call__`, with one Python parameter for each of the operation's."""
     arrays = [each.name for each in made.parameters if each.mode]
+    numbers = [each.name for each in made.parameters if not each.mode]
     outputs = [each.name for each in made.parameters if each.mode == "out"]
     given = [name for name in arrays if name not in outputs]
     # If every array is `out`, the first one that is given determines the shape.
@@ -267,6 +274,8 @@ def _make_call(made: Elementwise, most: int) -> Callable[..., Any]:
         first=first,
         one=arrays[0],
         make="\n        ".join(makes) or "pass",
+        without=" or ".join(f"{name} is MISSING" for name in numbers) or "False",
+        numbers="{" + ", ".join(f"{name!r}: {name}" for name in numbers) + "}",
         differ=" or ".join(f"{name}.shape != penstock_shape" for name in arrays),
         arrays=", ".join(arrays),
         arguments=", ".join(
