@@ -40,29 +40,83 @@ typedef struct {
 
 enum { COMPUTE_POINT = 1, COMPUTE_STAGE = 0x20, MOST_BINDINGS = 32 };
 
-/* A command buffer, and the functions that record into it. */
-typedef struct {
-    PyObject_HEAD
-    void *command;
-    const void *commands; /* an array with the command buffer in it */
-    const void *between;  /* the VkDependencyInfo of a barrier between commands */
-    const void *to_host;  /* the same, of one that makes writes visible to the host; or 0 */
-    const void *info;     /* the VkCommandBufferBeginInfo */
-    Begin begin;
-    End end;
-    BindPipeline bind;
-    PushConstants push;
-    PushDescriptors describe;
-    Dispatch dispatch;
-    Barrier barrier;
-} Recorder;
+_Static_assert(sizeof(void *) == 8, "handles and addresses are 64 bits");
 
-/* A pipeline and what is bound with it. */
-typedef struct {
-    PyObject_HEAD
-    uint64_t pipeline, layout, template;
-    unsigned long long slots;
-} Program;
+/* What the native step knows of objects of the driver: handles, and addresses of functions and
+   structures. Python makes them, with every part by its name. */
+
+#define RECORDER(PART)                                                                             \
+    PART(void *, command)                                                                          \
+    PART(const void *, commands) /* an array with the command buffer in it */                      \
+    PART(const void *, between)  /* the VkDependencyInfo of a barrier between commands */          \
+    PART(const void *, to_host)  /* of one that makes writes visible to the host */                \
+    PART(const void *, info)     /* the VkCommandBufferBeginInfo */                                \
+    PART(Begin, begin)                                                                             \
+    PART(End, end)                                                                                 \
+    PART(BindPipeline, bind)                                                                       \
+    PART(PushConstants, push)                                                                      \
+    PART(PushDescriptors, describe)                                                                \
+    PART(Dispatch, dispatch)                                                                       \
+    PART(Barrier, barrier)
+
+#define PROGRAM(PART)                                                                              \
+    PART(uint64_t, pipeline) PART(uint64_t, layout) PART(uint64_t, template) PART(uint64_t, slots)
+
+#define QUEUE(PART)                                                                                \
+    PART(void *, queue)                                                                            \
+    PART(Submit, submit)                                                                           \
+    PART(SubmitInfo *, info)                                                                       \
+    PART(uint64_t *, signal_semaphore)                                                             \
+    PART(uint64_t *, signal_value)
+
+#define TIMELINE(PART) PART(void *, device) PART(uint64_t, semaphore) PART(GetValue, get)
+
+#define MEMBER(type, name) type name;
+#define NAME(type, name) #name,
+#define HANDLES(Kind, PARTS, text)                                                                 \
+    typedef struct {                                                                               \
+        PyObject_HEAD                                                                              \
+        PARTS(MEMBER)                                                                              \
+    } Kind;                                                                                        \
+    static PyObject *Kind##_new(PyTypeObject *type, PyObject *args, PyObject *keywords)            \
+    {                                                                                              \
+        static const char *const names[] = {PARTS(NAME) NULL};                                     \
+        (void)args;                                                                                \
+        return handles_new(type, keywords, names);                                                 \
+    }                                                                                              \
+    PyTypeObject Kind##_Type = {                                                                   \
+        PyVarObject_HEAD_INIT(NULL, 0)                                                             \
+        .tp_name = "penstock._native." #Kind,                                                      \
+        .tp_doc = text,                                                                            \
+        .tp_basicsize = sizeof(Kind),                                                              \
+        .tp_flags = Py_TPFLAGS_DEFAULT,                                                            \
+        .tp_new = Kind##_new,                                                                      \
+    };
+
+/* An object with a number for each name, in this order behind the head. */
+static PyObject *
+handles_new(PyTypeObject *type, PyObject *keywords, const char *const *names)
+{
+    PyObject *made = type->tp_alloc(type, 0);
+    if (made == NULL)
+        return NULL;
+    uint64_t *part = (uint64_t *)((char *)made + sizeof(PyObject));
+    for (; made != NULL && *names != NULL; names++, part++) {
+        PyObject *given = keywords == NULL ? NULL : PyDict_GetItemString(keywords, *names);
+        if (given == NULL)
+            PyErr_Format(PyExc_TypeError, "%s needs %s", type->tp_name, *names);
+        else
+            *part = PyLong_AsUnsignedLongLong(given);
+        if (PyErr_Occurred())
+            Py_CLEAR(made);
+    }
+    return made;
+}
+
+HANDLES(Recorder, RECORDER, "A command buffer, and the functions that record into it.")
+HANDLES(Program, PROGRAM, "A pipeline, and what is bound with it.")
+HANDLES(Queue, QUEUE, "A queue, and the structures in which a submission is described.")
+HANDLES(Timeline, TIMELINE, "A timeline semaphore, and the function that reads it.")
 
 static double
 now(void)
@@ -95,142 +149,6 @@ let_others_run(void)
     sched_yield();
 #endif
 }
-
-static PyObject *
-recorder_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
-{
-    static char *names[] = {"command", "commands", "between", "to_host", "info",     "begin", "end",
-                            "bind",    "push",     "describe", "dispatch", "barrier", NULL};
-    unsigned long long given[12];
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "$KKKKKKKKKKKK:Recorder", names, &given[0],
-                                     &given[1], &given[2], &given[3], &given[4], &given[5],
-                                     &given[6], &given[7], &given[8], &given[9], &given[10],
-                                     &given[11]))
-        return NULL;
-    Recorder *made = (Recorder *)type->tp_alloc(type, 0);
-    if (made == NULL)
-        return NULL;
-    made->command = (void *)(uintptr_t)given[0];
-    made->commands = (const void *)(uintptr_t)given[1];
-    made->between = (const void *)(uintptr_t)given[2];
-    made->to_host = (const void *)(uintptr_t)given[3];
-    made->info = (const void *)(uintptr_t)given[4];
-    made->begin = (Begin)(uintptr_t)given[5];
-    made->end = (End)(uintptr_t)given[6];
-    made->bind = (BindPipeline)(uintptr_t)given[7];
-    made->push = (PushConstants)(uintptr_t)given[8];
-    made->describe = (PushDescriptors)(uintptr_t)given[9];
-    made->dispatch = (Dispatch)(uintptr_t)given[10];
-    made->barrier = (Barrier)(uintptr_t)given[11];
-    return (PyObject *)made;
-}
-
-PyTypeObject Recorder_Type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "penstock._native.Recorder",
-    .tp_doc = "A command buffer and the functions that record into it, as addresses.",
-    .tp_basicsize = sizeof(Recorder),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = recorder_new,
-};
-
-static PyObject *
-program_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
-{
-    static char *names[] = {"pipeline", "layout", "template", "slots", NULL};
-    unsigned long long given[4];
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "$KKKK:Program", names, &given[0], &given[1],
-                                     &given[2], &given[3]))
-        return NULL;
-    Program *made = (Program *)type->tp_alloc(type, 0);
-    if (made == NULL)
-        return NULL;
-    made->pipeline = given[0];
-    made->layout = given[1];
-    made->template = given[2];
-    made->slots = given[3];
-    return (PyObject *)made;
-}
-
-PyTypeObject Program_Type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "penstock._native.Program",
-    .tp_doc = "A pipeline, its layout and its descriptor template, as handles.",
-    .tp_basicsize = sizeof(Program),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = program_new,
-};
-
-/* A stream's way to a queue: the structures that a submission is described in. */
-typedef struct {
-    PyObject_HEAD
-    void *queue;
-    Submit submit;
-    SubmitInfo *info;
-    uint64_t *signal_semaphore, *signal_value;
-} Queue;
-
-/* A timeline semaphore. */
-typedef struct {
-    PyObject_HEAD
-    void *device;
-    uint64_t semaphore;
-    GetValue get;
-} Timeline;
-
-static PyObject *
-queue_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
-{
-    static char *names[] = {"queue", "submit", "info", "signal_semaphore", "signal_value", NULL};
-    unsigned long long given[5];
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "$KKKKK:Queue", names, &given[0], &given[1],
-                                     &given[2], &given[3], &given[4]))
-        return NULL;
-    Queue *made = (Queue *)type->tp_alloc(type, 0);
-    if (made == NULL)
-        return NULL;
-    made->queue = (void *)(uintptr_t)given[0];
-    made->submit = (Submit)(uintptr_t)given[1];
-    made->info = (SubmitInfo *)(uintptr_t)given[2];
-    made->signal_semaphore = (uint64_t *)(uintptr_t)given[3];
-    made->signal_value = (uint64_t *)(uintptr_t)given[4];
-    return (PyObject *)made;
-}
-
-PyTypeObject Queue_Type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "penstock._native.Queue",
-    .tp_doc = "A queue, and the structures of a submission to it, as addresses.",
-    .tp_basicsize = sizeof(Queue),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = queue_new,
-};
-
-static PyObject *
-timeline_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
-{
-    static char *names[] = {"device", "semaphore", "get", NULL};
-    unsigned long long given[3];
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "$KKK:Timeline", names, &given[0], &given[1],
-                                     &given[2]))
-        return NULL;
-    Timeline *made = (Timeline *)type->tp_alloc(type, 0);
-    if (made == NULL)
-        return NULL;
-    made->device = (void *)(uintptr_t)given[0];
-    made->semaphore = given[1];
-    made->get = (GetValue)(uintptr_t)given[2];
-    return (PyObject *)made;
-}
-
-PyTypeObject Timeline_Type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "penstock._native.Timeline",
-    .tp_doc = "A timeline semaphore, as a handle, and the function that reads it.",
-    .tp_basicsize = sizeof(Timeline),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = timeline_new,
-};
 
 /* The commands of a recording if they are recorded natively, else NULL. */
 static PyObject *
@@ -294,7 +212,7 @@ launch(PyObject *commands, PyObject *program, PyObject *bindings, PyObject *bloc
     }
     if (!same_numbers(bindings, SLOT(commands, Commands__bindings))) {
         DescriptorBufferInfo infos[MOST_BINDINGS];
-        for (unsigned long long i = 0; i < native->slots; i++) {
+        for (uint64_t i = 0; i < native->slots; i++) {
             Py_ssize_t first = 3 * (Py_ssize_t)i;
             infos[i].buffer = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(bindings, first));
             infos[i].offset = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(bindings, first + 1));
@@ -320,7 +238,7 @@ is_native_program(PyObject *program, PyObject *bindings)
         return 0;
     Program *native = (Program *)SLOT(program, VulkanProgram_native);
     return Py_TYPE(native) == &Program_Type && native->slots <= MOST_BINDINGS &&
-           (unsigned long long)PyTuple_GET_SIZE(bindings) == 3 * native->slots;
+           (uint64_t)PyTuple_GET_SIZE(bindings) == 3 * native->slots;
 }
 
 /* Whether a launch that was held back is one that this module can record. */

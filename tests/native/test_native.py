@@ -302,6 +302,56 @@ def test_nothing_is_left_behind(dev: ps.Device) -> None:
     assert all(b - a < 5_000 for a, b in zip(references, after, strict=True))
 
 
+_WITHOUT_MEMORY = """
+import _testcapi, sys
+import numpy as np
+import penstock as ps
+from tests.kernels import FIRST, SLOW_ADD, new_kernel
+
+with ps.Device(sys.argv[1]) as dev:
+    add, first = new_kernel(dev, SLOW_ADD), new_kernel(dev, FIRST)
+    x = dev.zeros(64, np.uint32)
+    made = failed = 0
+    for number in range(300):
+        given = {"x": x, "n": 64, "spin": 0, "add": 1, "threads": 64}
+        kernel = first if number % 3 == 2 else add
+        for _ in range(2):
+            add(**given)
+            made += 1
+        if number % 2:
+            dev.synchronize()
+        done = False
+        try:
+            _testcapi.set_nomemory(number // 6, number // 6 + 1)
+            kernel(**given)
+            done = True
+            _testcapi.remove_mem_hooks()
+        except MemoryError:
+            _testcapi.remove_mem_hooks()
+        made += done and kernel is add
+        failed += not done and kernel is add
+    values = x.numpy()
+    assert (values == values[0]).all(), values
+    assert made <= values[0] <= made + failed, (made, failed, values[0])
+    assert not dev.messages
+    print("failed", failed)
+"""
+
+
+def test_every_allocation_may_fail(driver: str) -> None:
+    pytest.importorskip("_testcapi")
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_MEMORY, driver],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[1]) > 10
+
+
 @needs_native
 def test_it_uses_memory_as_it_should(tmp_path: Path) -> None:
     """The programs once more, with the sanitizers for addresses and undefined behaviour."""
