@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -117,6 +118,24 @@ def test_without_the_guard_the_simulator_sees_the_race(monkeypatch: pytest.Monke
             dev.synchronize()
             found += any("race" in message for message in dev.messages)
     assert found
+
+
+def test_a_host_that_finds_its_value_done_has_the_next_launch_submitted_at_once(
+    open_device: OpenDevice,
+) -> None:
+    dev = open_device()
+    x, stream = dev.zeros(N, np.uint32), dev.default_stream
+    slow_add(x, 1, spin=0)
+    dev.synchronize()
+    stream._policy.first_look = 64  # as after many launches that nobody waited for
+    slow_add(x, 1, spin=0)
+    stream.flush()
+    while stream.timeline.value() < stream.lane.submitted:
+        time.sleep(0.001)
+    with ps.trace() as t:
+        assert (x.numpy() == 2).all()
+        slow_add(x, 1, spin=0)
+    t.expect(waits=0, submissions=1)
 
 
 def test_a_stream_with_a_ring_can_be_forgotten(any_device: ps.Device) -> None:

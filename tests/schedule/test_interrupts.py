@@ -760,3 +760,27 @@ def test_an_interrupted_call_is_done_or_not_done(
         for number in (2, 3, count - 2, count - 1, count):
             try_case(case, dev, number)
     record_property("points", count)
+
+
+def test_a_copy_shares_no_value_with_one_that_was_interrupted() -> None:
+    """Else it would count as made when the interrupted one, which copies nothing, is done."""
+    with simulated(0, transfers="ordered") as dev:
+        x = dev.zeros(N, np.uint32)
+        slow_add(x, 1)  # so that the copies have something to wait for
+        copier: Any = dev.default_stream.copier
+        tasks = copier._tasks
+
+        class Interrupted:
+            """Takes the task, and then Ctrl-C comes."""
+
+            def put(self, task: Any) -> None:
+                tasks.put(task)
+                raise KeyboardInterrupt
+
+        copier._tasks = Interrupted()
+        lost, made = np.full(N, 5, np.uint32), np.full(N, 7, np.uint32)
+        with pytest.raises(KeyboardInterrupt):
+            x.write(lost, borrow=True)
+        copier._tasks = tasks
+        x.write(made, borrow=True)
+        assert (x.numpy() == 7).all()

@@ -64,13 +64,18 @@ def at_once(array: Array, *, write: bool) -> Host | None:
 
 
 def in_flight(history: History, region: Region, write: bool) -> Iterator[Access]:
-    """The accesses that an access of the host must wait for; polls their lanes."""
+    """The accesses that an access of the host must wait for; polls their lanes.
+
+    A host that finds the work just done follows the device as closely as one that waits for it.
+    """
     for access in history.near(region, write):
         lane = access.lane
         if access.value > lane.complete and region.overlaps(access.region):
             lane.owner.poll()
             if access.value > lane.complete:
                 yield access
+            else:
+                lane.owner.host_waits()
 
 
 class Conflicts:

@@ -46,6 +46,7 @@ class Copier(HostLane):
         self._scheduler = weakref.ref(scheduler)
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._last_value = 0  # that a task was given
         self._next: Task | None = None  # the task that `_step` makes next (inline drivers only)
         if self._inline is not None:
             self._inline.attend(self._step)
@@ -60,7 +61,9 @@ class Copier(HostLane):
         seen = self.lane.seen  # the values that the copier waits for, as on a stream's lane
         for lane, value in task.after.items():
             seen[lane.number] = max(value, seen.get(lane.number, 0))
-        task.value = self.lane.submitted + 1
+        # A value of its own, even if an interrupted call has left a task and not `submitted`: the
+        # copy would count as made once that task is done.
+        task.value = self._last_value = self._last_value + 1
         self._tasks.put(task)  # first: without a task, a wait for its value would never end
         self.lane.submitted = max(task.value, self.lane.submitted)
         return task.value
