@@ -773,6 +773,8 @@ def test_a_copy_shares_no_value_with_one_that_was_interrupted() -> None:
         class Interrupted:
             """Takes the task, and then Ctrl-C comes."""
 
+            empty, get = tasks.empty, tasks.get
+
             def put(self, task: Any) -> None:
                 tasks.put(task)
                 raise KeyboardInterrupt
