@@ -762,9 +762,10 @@ def test_an_interrupted_call_is_done_or_not_done(
     record_property("points", count)
 
 
-def test_a_copy_shares_no_value_with_one_that_was_interrupted() -> None:
+@pytest.mark.parametrize("seed", range(8))
+def test_a_copy_shares_no_value_with_one_that_was_interrupted(seed: int) -> None:
     """Else it would count as made when the interrupted one, which copies nothing, is done."""
-    with simulated(0, transfers="ordered") as dev:
+    with simulated(seed, transfers="ordered") as dev:
         x = dev.zeros(N, np.uint32)
         slow_add(x, 1)  # so that the copies have something to wait for
         copier: Any = dev.default_stream.copier
@@ -784,5 +785,6 @@ def test_a_copy_shares_no_value_with_one_that_was_interrupted() -> None:
         with pytest.raises(KeyboardInterrupt):
             x.write(lost, borrow=True)
         copier._tasks = tasks
+        slow_add(x, 1)  # so that the next copy has more to wait for
         x.write(made, borrow=True)
         assert (x.numpy() == 7).all()
