@@ -28,11 +28,13 @@ _ELSEWHERE = ("pyopencl",)  # on another driver, so no measure of what can be do
 
 #: What Penstock wants to reach: row, at most how many times whom ("" is the fastest peer).
 _AIMS = (
-    ("wait", 1.0, ""),
-    ("trip", 1.0, ""),
+    ("record", 1.0, "hephaistos"),
+    ("alternate", 1.0, "hephaistos"),
+    ("trip", 1.0, "hephaistos"),
+    ("wait", 1.05, "hephaistos"),
+    ("result", 1.1, "hephaistos"),
     ("result", 0.5, "quadrants"),
-    ("record", 0.5, "quadrants"),
-    ("record", 4.0, "hephaistos"),
+    ("chain", 1.05, "c"),
     ("replay", 1.05, "c"),
     ("array", 1.2, "numpy"),
 )

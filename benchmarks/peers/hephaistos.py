@@ -21,6 +21,7 @@ class Worker(Peer):
     how: Mapping[str, str] = {
         "wait": "execute(program.dispatchPush(…)); buffers were bound before",
         "record": "sequence.Then(program.dispatchPush(…)); submitting excluded",
+        "alternate": "sequence.Then(…) of two programs; submitting excluded",
         "result": "execute(…), retrieve 4 bytes from a mapped tensor",
         "array": "update a mapped tensor, execute(…), retrieve it",
         "trip": "update a mapped tensor, execute(…), retrieve another",
@@ -32,14 +33,15 @@ class Worker(Peer):
         wanted = os.environ.get("PENSTOCK_PEERS_DEVICE", "")
         names = [device.name for device in hp.enumerateDevices()]
         hp.selectDevice(next(i for i, name in enumerate(names) if wanted in name))
-        self.saxpy, self.pick, self.touch = (
+        self.saxpy, self.second, self.pick, self.touch = (
             hp.Program((programs / f"{name}.spv").read_bytes())
-            for name in ("saxpy", "pick", "touch")
+            for name in ("saxpy", "saxpy", "pick", "touch")
         )
         self.x, self.y = hp.FloatTensor(SIZE, mapped=True), hp.FloatTensor(SIZE, mapped=True)
         self.result = hp.FloatTensor(1, mapped=True)
         self.large = hp.FloatTensor(LARGE, mapped=True)
         self.saxpy.bindParams(self.x, self.y)
+        self.second.bindParams(self.x, self.y)
         self.pick.bindParams(self.x, self.result)
         self.touch.bindParams(self.large)
         self.subroutine = None
@@ -75,6 +77,13 @@ class Worker(Peer):
         self.sequence = sequence = hp.beginSequence()
         for _ in range(times):
             sequence.Then(saxpy.dispatchPush(struct.pack("<fI", A, SIZE), _GROUPS))
+
+    def alternate(self, times: int) -> None:
+        saxpy, second = self.saxpy, self.second
+        self.sequence = sequence = hp.beginSequence()
+        for _ in range(times // 2):
+            sequence.Then(saxpy.dispatchPush(struct.pack("<fI", A, SIZE), _GROUPS))
+            sequence.Then(second.dispatchPush(struct.pack("<fI", A, SIZE), _GROUPS))
 
     def results(self, indices: Sequence[int]) -> list[float]:
         pick, result = self.pick, self.result

@@ -20,6 +20,7 @@ class ExplicitWorker(Tracked):
         imports = self.device.info.can_import
         self.how: Mapping[str, str] = {
             "record": Tracked.how["record"],
+            "alternate": Tracked.how["alternate"],
             "result": "k(…) into an array, float(array)",
             "array": "adopt(array), k(…), synchronize()"
             if imports
@@ -68,6 +69,7 @@ class Worker(Tracked):
     how: Mapping[str, str] = {
         **Tracked.how,
         "record": "k(…), which submits when the device would run dry",
+        "alternate": "k(…), k2(…), which submit when the device would run dry",
     }
 
     def __init__(self, programs: Path) -> None:
@@ -78,6 +80,9 @@ class Worker(Tracked):
 
     def record(self, times: int) -> None:
         self.launches(times)
+
+    def alternate(self, times: int) -> None:
+        self.launches_in_turn(times)
 
     def finish(self) -> None:
         self.stream.synchronize()

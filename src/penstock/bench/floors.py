@@ -42,6 +42,7 @@ class Bare(Peer):
     how: Mapping[str, str] = {
         "wait": "record, end, submit, wait for a timeline semaphore",
         "record": "begin and five calls per launch; submitting excluded",
+        "alternate": "the same calls: five per launch, whichever the kernel",
         "result": "record, submit, wait, read mapped memory",
         "array": "copyto mapped memory, launch, wait, copyto back",
         "trip": "copyto mapped memory, launch, wait, copy",
@@ -96,6 +97,9 @@ class Bare(Peer):
 
     def record(self, times: int) -> None:
         self.saxpy.record([self.saxpy_bound] * times, self.groups, barriers=True)
+
+    def alternate(self, times: int) -> None:
+        self.record(times)  # which binds the pipeline for every launch
 
     def results(self, indices: Sequence[int]) -> list[float]:
         raw, bound, left = self.pick, [self.pick_bound], self.picked

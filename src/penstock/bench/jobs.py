@@ -69,7 +69,7 @@ class Peer:
         raise NotImplementedError
 
     def finish(self) -> None:
-        """Run to its end what `record` left."""
+        """Run to its end what `record` or `alternate` left."""
         raise NotImplementedError
 
     def prepare_replay(self) -> None:
@@ -84,6 +84,10 @@ class Peer:
 
     def record(self, times: int) -> None:
         """Launch saxpy again and again and wait for nothing."""
+        raise NotImplementedError
+
+    def alternate(self, times: int) -> None:
+        """The same with two kernels in turn: saxpy, and saxpy made a second time."""
         raise NotImplementedError
 
     def results(self, indices: Sequence[int]) -> list[float]:
@@ -121,7 +125,7 @@ def _launched(peer: Peer, times: int, work: Callable[..., Any], *arguments: int)
     x = _input(SIZE)
     peer.put(x, np.ones(SIZE, np.float32))
     seconds = timed(1, work, *arguments)
-    if work == peer.record:
+    if work in (peer.record, peer.alternate):
         peer.finish()
     expect(bool((peer.get() == 1 + times * np.float32(A) * x).all()), "a launch")
     return seconds
@@ -133,6 +137,10 @@ def _wait(peer: Peer) -> float:
 
 def _record(peer: Peer) -> float:
     return _launched(peer, LAUNCHES, peer.record, LAUNCHES) / LAUNCHES
+
+
+def _alternate(peer: Peer) -> float:
+    return _launched(peer, LAUNCHES, peer.alternate, LAUNCHES) / LAUNCHES
 
 
 def _result(peer: Peer) -> float:
@@ -181,6 +189,7 @@ def _replay(peer: Peer) -> float:
 JOBS = {
     "wait": Job(f"Launch saxpy on {SIZE:,} floats, and wait for it", _wait),
     "record": Job("Launch it without waiting: the host's time per launch", _record),
+    "alternate": Job("The same with two kernels in turn", _alternate),
     "result": Job("Launch a kernel that gives one value, and have the value", _result),
     "array": Job(f"Launch on a plain NumPy array of {LARGE:,} floats, in place", _array, "numpy"),
     "trip": Job("Write 4 KiB, launch, read 4 KiB", _trip),

@@ -151,6 +151,10 @@ def _launch(device: ps.Device, ending: ExitStack) -> Iterator[list[Piece]]:
     one = np.ones((1, SIZE), np.float32)
     yield [
         piece("record", "launch, recorded", calls, bare, partial(own.launches, 1)),
+        piece(
+            "alternate", "launch, recorded, two kernels in turn", calls, bare,
+            partial(own.launches_in_turn, 2),
+        ),
         _independent(own, bare),
         piece("wait", "launch and wait", calls, bare, once),
         piece("wait", "noise: launch and wait", "itself", own, once),

@@ -16,6 +16,7 @@ class Tracked(Peer):
     how: Mapping[str, str] = {
         "wait": "k(…), synchronize()",
         "record": "k(…) within a batch, which is submitted afterwards, untimed",
+        "alternate": "k(…), k2(…) within a batch, which is submitted afterwards, untimed",
         "result": "k(…).result()",
         "array": "k(x=array), which waits",
         "trip": "x.write(source), k(…), y.numpy()",
@@ -26,8 +27,8 @@ class Tracked(Peer):
     def __init__(self, device: ps.Device) -> None:
         self.device = device
         self.stream = device.default_stream
-        self.saxpy, self.touch = (
-            device.kernel(SHADERS / f"{name}.comp") for name in ("saxpy", "touch")
+        self.saxpy, self.second, self.touch = (
+            device.kernel(SHADERS / f"{name}.comp") for name in ("saxpy", "saxpy", "touch")
         )
         self.pick = device.kernel(SHADERS / "pick.comp", defines={"AS_RESULT": 1})
         self.x = device.ones(SIZE, name="x")
@@ -51,10 +52,21 @@ class Tracked(Peer):
         for _ in range(count):
             saxpy(x=x, y=y, a=A, n=SIZE, threads=SIZE)
 
+    def launches_in_turn(self, count: int) -> None:
+        saxpy, second, x, y = self.saxpy, self.second, self.x, self.y
+        for _ in range(count // 2):
+            saxpy(x=x, y=y, a=A, n=SIZE, threads=SIZE)
+            second(x=x, y=y, a=A, n=SIZE, threads=SIZE)
+
     def record(self, times: int) -> None:
         self._batch = self.stream.batch()
         self._batch.__enter__()
         self.launches(times)
+
+    def alternate(self, times: int) -> None:
+        self._batch = self.stream.batch()
+        self._batch.__enter__()
+        self.launches_in_turn(times)
 
     def finish(self) -> None:
         self._batch.__exit__(None, None, None)
