@@ -788,3 +788,32 @@ def test_a_copy_shares_no_value_with_one_that_was_interrupted(seed: int) -> None
         slow_add(x, 1)  # so that the next copy has more to wait for
         x.write(made, borrow=True)
         assert (x.numpy() == 7).all()
+
+
+def test_the_callers_memory_outlives_its_import() -> None:
+    """Whatever interrupts the end of an adopted array: the driver forgets the memory first."""
+
+    def end(arrays: list[ps.Array], dev: ps.Device) -> None:
+        arrays.pop().close()
+        dev.trim()  # which tidies up
+
+    for point in itertools.count(1):
+        with simulated(0) as dev:
+            own = mmap.mmap(-1, mmap.PAGESIZE)
+            arrays = [dev.adopt(np.frombuffer(own, np.uint32))]
+            slow_add(arrays[0], 1, spin=0)
+            dev.synchronize()
+            _, place = at_point(point, interrupt, functools.partial(end, arrays, dev))
+            driver: Any = dev.scheduler.driver
+            imported = any(each.imported for each in driver.machine.memories.values())
+            try:
+                own.close()  # refused while an array shows the memory
+                gone = True
+            except BufferError:
+                gone = False
+            assert not (gone and imported), place
+            dev.trim()
+            if not place:
+                assert gone
+                break
+    assert point > 20

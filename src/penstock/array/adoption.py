@@ -279,7 +279,7 @@ def _backing(
         # One interpreter step imports the memory and stores the result, so an interrupt cannot
         # come in between.
         imported.extend(map(scheduler.driver.import_host, (first,), (last - first,)))
-        backing = adopted_backing(imported[0], lo - first, hi - lo)
+        backing = adopted_backing(imported[0], lo - first, hi - lo, source)
     except BaseException:
         for memory in imported:
             scheduler.driver.free(memory)
@@ -287,7 +287,7 @@ def _backing(
     # Right after, with no call in between: if no buffer takes it, because of an exception, the next
     # `drain` frees it.
     scheduler.retirement.adopted.add(backing)
-    scheduler.host_memory.add(backing, hi - lo, source)
+    scheduler.host_memory.add(backing, hi - lo)
     return backing, 0
 
 

@@ -9,7 +9,7 @@ after the work still in flight. All calls are made under the device's lock.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from penstock.ledger.hazards import Region
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 class HostMemory:
-    """The registered pieces, each with the object that keeps it alive and the buffers over it."""
+    """The registered pieces, each with its length and the buffers over it."""
 
     def __init__(self) -> None:
-        self._pieces: dict[Backing, tuple[int, Any]] = {}
+        self._pieces: dict[Backing, int] = {}
         self._buffers: dict[Backing, WeakSet[Buffer]] = {}
 
-    def add(self, backing: Backing, nbytes: int, kept: Any = None) -> None:
+    def add(self, backing: Backing, nbytes: int) -> None:
         """Register a backing; the host's memory is its first `nbytes` bytes."""
-        self._pieces[backing] = (nbytes, kept)
+        self._pieces[backing] = nbytes
 
     def __bool__(self) -> bool:
         return bool(self._pieces)
@@ -49,7 +49,7 @@ class HostMemory:
     def overlapping(self, lo: int, hi: int) -> list[tuple[int, int, Backing]]:
         """The pieces that share a byte with the addresses lo to hi: start, end, backing."""
         found = []
-        for backing, (nbytes, _) in self._pieces.items():
+        for backing, nbytes in self._pieces.items():
             start = backing.memory.address + backing.offset
             if start < hi and lo < start + nbytes:
                 found.append((start, start + nbytes, backing))

@@ -128,12 +128,13 @@ class Backing:
     """
 
     __slots__ = (
-        "chunk", "counted", "history", "holds", "memory", "nbytes", "offset", "owners", "pool",
-        "released", "retired", "reused_in_flight", "unpublished", "views",
+        "chunk", "counted", "history", "holds", "kept", "memory", "nbytes", "offset", "owners",
+        "pool", "released", "retired", "reused_in_flight", "unpublished", "views",
     )  # fmt: skip
 
     def __init__(self, chunk: Chunk, offset: int, nbytes: int) -> None:
         self.pool: Pool | None = None  # the pool it returns itself to
+        self.kept: Any = None  # what owns the memory, if it is the caller's
         self.chunk = chunk
         self.memory: Any = chunk.memory
         self.offset = offset
@@ -465,9 +466,11 @@ def _fitting(size: int) -> Iterator[int]:
         size = size_class(size + 1)
 
 
-def adopted_backing(memory: Memory, offset: int, nbytes: int) -> Backing:
-    """A backing over memory that belongs to no pool."""
-    return Backing(Chunk(memory), offset, nbytes)
+def adopted_backing(memory: Memory, offset: int, nbytes: int, kept: Any) -> Backing:
+    """A backing over memory that belongs to no pool; it keeps the owner of the memory alive."""
+    made = Backing(Chunk(memory), offset, nbytes)
+    made.kept = kept
+    return made
 
 
 class _HostBytes:

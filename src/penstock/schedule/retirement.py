@@ -88,8 +88,9 @@ class Retirement:
                 self.adopted.discard(backing)  # it was adopted again in the meantime
             elif backing.idle:
                 self._host_memory.remove(backing)
-                self.adopted.discard(backing)
                 self._driver.free(backing.memory)
+                # Last: the backing keeps the caller's memory, which the driver must not outlast.
+                self.adopted.discard(backing)
         for what, (free, points) in tuple(self._waiting.items()):
             if what not in awaited and all(_reached(at(), value) for at, value in points):
                 self._waiting.pop(what)

@@ -165,7 +165,7 @@ class Shutdown:
             stream.release()
         for host in (*scheduler.host_copies.lanes.made, *scheduler.views.lanes.made):
             host.close()
-        for backing in scheduler.host_memory.imported():
+        for backing in {*scheduler.host_memory.imported(), *scheduler.retirement.adopted}:
             driver.free(backing.memory)
         scheduler.pool.close()
         scheduler.host_pool.close()

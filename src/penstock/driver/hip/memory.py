@@ -76,13 +76,15 @@ class HipMemory:
     """Lives until `close`; no work may use it by then. Its handle is the device address."""
 
     __slots__ = (
-        "_driver", "_runs", "address", "cached", "coherent", "handle", "imported", "nbytes",
+        "_driver", "_freed", "_runs", "address", "cached", "coherent", "handle", "imported",
+        "nbytes",
     )  # fmt: skip
 
     def __init__(
         self, driver: HipDriver, nbytes: int, *, host: bool = False, imported: int | None = None
     ) -> None:
         self._driver = driver
+        self._freed: list[int] = []  # the result of freeing it, if that was called
         self.nbytes = nbytes
         self.cached = self.coherent = True
         self.address = imported
@@ -124,11 +126,14 @@ class HipMemory:
         """Free the memory. Errors are ignored: either the memory is freed or the device is lost."""
         call = self._driver.call
         if self.imported:
-            _pages.give_back(self._driver, self._runs)
-        elif self.address is not None:
-            call.hipHostFree(self.address)
-        else:
-            call.hipFree(self.handle)
+            runs, self._runs = self._runs, []
+            _pages.give_back(self._driver, runs)
+        elif not self._freed:
+            # One interpreter step: the call is made, and that is noted.
+            if self.address is not None:
+                self._freed.extend(map(call.hipHostFree, (self.address,)))
+            else:
+                self._freed.extend(map(call.hipFree, (self.handle,)))
 
 
 def _refuse(driver: HipDriver, address: int, result: int) -> None:

@@ -301,7 +301,7 @@ class SimDriver:
         return memory
 
     def free(self, memory: SimMemory) -> None:
-        del self.machine.memories[memory.handle]
+        self.machine.memories.pop(memory.handle, None)
         memory.free()
 
     def flush(self, memory: SimMemory, lo: int, hi: int) -> None:
