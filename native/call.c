@@ -291,6 +291,27 @@ end:
     return NULL;
 }
 
+/* Release the device's lock, whether or not an exception is set. */
+static void
+leave_lock(Callable *self)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    PyObject *raised = PyErr_GetRaisedException();
+#else
+    PyObject *kind, *raised, *traceback;
+    PyErr_Fetch(&kind, &raised, &traceback);
+#endif
+    PyObject *released = PyObject_CallNoArgs(self->release);
+    if (released == NULL)
+        PyErr_Clear(); /* it was ours: this cannot be refused */
+    Py_XDECREF(released);
+#if PY_VERSION_HEX >= 0x030C0000
+    PyErr_SetRaisedException(raised);
+#else
+    PyErr_Restore(kind, raised, traceback);
+#endif
+}
+
 /* Launch if that is usual. NULL without an exception if Python must do it. */
 static PyObject *
 launch(Callable *self, PyObject *const *values, PyObject *names)
@@ -338,13 +359,7 @@ launch(Callable *self, PyObject *const *values, PyObject *names)
             Py_DECREF(launch.block);
         }
     }
-    PyObject *kind, *error, *traceback;
-    PyErr_Fetch(&kind, &error, &traceback);
-    PyObject *released = PyObject_CallNoArgs(self->release);
-    if (released == NULL)
-        PyErr_Clear(); /* the lock was ours: it cannot be refused */
-    Py_XDECREF(released);
-    PyErr_Restore(kind, error, traceback);
+    leave_lock(self);
     return result;
 }
 

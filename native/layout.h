@@ -171,8 +171,7 @@ call_method(PyObject *name, PyObject *const *arguments, size_t count)
 /* Names of Python methods, interned. */
 #define METHODS(NAME)                                                                              \
     NAME(__call__) NAME(_consider_submitting) NAME(_start) NAME(barrier) NAME(dispatch)            \
-    NAME(groups) NAME(launched) NAME(new) NAME(note) NAME(poll) NAME(pump) NAME(stream)            \
-    NAME(tear_down) NAME(threads) NAME(wake)
+    NAME(groups) NAME(launched) NAME(new) NAME(note) NAME(stream) NAME(tear_down) NAME(threads)
 
 typedef struct {
 #define DECLARE(name) PyObject *name;

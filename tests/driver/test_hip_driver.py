@@ -354,7 +354,7 @@ def test_held_work_goes_on_though_nobody_looks(hip_device: ps.Device) -> None:
     x, counts = hip_device.zeros(N, np.uint32), hip_device.ones(3, np.uint32)
     run = new_kernel(hip_device, "", hip=("inout uint32 x", 64, "x[i] += 1;"))
     scheduler: Any = hip_device.scheduler
-    scheduler.pump.submit_dry_streams = lambda _: False  # nor does the pump
+    scheduler.idle_submitter.submit_dry_streams = lambda _: False  # nor does that thread
     driver = scheduler.driver
     query, driver.call.hipEventQuery = driver.call.hipEventQuery, lambda event: 600  # not ready
     run(x=x, groups=counts)

@@ -23,7 +23,7 @@ import numpy as np
 import penstock as ps
 from penstock import accelerator
 from penstock.driver.vulkan import api, driver
-from penstock.schedule.idle_submission import Pump
+from penstock.schedule.idle_submission import IdleSubmitter
 from penstock.schedule.scheduler import Scheduler
 from tests.kernels import HEAD
 
@@ -443,7 +443,7 @@ def run(seed: int, steps: int) -> list[str]:
     log = Log()
     calls = Calls(log)
     real = driver.VulkanDriver._functions
-    Pump.wake = lambda self: None  # type: ignore[method-assign]
+    IdleSubmitter.wake = lambda self: None  # type: ignore[method-assign]
     driver.VulkanDriver._functions = lambda self: calls.wrap(real(self))  # type: ignore[method-assign]
     opened = driver.VulkanDriver.__init__
 

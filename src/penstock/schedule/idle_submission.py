@@ -1,7 +1,7 @@
 """A thread that submits recorded work when the device would otherwise sit idle.
 
-Most submissions are made by the program's own calls. The pump is for a program that launches a few
-kernels and then does something else: it checks the streams once a millisecond while anything is
+Most submissions are made by the program's own calls. This thread is for a program that launches a
+few kernels and then does something else: it checks the streams once a millisecond while anything is
 recorded, and sleeps otherwise.
 """
 
@@ -21,7 +21,7 @@ _TICK = 0.001
 _QUIET_TICKS = 20
 
 
-class Pump:
+class IdleSubmitter:
     """The thread of one device, which does not keep the device alive."""
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -37,7 +37,9 @@ class Pump:
             return
         self._wanted.set()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="penstock pump", daemon=True)
+            self._thread = threading.Thread(
+                target=self._run, name="penstock idle submitter", daemon=True
+            )
             self._thread.start()
 
     def hurry(self) -> None:

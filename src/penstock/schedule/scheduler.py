@@ -9,7 +9,7 @@
 | `retirement` | `retirement` | what is freed once no work in flight uses it |
 | `host_copies` | `host_copies` | copies by threads of the program, without the lock |
 | `host_views` | `views` | NumPy arrays that show device memory, and who holds writable ones |
-| `idle_submission` | `pump` | submits what is recorded when the device would idle |
+| `idle_submission` | `idle_submitter` | submits what is recorded when the device would idle |
 | `receipt_times` | `times` | device timestamps for receipts |
 | `shutdown` | `shutdown` | closing, forks, and what keeps a closed device's memory alive |
 
@@ -44,7 +44,7 @@ from penstock.schedule import host_views
 from penstock.schedule.finalisers import FinaliserQueue
 from penstock.schedule.host_copies import HostCopies
 from penstock.schedule.host_views import HostViews
-from penstock.schedule.idle_submission import Pump
+from penstock.schedule.idle_submission import IdleSubmitter
 from penstock.schedule.pending import Pending
 from penstock.schedule.receipt_times import ReceiptTimes
 from penstock.schedule.retirement import GraphEnd, Retirement
@@ -108,7 +108,7 @@ class Scheduler:
         self.pool = pool(host=False)
         self.host_pool = pool(host=True)
         self.times = ReceiptTimes(self)
-        self.pump = Pump(self)
+        self.idle_submitter = IdleSubmitter(self)
         #: Streams that are alive and not released. A callback in C removes each when it ends.
         self._streams: set[weakref.ref[Stream]] = set()
         #: Streams that are closed or dropped, but not released yet.
@@ -409,14 +409,14 @@ class Scheduler:
             self.retirement.adopted.add(backing)
 
     def try_locked(self, act: Callable[[], None]) -> None:
-        """Call `act` under the lock if it is free, else wake the pump. Never waits."""
+        """Call `act` under the lock if it is free, else wake the idle submitter. Never waits."""
         if self.is_locked_here():
             return
         try:
             if self._mutex.acquire(blocking=False):
                 act()
             else:
-                self.pump.hurry()
+                self.idle_submitter.hurry()
         finally:
             try:  # noqa: SIM105 (the first call here must be the one that cannot be interrupted)
                 self._mutex.release()

@@ -117,7 +117,7 @@ class Shutdown:
         self._resting = finished or scheduler.lost is not None
         self.over = True  # from here on no thread keeps waiting
         _alive.discard(scheduler)
-        scheduler.pump.close()
+        scheduler.idle_submitter.close()
         if self._resting:
             for stream in scheduler.all_streams():
                 stream.stop_copier()

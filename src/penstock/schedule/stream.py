@@ -387,7 +387,7 @@ class Stream(Closing):
             why = "makes a host copy visible to the device"
             events.emit("barrier", why, path="host", at=batch.here())
         if self._policy.first_look > 1:
-            self.scheduler.pump.wake()
+            self.scheduler.idle_submitter.wake()
         return batch
 
     def _submit(self, reason: str) -> None:
@@ -451,7 +451,7 @@ class Stream(Closing):
         lane = self.lane
         reason = self._policy.reason_to_submit(batch, dry=lane.complete == lane.submitted)
         if not reason:
-            self.scheduler.pump.wake()
+            self.scheduler.idle_submitter.wake()
             return
         try:
             self._submit(reason)

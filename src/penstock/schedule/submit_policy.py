@@ -3,8 +3,8 @@
 A batch is submitted when the device would otherwise run dry, when the host or another stream needs
 its result, at an event or flush, or when it has `LONGEST` commands. Asking whether the device has
 run dry takes a foreign call, and a submission takes several. So the stream asks at the first
-command after the host has waited, and then at growing intervals. `Pump` submits what is left when
-the program launches nothing more.
+command after the host has waited, and then at growing intervals. `IdleSubmitter` submits what is
+left when the program launches nothing more.
 """
 
 from __future__ import annotations
