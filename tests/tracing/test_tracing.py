@@ -457,6 +457,18 @@ def test_a_recording_with_more_launches_than_timestamps_is_timed_again(
         assert is_timed(t)
 
 
+def test_a_thread_may_wait_for_the_clock_when_another_has_learned_it(
+    open_device: OpenDevice,
+) -> None:
+    driver = open_device().scheduler.driver
+    first = point = driver.learn_time()
+    while point is not None:
+        assert driver.wait([point], 10**10)
+        point = driver.learn_time()
+    assert driver.knows_time
+    assert driver.wait([first], 10**10)
+
+
 @contextlib.contextmanager
 def in_flight(dev: ps.Device, stream: ps.Stream | None = None) -> Iterator[receipt.Trace]:
     """A trace that has ended; its one launch is in flight until the host waits."""

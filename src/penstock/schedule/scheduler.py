@@ -488,7 +488,7 @@ class Scheduler:
         return [stream for known in self._streams.copy() if (stream := known()) is not None]
 
     def all_streams(self) -> set[Stream]:
-        return {*self.living_streams(), *self._forgotten}
+        return {*self.living_streams(), *self._forgotten.copy()}  # copied: finalisers append
 
     def has_hidden_streams(self) -> bool:
         """Whether the garbage collector has cleared weak references to streams not yet finalised.

@@ -109,8 +109,9 @@ class Clock:
         asking = self._asking
         point = asking.next_round()
         if point is None:
+            # What it was measured with stays until the device is closed: another thread may still
+            # be waiting for the last round.
             self._offset = asking.difference(self._period)
-            self.close()
         return point
 
     def seconds(self, ticks: Sequence[int]) -> list[float]:
