@@ -82,9 +82,7 @@ class Scheduler:
         self.closed = False
         #: While graphs are recorded: by thread, the graph and the `with` block that records it.
         self.captures: dict[int, tuple[Graph, Block[Graph]]] = {}
-        #: Whether a launch has nothing about the device to ask; kept by `note_state`.
-        self.plain = False
-        self.note_state()
+        self.plain = False  # whether a launch has nothing to ask about the device: `note_state`
         self.host_memory = HostMemory()
         self.host_copies = HostCopies(self)
         self.views = HostViews(self)
@@ -98,12 +96,11 @@ class Scheduler:
                 tuple: self.host_copies.finish,  # a host lane, and the value of an ended copy
             }
         )
-        limit = driver.info.limits["allocation"]
-        assert isinstance(limit, int)
+        limit: Any = driver.info.limits["allocation"]
+        clear = self._clear if clear_memory else None
         pool = partial(
             Pool, driver, limit=limit, catch_up=self.catch_up, lanes=self.stream_lanes,
-            publish=self.publish_everything, leave=self.ended.leave,
-            clear=self._clear if clear_memory else None,
+            publish=self.publish_everything, leave=self.ended.leave, clear=clear,
         )  # fmt: skip
         self.pool = pool(host=False)
         self.host_pool = pool(host=True)
@@ -116,7 +113,8 @@ class Scheduler:
         self._streams_made = 0
         self._arrays_named = 0
         self.done: Pending[None] = Pending(self, {}, "a transfer", value=None)
-        self.shutdown = Shutdown(self)  # last: from here on the interpreter's exit closes it
+        self.shutdown = Shutdown(self)  # from here on it is closed at exit, and told of traces
+        self.note_state()
 
     def _clear(self, backing: Backing) -> None:
         """Have the device fill memory with zeros; the ledger orders later work after that."""
@@ -150,8 +148,11 @@ class Scheduler:
 
     def note_state(self) -> None:
         """Keep `plain`. Called by whatever closes or loses the device, captures or traces."""
-        unusual = self.closed or self.lost is not None or self.captures or events.active
-        self.plain = not unusual
+        was = None
+        while was is not (
+            plain := not (self.closed or self.lost or self.captures or events.active)
+        ):
+            self.plain = was = plain  # and look again: another thread may have changed it meanwhile
 
     def mark_lost(self, error: BaseException) -> None:
         """Make everything pending, and everything new, raise `DeviceLost` from now on."""
@@ -292,8 +293,7 @@ class Scheduler:
             return True  # no wait, so none on the receipt
         left = {lane: value for lane, value in points.items() if value > lane.complete}
         start = time.perf_counter()
-        done = self.await_points(left, timeout)
-        seconds = time.perf_counter() - start
+        done, seconds = self.await_points(left, timeout), time.perf_counter() - start
         awaited = tuple((lane.place, value, works.get(lane, "")) for lane, value in left.items())
         with contextlib.suppress(Error):  # a receipt is not worth a failure
             self.times.deliver_known_times()

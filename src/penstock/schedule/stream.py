@@ -473,8 +473,9 @@ class Stream(Closing):
             self._collect_spare()
             points = {self.lane: self._in_flight[0].value} if self.deep else {}
         scheduler.wait_for(points, None, f"{DEEPEST} submissions in flight", path="bound")
-        self.deep = False
-        self.plain = not self._closed
+        with scheduler.lock:
+            self._check()
+            self._collect_spare()
 
     def _collect_spare(self) -> None:
         """Move complete batches from `_in_flight` to `_spare`."""

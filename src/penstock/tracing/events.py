@@ -68,8 +68,17 @@ def activate(collectors: tuple[Collector, ...]) -> None:
     """Replace the active traces. The caller holds the lock that all traces share."""
     global active, timing
     active, timing = collectors, tuple(each for each in collectors if each.wants_times)
-    for device in list(time_sources):
+    for device in living_sources():
         device.note_traces()
+
+
+def living_sources() -> list[TimeSource]:
+    """The devices among `time_sources`, whatever other threads open or drop meanwhile."""
+    while True:
+        try:
+            return list(time_sources)
+        except RuntimeError:  # the set changed in the middle
+            continue
 
 
 def emit(

@@ -144,7 +144,7 @@ class Trace(Handle):
         self._ask_for_times(timeout)
 
     def _ask_for_times(self, patience: float) -> None:
-        for source in tuple(events.time_sources):
+        for source in events.living_sources():
             source.deliver_times(self, patience)
 
     def of_kind(self, kind: str) -> list[TraceEvent]:
