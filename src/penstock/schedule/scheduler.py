@@ -496,5 +496,5 @@ class Scheduler:
         It then collects the scheduler together with them: otherwise the references' callback would
         have removed them from `_streams`.
         """
-        seen = {stream.known for stream in self._forgotten}
+        seen = {stream.known for stream in self._forgotten.copy()}
         return any(known() is None for known in self._streams - seen)
