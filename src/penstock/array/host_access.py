@@ -66,7 +66,8 @@ def at_once(array: Array, *, write: bool) -> Host | None:
 def in_flight(history: History, region: Region, write: bool) -> Iterator[Access]:
     """The accesses that an access of the host must wait for; polls their lanes.
 
-    A host that finds the work just done follows the device as closely as one that waits for it.
+    A host that reads, and finds the work just done, follows the device as closely as one that
+    waits for it.
     """
     for access in history.near(region, write):
         lane = access.lane
@@ -74,7 +75,7 @@ def in_flight(history: History, region: Region, write: bool) -> Iterator[Access]
             lane.owner.poll()
             if access.value > lane.complete:
                 yield access
-            else:
+            elif not write:
                 lane.owner.host_waits()
 
 
