@@ -3,7 +3,7 @@
    A call either does everything, or finds something unusual before it has changed anything; then
    it calls the Python function with the arguments as they came. What is usual: every argument by
    its name, arrays that this kernel has had before, plain numbers, a stream with room, nothing that
-   waits for another stream, no trace, no graph being captured, nobody else in the device's lock. */
+   waits for another stream, no trace, no graph being captured, a device lock that is free. */
 
 #include "layout.h"
 

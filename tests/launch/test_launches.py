@@ -127,7 +127,7 @@ def test_a_host_that_finds_its_value_done_has_the_next_launch_submitted_at_once(
     x, stream = dev.zeros(N, np.uint32), dev.default_stream
     slow_add(x, 1, spin=0)
     dev.synchronize()
-    stream._policy.first_look = 64  # as after many launches that nobody waited for
+    stream._policy.first_look = 64  # as after many launches without a host wait
     slow_add(x, 1, spin=0)
     stream.flush()
     while stream.timeline.value() < stream.lane.submitted:

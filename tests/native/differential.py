@@ -354,7 +354,7 @@ class Program:
                 self.device.kernel(STEP).close()  # what was recorded before counts as stale
 
     def out_of_memory(self) -> None:
-        """Submissions that fail: nothing is lost, and whoever needs one is told."""
+        """Submissions that fail: no command is lost, and a call that needs one raises."""
         self.calls.failing = self.chance.randrange(1, 4)
         for _ in range(4):
             self.kept()
