@@ -17,23 +17,30 @@ typedef struct {
     Py_ssize_t offset;
 } Scalar;
 
+/* The Python objects that a call works with. */
+#define OBJECTS(OBJECT)                                                                            \
+    OBJECT(names) /* a tuple: the names of the arrays, then of the scalars, all interned */        \
+    OBJECT(wants) /* a tuple: what each array must have been accepted for */                       \
+    OBJECT(counts_of_threads) OBJECT(counts_of_groups) /* dicts */                                 \
+    OBJECT(scheduler) OBJECT(default_stream) OBJECT(program) OBJECT(what)                          \
+    OBJECT(results) OBJECT(result_bytes)                                                           \
+    OBJECT(is_locked_here) OBJECT(acquire) OBJECT(release) /* of the device's lock */              \
+    OBJECT(known_names) /* of the last call */
+
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
     /* What the call needs to know of the kernel; `ready` is 0 where only Python can call it. */
     int ready;
     Py_ssize_t arrays, scalars, nbytes;
-    PyObject *names;       /* a tuple: the names of the arrays, then of the scalars, all interned */
-    PyObject *wants;       /* a tuple: what each array must have been accepted for */
     unsigned char writes[MOST_ARRAYS];
     signed char order[MOST_ARRAYS + 1]; /* by binding: an array's number, or -1 for the result */
     Py_ssize_t bindings;
     Scalar scalar[MOST_ARGUMENTS];
-    PyObject *counts_of_threads, *counts_of_groups; /* dicts */
-    PyObject *scheduler, *default_stream, *program, *what, *results, *result_bytes;
-    PyObject *is_locked_here, *acquire, *release; /* of the device's lock */
-    PyObject *known_names; /* the names of the last call, and what each is for */
-    unsigned char known_places[MOST_ARGUMENTS + 3];
+#define DECLARE(name) PyObject *name;
+    OBJECTS(DECLARE)
+#undef DECLARE
+    unsigned char known_places[MOST_ARGUMENTS + 3]; /* by name of the last call: what it is for */
 } Callable;
 
 static PyObject *empty_bytes;
@@ -190,8 +197,8 @@ static int
 check(Callable *self, Launch *launch, int *barrier)
 {
     PyObject *stream = launch->stream;
-    if (SLOT(self->scheduler, Scheduler_plain) != Py_True ||
-        SLOT(stream, Stream_plain) != Py_True || !self->ready)
+    if (!self->ready || SLOT(self->scheduler, Scheduler_plain) != Py_True ||
+        SLOT(stream, Stream_plain) != Py_True)
         return 0;
     PyObject *lane = launch->lane = SLOT(stream, Stream_lane);
     if (PyList_GET_SIZE(SLOT(lane, Lane_appended)))
@@ -410,20 +417,9 @@ static int
 callable_traverse(PyObject *object, visitproc visit, void *arg)
 {
     Callable *self = (Callable *)object;
-    Py_VISIT(self->names);
-    Py_VISIT(self->wants);
-    Py_VISIT(self->counts_of_threads);
-    Py_VISIT(self->counts_of_groups);
-    Py_VISIT(self->scheduler);
-    Py_VISIT(self->default_stream);
-    Py_VISIT(self->program);
-    Py_VISIT(self->what);
-    Py_VISIT(self->results);
-    Py_VISIT(self->result_bytes);
-    Py_VISIT(self->is_locked_here);
-    Py_VISIT(self->acquire);
-    Py_VISIT(self->release);
-    Py_VISIT(self->known_names);
+#define VISIT(name) Py_VISIT(self->name);
+    OBJECTS(VISIT)
+#undef VISIT
     return 0;
 }
 
@@ -432,20 +428,9 @@ callable_clear(PyObject *object)
 {
     Callable *self = (Callable *)object;
     self->ready = 0;
-    Py_CLEAR(self->names);
-    Py_CLEAR(self->wants);
-    Py_CLEAR(self->counts_of_threads);
-    Py_CLEAR(self->counts_of_groups);
-    Py_CLEAR(self->scheduler);
-    Py_CLEAR(self->default_stream);
-    Py_CLEAR(self->program);
-    Py_CLEAR(self->what);
-    Py_CLEAR(self->results);
-    Py_CLEAR(self->result_bytes);
-    Py_CLEAR(self->is_locked_here);
-    Py_CLEAR(self->acquire);
-    Py_CLEAR(self->release);
-    Py_CLEAR(self->known_names);
+#define CLEAR(name) Py_CLEAR(self->name);
+    OBJECTS(CLEAR)
+#undef CLEAR
     return 0;
 }
 
@@ -571,13 +556,12 @@ PyTypeObject Callable_Type = {
 
 /* Have calls of a subclass's objects come here, and its `__call__` be what this leaves to Python.
    A class that defines `__call__` is otherwise called by that. */
-int
+void
 call_natively(PyTypeObject *class)
 {
     class->tp_vectorcall_offset = offsetof(Callable, vectorcall);
     class->tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL;
     PyType_Modified(class);
-    return 0;
 }
 
 int

@@ -14,7 +14,7 @@ Offsets at;
 Classes is;
 Names named;
 
-int call_natively(PyTypeObject *class);
+void call_natively(PyTypeObject *class);
 int call_setup(void);
 
 static const struct {

@@ -199,7 +199,7 @@ same_bytes(PyObject *a, PyObject *b)
 /* `Commands.launch`: bind what is not bound yet, and dispatch. Nothing here can fail. */
 static void
 launch(PyObject *commands, PyObject *program, PyObject *bindings, PyObject *block,
-       const uint32_t groups[3])
+       PyObject *groups)
 {
     Recorder *recorder = (Recorder *)SLOT(commands, Commands_native);
     Program *native = (Program *)SLOT(program, VulkanProgram_native);
@@ -227,7 +227,10 @@ launch(PyObject *commands, PyObject *program, PyObject *bindings, PyObject *bloc
                        PyBytes_AS_STRING(block));
         put(&SLOT(commands, Commands__pushed), block);
     }
-    recorder->dispatch(command, groups[0], groups[1], groups[2]);
+    uint32_t counts[3];
+    for (int i = 0; i < 3; i++)
+        counts[i] = (uint32_t)number(PyTuple_GET_ITEM(groups, i));
+    recorder->dispatch(command, counts[0], counts[1], counts[2]);
 }
 
 /* Whether this module can record launches of a program: with push descriptors, and not too many. */
@@ -247,17 +250,6 @@ is_native_launch(PyObject *first)
 {
     return PyTuple_CheckExact(first) && PyTuple_GET_SIZE(first) == 4 &&
            is_native_program(PyTuple_GET_ITEM(first, 0), PyTuple_GET_ITEM(first, 1));
-}
-
-static void
-launch_first(PyObject *commands, PyObject *first)
-{
-    uint32_t counts[3];
-    PyObject *groups = PyTuple_GET_ITEM(first, 3);
-    for (int i = 0; i < 3; i++)
-        counts[i] = (uint32_t)number(PyTuple_GET_ITEM(groups, i));
-    launch(commands, PyTuple_GET_ITEM(first, 0), PyTuple_GET_ITEM(first, 1),
-           PyTuple_GET_ITEM(first, 2), counts);
 }
 
 /* `recording._start()`: put what was held back into the command buffer. 0 if Python must do it. */
@@ -283,7 +275,8 @@ start(PyObject *recording, PyObject *commands)
     put(&SLOT(commands, Commands__program), Py_None);
     if (recorder->begin(recorder->command, recorder->info))
         return 0; /* Python begins again, and says what is wrong */
-    launch_first(commands, first);
+    launch(commands, PyTuple_GET_ITEM(first, 0), PyTuple_GET_ITEM(first, 1),
+           PyTuple_GET_ITEM(first, 2), PyTuple_GET_ITEM(first, 3));
     if (publish)
         recorder->barrier(recorder->command, recorder->to_host);
     put(&SLOT(recording, VulkanRecording__started), Py_True);
@@ -313,10 +306,7 @@ record_dispatch(PyObject *recording, PyObject *program, PyObject *bindings, PyOb
         if (!start(recording, commands) && call_method(named._start, arguments, 1) < 0)
             return -1;
     }
-    uint32_t counts[3];
-    for (int i = 0; i < 3; i++)
-        counts[i] = (uint32_t)number(PyTuple_GET_ITEM(groups, i));
-    launch(commands, program, bindings, block, counts);
+    launch(commands, program, bindings, block, groups);
     return 0;
 }
 

@@ -25,18 +25,9 @@ from penstock import accelerator
 from penstock.driver.vulkan import api, driver
 from penstock.schedule.idle_submission import IdleSubmitter
 from penstock.schedule.scheduler import Scheduler
-from tests.kernels import HEAD
+from tests.kernels import HEAD, SAXPY
 
 N = 64
-AXPY = (
-    HEAD
-    + """
-layout(std430, binding = 0) readonly buffer X { float x[]; };
-layout(std430, binding = 1) buffer Y { float y[]; };
-layout(push_constant) uniform Scalars { float a; uint n; };
-void main() { uint i = gl_GlobalInvocationID.x; if (i < n) y[i] += a * x[i]; }
-"""
-)
 STEP = (
     HEAD
     + """
@@ -53,13 +44,7 @@ layout(push_constant) uniform Scalars { int i; };
 void main() { value = x[abs(i) % 16]; }
 """
 )
-ODD = (
-    HEAD
-    + """
-layout(std430, binding = 0) buffer X { uint x[]; };
-void main() { uint i = gl_GlobalInvocationID.x; if (i < x.length()) x[i] += 1; }
-"""
-)
+ODD = STEP.replace("float", "uint")
 RECORDED = (
     "vkBeginCommandBuffer", "vkEndCommandBuffer", "vkCmdBindPipeline", "vkCmdPushConstants",
     "vkCmdPushDescriptorSetWithTemplateKHR", "vkCmdDispatch", "vkCmdPipelineBarrier2",
@@ -206,11 +191,11 @@ class Program:
         self.kernels = {
             name: device.kernel(source, name=name)
             for name, source in (
-                ("axpy", AXPY),
+                ("axpy", SAXPY),
                 ("step", STEP),
                 ("pick", PICK),
                 ("odd", ODD),
-                ("again", AXPY),
+                ("again", SAXPY),
             )
         }
         ffi, _ = api.load()
