@@ -24,7 +24,6 @@ typedef struct {
     OBJECT(counts_of_threads) OBJECT(counts_of_groups) /* dicts */                                 \
     OBJECT(scheduler) OBJECT(default_stream) OBJECT(program) OBJECT(what)                          \
     OBJECT(results) OBJECT(result_bytes)                                                           \
-    OBJECT(is_locked_here) OBJECT(acquire) OBJECT(release) /* of the device's lock */              \
     OBJECT(known_names) /* of the last call */
 
 typedef struct {
@@ -197,8 +196,7 @@ static int
 check(Callable *self, Launch *launch, int *barrier)
 {
     PyObject *stream = launch->stream;
-    if (!self->ready || SLOT(self->scheduler, Scheduler_plain) != Py_True ||
-        SLOT(stream, Stream_plain) != Py_True)
+    if (!self->ready || SLOT(stream, Stream_plain) != Py_True)
         return 0;
     PyObject *lane = launch->lane = SLOT(stream, Stream_lane);
     if (PyList_GET_SIZE(SLOT(lane, Lane_appended)))
@@ -250,8 +248,7 @@ record(Callable *self, Launch *launch, int barrier)
     PyObject *result = Py_NewRef(Py_None), *memory = NULL, *flat = NULL, *batch = NULL;
     int done = 0;
     if (self->results != Py_None) {
-        PyObject *arguments[] = {self->results, self->what};
-        Py_SETREF(result, PyObject_VectorcallMethod(named.new, arguments, 2, NULL));
+        Py_SETREF(result, result_new(self->results, self->what));
         if (result == NULL)
             return NULL;
         memory = SLOT(result, Result__memory);
@@ -276,8 +273,7 @@ record(Callable *self, Launch *launch, int barrier)
             put(&SLOT(batch, Batch_must_publish), Py_True);
     }
     if (memory != NULL) {
-        PyObject *arguments[] = {result, lane, value};
-        if (call_method(named.launched, arguments, 3) < 0)
+        if (result_launched(result, lane, value) < 0)
             goto end;
         put(&SLOT(batch, Batch_must_publish), Py_True);
     }
@@ -296,27 +292,6 @@ end:
         return result;
     Py_DECREF(result);
     return NULL;
-}
-
-/* Release the device's lock, whether or not an exception is set. */
-static void
-leave_lock(Callable *self)
-{
-#if PY_VERSION_HEX >= 0x030C0000
-    PyObject *raised = PyErr_GetRaisedException();
-#else
-    PyObject *kind, *raised, *traceback;
-    PyErr_Fetch(&kind, &raised, &traceback);
-#endif
-    PyObject *released = PyObject_CallNoArgs(self->release);
-    if (released == NULL)
-        PyErr_Clear(); /* it was ours: this cannot be refused */
-    Py_XDECREF(released);
-#if PY_VERSION_HEX >= 0x030C0000
-    PyErr_SetRaisedException(raised);
-#else
-    PyErr_Restore(kind, raised, traceback);
-#endif
 }
 
 /* Launch if that is usual. NULL without an exception if Python must do it. */
@@ -343,18 +318,9 @@ launch(Callable *self, PyObject *const *values, PyObject *names)
     launch.counts = group_counts(self, given[THREADS], given[GROUPS]);
     launch.stream = given[STREAM] == Py_None ? self->default_stream : given[STREAM];
     if (launch.counts == NULL || Py_TYPE(launch.stream) != is.Stream ||
-        SLOT(launch.stream, Stream_scheduler) != self->scheduler ||
-        SLOT(self->scheduler, Scheduler_plain) != Py_True) /* a forked child has no lock to take */
+        SLOT(launch.stream, Stream_scheduler) != self->scheduler || !lock_taken(self->scheduler))
         return NULL;
-    PyObject *locked = PyObject_CallNoArgs(self->is_locked_here);
-    Py_XDECREF(locked);
-    if (locked != Py_False)
-        return NULL;
-    locked = PyObject_CallOneArg(self->acquire, Py_False);
-    Py_XDECREF(locked);
-    if (locked != Py_True)
-        return NULL;
-    PyObject *result = NULL;
+    PyObject *scheduler = Py_NewRef(self->scheduler), *result = NULL;
     int barrier = 0;
     if (check(self, &launch, &barrier)) {
         launch.block = self->nbytes ? PyBytes_FromStringAndSize(block, self->nbytes)
@@ -366,7 +332,8 @@ launch(Callable *self, PyObject *const *values, PyObject *names)
             Py_DECREF(launch.block);
         }
     }
-    leave_lock(self);
+    lock_left(scheduler);
+    Py_DECREF(scheduler);
     return result;
 }
 
@@ -459,7 +426,8 @@ has_core_classes(void)
 {
     return is.Lane && is.Access && is.History && is.Backing && is.Buffer && is.Array && is.Bound &&
            is.Batch && is.Stream && is.SubmitPolicy && is.Scheduler && is.FinaliserQueue &&
-           is.HostViews && is.Shutdown && is.Guest && is.Result && is.ResultMemory;
+           is.HostMemory && is.HostViews && is.Shutdown && is.Guest && is.Result && is.ResultPool &&
+           is.ResultMemory;
 }
 
 PyDoc_STRVAR(get_ready_doc,
@@ -474,13 +442,12 @@ get_ready(PyObject *object, PyObject *args)
 {
     Callable *self = (Callable *)object;
     PyObject *names, *wants, *writes, *order, *scalars, *threads, *groups, *scheduler, *stream,
-        *program, *what, *results, *result_bytes, *is_locked_here, *acquire, *release;
+        *program, *what, *results, *result_bytes;
     Py_ssize_t nbytes;
-    if (!PyArg_ParseTuple(args, "O!O!O!O!O!n(O!O!OOOOOOOOO):get_ready", &PyTuple_Type, &names,
+    if (!PyArg_ParseTuple(args, "O!O!O!O!O!n(O!O!OOOOOO):get_ready", &PyTuple_Type, &names,
                           &PyTuple_Type, &wants, &PyTuple_Type, &writes, &PyTuple_Type, &order,
                           &PyTuple_Type, &scalars, &nbytes, &PyDict_Type, &threads, &PyDict_Type,
-                          &groups, &scheduler, &stream, &program, &what, &results, &result_bytes,
-                          &is_locked_here, &acquire, &release))
+                          &groups, &scheduler, &stream, &program, &what, &results, &result_bytes))
         return NULL;
     Py_ssize_t arrays = PyTuple_GET_SIZE(wants), count = PyTuple_GET_SIZE(scalars);
     if (!has_core_classes() || !PyObject_TypeCheck(scheduler, is.Scheduler) ||
@@ -518,9 +485,6 @@ get_ready(PyObject *object, PyObject *args)
     self->what = Py_NewRef(what);
     self->results = Py_NewRef(results);
     self->result_bytes = Py_NewRef(result_bytes);
-    self->is_locked_here = Py_NewRef(is_locked_here);
-    self->acquire = Py_NewRef(acquire);
-    self->release = Py_NewRef(release);
     self->ready = 1;
     Py_RETURN_NONE;
 }

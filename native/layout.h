@@ -29,13 +29,24 @@
     SLOT(History, many)                                                                            \
     SLOT(History, reads)                                                                           \
     SLOT(History, writes)                                                                          \
+    SLOT(Backing, history)                                                                         \
+    SLOT(Backing, host_reads)                                                                      \
+    SLOT(Backing, host_writes)                                                                     \
+    SLOT(Backing, unpublished)                                                                     \
     SLOT(Backing, views)                                                                           \
     SLOT(Buffer, backing)                                                                          \
     SLOT(Buffer, closed)                                                                           \
     SLOT(Buffer, guarded)                                                                          \
+    SLOT(Buffer, policy)                                                                           \
+    SLOT(Buffer, scheduler)                                                                        \
     SLOT(Array, accepted)                                                                          \
     SLOT(Array, bound)                                                                             \
     SLOT(Array, buffer)                                                                            \
+    SLOT(Array, dtype)                                                                             \
+    SLOT(Array, nbytes)                                                                            \
+    SLOT(Array, region)                                                                            \
+    SLOT(Array, seen_by_host)                                                                      \
+    SLOT(Array, shape)                                                                             \
     SLOT(Bound, backing)                                                                           \
     SLOT(Bound, place)                                                                             \
     SLOT(Bound, reading)                                                                           \
@@ -53,6 +64,7 @@
     SLOT(Stream, _policy)                                                                          \
     SLOT(Stream, _spare)                                                                           \
     SLOT(Stream, _waits)                                                                           \
+    SLOT(Stream, copies)                                                                           \
     SLOT(Stream, deep)                                                                             \
     SLOT(Stream, lane)                                                                             \
     SLOT(Stream, plain)                                                                            \
@@ -62,16 +74,41 @@
     SLOT(Stream, timeline)                                                                         \
     SLOT(SubmitPolicy, _blocks)                                                                    \
     SLOT(SubmitPolicy, first_look)                                                                 \
+    SLOT(Scheduler, acquire)                                                                       \
     SLOT(Scheduler, ended)                                                                         \
+    SLOT(Scheduler, host_memory)                                                                   \
+    SLOT(Scheduler, is_locked_here)                                                                \
     SLOT(Scheduler, plain)                                                                         \
+    SLOT(Scheduler, release_lock)                                                                  \
     SLOT(Scheduler, shutdown)                                                                      \
+    SLOT(Scheduler, sizes)                                                                         \
+    SLOT(Scheduler, transfers)                                                                     \
     SLOT(Scheduler, views)                                                                         \
     SLOT(FinaliserQueue, left)                                                                     \
+    SLOT(HostMemory, pieces)                                                                       \
     SLOT(HostViews, held)                                                                          \
+    SLOT(Guest, points)                                                                            \
+    SLOT(Guest, thread)                                                                            \
     SLOT(Shutdown, guests)                                                                         \
     SLOT(Shutdown, over)                                                                           \
+    SLOT(Result, _finish)                                                                          \
     SLOT(Result, _memory)                                                                          \
+    SLOT(Result, _points)                                                                          \
+    SLOT(Result, _scheduler)                                                                       \
+    SLOT(Result, _value)                                                                           \
+    SLOT(Result, _what)                                                                            \
+    SLOT(ResultPool, closed)                                                                       \
+    SLOT(ResultPool, convert)                                                                      \
+    SLOT(ResultPool, free)                                                                         \
+    SLOT(ResultPool, scheduler)                                                                    \
+    SLOT(ResultMemory, _bytes)                                                                     \
+    SLOT(ResultMemory, _content)                                                                   \
+    SLOT(ResultMemory, _lane)                                                                      \
+    SLOT(ResultMemory, _pool)                                                                      \
+    SLOT(ResultMemory, _value)                                                                     \
+    SLOT(ResultMemory, coherent)                                                                   \
     SLOT(ResultMemory, handle)                                                                     \
+    SLOT(ResultMemory, home)                                                                       \
     SLOT(ResultMemory, offset)                                                                     \
     SLOT(ResultMemory, use)                                                                        \
     SLOT(VulkanRecording, _commands)                                                               \
@@ -94,6 +131,7 @@
     SLOT(VulkanQueue, _submitting)                                                                 \
     SLOT(VulkanQueue, _waited)                                                                     \
     SLOT(VulkanQueue, native)                                                                      \
+    SLOT(VulkanTimeline, _driver)                                                                  \
     SLOT(VulkanTimeline, issued)                                                                   \
     SLOT(VulkanTimeline, native)                                                                   \
     SLOT(VulkanDriver, backlog)                                                                    \
@@ -103,10 +141,10 @@
 #define CLASSES(CLASS)                                                                             \
     CLASS(Lane) CLASS(Access) CLASS(History) CLASS(Backing) CLASS(Buffer) CLASS(Array)             \
     CLASS(Bound) CLASS(Batch) CLASS(Stream) CLASS(SubmitPolicy) CLASS(Scheduler)                   \
-    CLASS(FinaliserQueue) CLASS(HostViews) CLASS(Shutdown) CLASS(Guest) CLASS(Result)              \
-    CLASS(ResultMemory) CLASS(VulkanRecording) CLASS(Commands) CLASS(PrimaryCommands)              \
-    CLASS(VulkanProgram) CLASS(VulkanQueue) CLASS(VulkanTimeline) CLASS(VulkanDriver)              \
-    CLASS(Backlog)
+    CLASS(FinaliserQueue) CLASS(HostMemory) CLASS(HostViews) CLASS(Shutdown) CLASS(Guest)          \
+    CLASS(Result) CLASS(ResultPool) CLASS(ResultMemory) CLASS(VulkanRecording) CLASS(Commands)     \
+    CLASS(PrimaryCommands) CLASS(VulkanProgram) CLASS(VulkanQueue) CLASS(VulkanTimeline)           \
+    CLASS(VulkanDriver) CLASS(Backlog)
 
 /* Where each slot is, in bytes. */
 typedef struct {
@@ -143,6 +181,13 @@ number(PyObject *object)
 {
     if (object == NULL || !PyLong_Check(object))
         return -1;
+#if PY_VERSION_HEX >= 0x030C0000
+    if (PyUnstable_Long_IsCompact((PyLongObject *)object))
+        return PyUnstable_Long_CompactValue((PyLongObject *)object);
+#else
+    if (Py_SIZE(object) == 1)
+        return ((PyLongObject *)object)->ob_digit[0];
+#endif
     int overflow;
     return PyLong_AsLongLongAndOverflow(object, &overflow);
 }
@@ -168,10 +213,11 @@ call_method(PyObject *name, PyObject *const *arguments, size_t count)
     return done == NULL ? -1 : 0;
 }
 
-/* Names of Python methods, interned. */
+/* Names of Python methods and attributes, interned. */
 #define METHODS(NAME)                                                                              \
-    NAME(__call__) NAME(_consider_submitting) NAME(_start) NAME(barrier) NAME(dispatch)            \
-    NAME(groups) NAME(launched) NAME(new) NAME(note) NAME(stream) NAME(tear_down) NAME(threads)
+    NAME(__call__) NAME(_consider_submitting) NAME(_start) NAME(append) NAME(barrier) NAME(copy)   \
+    NAME(dispatch) NAME(dtype) NAME(groups) NAME(host_writes) NAME(new) NAME(note) NAME(pop)       \
+    NAME(read) NAME(shape) NAME(stream) NAME(tear_down) NAME(threads) NAME(under_lock)
 
 typedef struct {
 #define DECLARE(name) PyObject *name;
@@ -182,7 +228,22 @@ typedef struct {
 extern Names named;
 extern PyTypeObject Callable_Type, Recorder_Type, Program_Type, Timeline_Type, Queue_Type;
 
+/* A number that an object has by a name; -1 if it has none. */
+static inline long long
+number_of(PyObject *object, PyObject *name)
+{
+    PyObject *found = PyObject_GetAttr(object, name);
+    long long value = number(found);
+    Py_XDECREF(found);
+    return value;
+}
+
+/* lock.c */
+int lock_taken(PyObject *scheduler);
+void lock_left(PyObject *scheduler);
+
 /* ledger.c */
+int regions_overlap(PyObject *a, PyObject *b);
 int ledger_needs(PyObject *lane, PyObject *use, int *barrier);
 int ledger_note(PyObject *lane, PyObject *use, PyObject *value, PyObject *what);
 
@@ -195,14 +256,31 @@ int recording_publishes(PyObject *recording);
 int recording_ends(PyObject *recording);
 int queue_submits(PyObject *queue, PyObject *recording, PyObject *timeline, PyObject *value);
 int timeline_reached(PyObject *timeline, long long *reached);
-int timeline_comes_soon(PyObject *timeline, long long value);
+int timeline_comes(PyObject *timeline, long long value);
 
 /* call.c */
 PyObject *native_launches(PyObject *module, PyObject *ignored);
 
+/* result.c */
+int result_setup(void);
+PyObject *result_new(PyObject *pool, PyObject *what);
+int result_launched(PyObject *result, PyObject *lane, PyObject *value);
+PyObject *native_result(PyObject *module, PyObject *result);
+
+/* host.c */
+int host_waits(PyObject *scheduler, PyObject *lane, PyObject *value);
+PyObject *native_synchronize(PyObject *module, PyObject *stream);
+PyObject *native_read(PyObject *module, PyObject *array);
+PyObject *native_write(PyObject *module, PyObject *const *args, Py_ssize_t count);
+
 /* stream.c */
 PyObject *stream_batch(PyObject *stream);
 int stream_consider(PyObject *stream, PyObject *batch);
+int stream_submits(PyObject *stream);
+int stream_polls(PyObject *stream);
+int policy_opened(PyObject *policy, PyObject *batch);
+int is_plain_wait(PyObject *scheduler);
+int await_point(PyObject *scheduler, PyObject *stream, PyObject *value);
 PyObject *native_start(PyObject *module, PyObject *stream);
 PyObject *native_submit(PyObject *module, PyObject *stream);
 PyObject *native_poll(PyObject *module, PyObject *stream);

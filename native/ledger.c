@@ -4,8 +4,8 @@
 #include "layout.h"
 
 /* Whether two regions without pitch share a byte; -1 if one has a pitch. */
-static int
-overlap(PyObject *a, PyObject *b)
+int
+regions_overlap(PyObject *a, PyObject *b)
 {
     if (number(PyTuple_GET_ITEM(a, 3)) || number(PyTuple_GET_ITEM(b, 3)))
         return -1;
@@ -22,7 +22,7 @@ needs_after(PyObject *lane, PyObject *entries, PyObject *region, int *barrier)
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(entries); i++) {
         PyObject *access = PyList_GET_ITEM(entries, i);
         if (SLOT(access, Access_region) != region) {
-            int shared = overlap(region, SLOT(access, Access_region));
+            int shared = regions_overlap(region, SLOT(access, Access_region));
             if (shared < 0)
                 return -1;
             if (!shared)

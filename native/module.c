@@ -8,7 +8,7 @@
 #include <structmember.h>
 
 /* Increased when the Python code comes to rely on something else; see `penstock.accelerator`. */
-enum { VERSION = 1 };
+enum { VERSION = 2 };
 
 Offsets at;
 Classes is;
@@ -90,8 +90,15 @@ static PyMethodDef functions[] = {
     {"submit", native_submit, METH_O,
      "submit(stream)\n--\n\nAs `Stream._submit`; False if it must do it."},
     {"poll", native_poll, METH_O, "poll(stream)\n--\n\nAs `Stream.poll`; False if it must do it."},
+    {"synchronize", native_synchronize, METH_O,
+     "synchronize(stream)\n--\n\nAs `Stream.synchronize`; False if it must do it."},
+    {"result", native_result, METH_O,
+     "result(result)\n--\n\nAs `Result.result`, or None."},
+    {"read", native_read, METH_O, "read(array)\n--\n\nAs `transfer.read_now`, or None."},
+    {"write", (PyCFunction)(void (*)(void))native_write, METH_FASTCALL,
+     "write(array, source)\n--\n\nAs `transfer.write`; False if it must do it."},
     {"wait", (PyCFunction)(void (*)(void))native_wait, METH_FASTCALL,
-     "wait(scheduler, points)\n--\n\nWait for a moment; whether the one point was reached."},
+     "wait(scheduler, points)\n--\n\nAs one turn of `Scheduler.await_points`; whether it was reached."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -117,7 +124,7 @@ PyInit__native(void)
     for (size_t i = 0; i < Py_ARRAY_LENGTH(METHOD_NAMES); i++)
         if ((*METHOD_NAMES[i].name = PyUnicode_InternFromString(METHOD_NAMES[i].text)) == NULL)
             return NULL;
-    if (call_setup() < 0)
+    if (call_setup() < 0 || result_setup() < 0)
         return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL)

@@ -21,6 +21,14 @@ typedef int32_t (*Begin)(void *command, const void *info);
 typedef int32_t (*End)(void *command);
 typedef int32_t (*Submit)(void *queue, uint32_t count, const void *infos, uint64_t fence);
 typedef int32_t (*GetValue)(void *device, uint64_t semaphore, uint64_t *value);
+typedef int32_t (*Wait)(void *device, const void *info, uint64_t nanoseconds);
+
+typedef struct {
+    uint32_t type;
+    const void *next;
+    uint32_t flags, count;
+    const uint64_t *semaphores, *values;
+} WaitInfo;
 
 typedef struct {
     uint32_t type;
@@ -38,7 +46,7 @@ typedef struct {
     uint64_t buffer, offset, range;
 } DescriptorBufferInfo;
 
-enum { COMPUTE_POINT = 1, COMPUTE_STAGE = 0x20, MOST_BINDINGS = 32 };
+enum { COMPUTE_POINT = 1, COMPUTE_STAGE = 0x20, MOST_BINDINGS = 32, WAIT_INFO = 1000207004 };
 
 _Static_assert(sizeof(void *) == 8, "handles and addresses are 64 bits");
 
@@ -69,7 +77,8 @@ _Static_assert(sizeof(void *) == 8, "handles and addresses are 64 bits");
     PART(uint64_t *, signal_semaphore)                                                             \
     PART(uint64_t *, signal_value)
 
-#define TIMELINE(PART) PART(void *, device) PART(uint64_t, semaphore) PART(GetValue, get)
+#define TIMELINE(PART)                                                                             \
+    PART(void *, device) PART(uint64_t, semaphore) PART(GetValue, get) PART(Wait, wait)
 
 #define MEMBER(type, name) type name;
 #define NAME(type, name) #name,
@@ -116,7 +125,7 @@ handles_new(PyTypeObject *type, PyObject *keywords, const char *const *names)
 HANDLES(Recorder, RECORDER, "A command buffer, and the functions that record into it.")
 HANDLES(Program, PROGRAM, "A pipeline, and what is bound with it.")
 HANDLES(Queue, QUEUE, "A queue, and the structures in which a submission is described.")
-HANDLES(Timeline, TIMELINE, "A timeline semaphore, and the function that reads it.")
+HANDLES(Timeline, TIMELINE, "A timeline semaphore, and the functions that read it and wait for it.")
 
 static double
 now(void)
@@ -139,6 +148,9 @@ moment_from_now(void)
 {
     return now() + 1e-4;
 }
+
+/* As `_SLICE` of the Python code, in nanoseconds: then it looks for signals and a lost device. */
+static const uint64_t SLICE = 100000000;
 
 static void
 let_others_run(void)
@@ -464,22 +476,40 @@ timeline_reached(PyObject *timeline, long long *reached)
     return 1;
 }
 
-/* `WaitInfo.comes_soon`: poll for a moment, without the interpreter's lock. 0 if it did not come,
-   or Python must ask. */
+/* Whether work that could not be submitted is held back; Python tries again before it waits. */
+static int
+has_backlog(PyObject *timeline)
+{
+    PyObject *driver = SLOT(timeline, VulkanTimeline__driver);
+    if (Py_TYPE(driver) != is.VulkanDriver)
+        return 1;
+    PyObject *backlog = SLOT(driver, VulkanDriver_backlog);
+    return Py_TYPE(backlog) != is.Backlog || PyList_GET_SIZE(SLOT(backlog, Backlog_queues)) > 0;
+}
+
+/* `driver.wait([(timeline, value)], …)` without the interpreter's lock: poll for a moment, then
+   sleep for as long as Python would. 0 if the value has not come, or Python must wait. */
 int
-timeline_comes_soon(PyObject *timeline, long long value)
+timeline_comes(PyObject *timeline, long long value)
 {
     if (Py_TYPE(timeline) != is.VulkanTimeline ||
         Py_TYPE(SLOT(timeline, VulkanTimeline_native)) != &Timeline_Type)
         return 0;
     Timeline *native = (Timeline *)SLOT(timeline, VulkanTimeline_native);
-    uint64_t reached = 0;
-    int failed;
+    uint64_t reached = 0, wanted = (uint64_t)value;
+    int failed, sleeps = !has_backlog(timeline);
+    Py_INCREF(native);
     Py_BEGIN_ALLOW_THREADS
     double until = moment_from_now();
     while (!(failed = native->get(native->device, native->semaphore, &reached)) &&
-           reached < (uint64_t)value && now() < until)
+           reached < wanted && now() < until)
         let_others_run();
+    if (!failed && reached < wanted && sleeps) {
+        WaitInfo info = {WAIT_INFO, NULL, 0, 1, &native->semaphore, &wanted};
+        if (native->wait(native->device, &info, SLICE) == 0)
+            reached = wanted;
+    }
     Py_END_ALLOW_THREADS
-    return !failed && reached >= (uint64_t)value;
+    Py_DECREF(native);
+    return !failed && reached >= wanted;
 }

@@ -18,8 +18,8 @@ note_state(PyObject *stream)
 }
 
 /* `stream.poll()`: 0 if Python must do it. */
-static int
-poll(PyObject *stream)
+int
+stream_polls(PyObject *stream)
 {
     PyObject *lane = SLOT(stream, Stream_lane);
     long long complete = number(SLOT(lane, Lane_complete)), reached;
@@ -35,8 +35,8 @@ poll(PyObject *stream)
 }
 
 /* `policy.opened(batch)` */
-static int
-opened(PyObject *policy, PyObject *batch)
+int
+policy_opened(PyObject *policy, PyObject *batch)
 {
     if (PySet_GET_SIZE(SLOT(policy, SubmitPolicy__blocks)))
         return put_number(&SLOT(batch, Batch_look_at), NEVER);
@@ -56,7 +56,7 @@ start(PyObject *stream)
         number(SLOT(policy, SubmitPolicy_first_look)) > 1)
         return 0;
     if (PyList_GET_SIZE(in_flight)) {
-        if (!poll(stream))
+        if (!stream_polls(stream))
             return 0;
         long long complete = number(SLOT(lane, Lane_complete));
         while (PyList_GET_SIZE(in_flight)) {
@@ -80,7 +80,7 @@ start(PyObject *stream)
         return 0;
     PyObject *batch = Py_NewRef(PyList_GET_ITEM(spare, last));
     int done = 0;
-    if (recording_begins(SLOT(batch, Batch_recording)) && opened(policy, batch) == 0 &&
+    if (recording_begins(SLOT(batch, Batch_recording)) && policy_opened(policy, batch) == 0 &&
         put_number(&SLOT(batch, Batch_value), submitted + 1) == 0 &&
         put_number(&SLOT(batch, Batch_count), 0) == 0 &&
         PyList_SetSlice(spare, last, last + 1, NULL) == 0) {
@@ -106,8 +106,8 @@ stream_batch(PyObject *stream)
 }
 
 /* `stream._submit(reason)`, which only a trace asks for: 0 if Python must do it; it may do all. */
-static int
-submit(PyObject *stream)
+int
+stream_submits(PyObject *stream)
 {
     PyObject *batch = SLOT(stream, Stream__batch), *lane = SLOT(stream, Stream_lane);
     PyObject *value = SLOT(batch, Batch_value), *in_flight = SLOT(stream, Stream__in_flight);
@@ -139,13 +139,13 @@ stream_consider(PyObject *stream, PyObject *batch)
 {
     PyObject *lane = SLOT(stream, Stream_lane), *policy = SLOT(stream, Stream__policy);
     PyObject *arguments[] = {stream, batch};
-    if (Py_TYPE(policy) == is.SubmitPolicy && poll(stream)) {
+    if (Py_TYPE(policy) == is.SubmitPolicy && stream_polls(stream)) {
         long long count = number(SLOT(batch, Batch_count));
         long long next = 2 * count < LONGEST ? 2 * count : LONGEST;
         int dry = number(SLOT(lane, Lane_complete)) == number(SLOT(lane, Lane_submitted));
         if ((dry || count >= LONGEST) &&
             put_number(&SLOT(policy, SubmitPolicy_first_look), dry ? next : 1) == 0 &&
-            submit(stream))
+            stream_submits(stream))
             return 0;
     }
     PyErr_Clear();
@@ -173,17 +173,17 @@ native_start(PyObject *Py_UNUSED(module), PyObject *stream)
 PyObject *
 native_submit(PyObject *Py_UNUSED(module), PyObject *stream)
 {
-    return PyBool_FromLong(is_plain(stream) && submit(stream));
+    return PyBool_FromLong(is_plain(stream) && stream_submits(stream));
 }
 
 PyObject *
 native_poll(PyObject *Py_UNUSED(module), PyObject *stream)
 {
-    return PyBool_FromLong(is_plain(stream) && poll(stream));
+    return PyBool_FromLong(is_plain(stream) && stream_polls(stream));
 }
 
 /* Whether there is anything that a wait has to do besides waiting. */
-static int
+int
 is_plain_wait(PyObject *scheduler)
 {
     PyObject *ended = SLOT(scheduler, Scheduler_ended), *views = SLOT(scheduler, Scheduler_views);
@@ -191,6 +191,49 @@ is_plain_wait(PyObject *scheduler)
            PyDict_GET_SIZE(SLOT(views, HostViews_held)) == 0 &&
            Py_TYPE(ended) == is.FinaliserQueue &&
            PyObject_Size(SLOT(ended, FinaliserQueue_left)) == 0;
+}
+
+/* `Guest(points)` */
+static PyObject *
+guest_of(PyObject *points)
+{
+    PyObject *thread = PyLong_FromUnsignedLong(PyThread_get_thread_ident());
+    PyObject *guest = thread == NULL ? NULL : is.Guest->tp_alloc(is.Guest, 0);
+    if (guest != NULL) {
+        put(&SLOT(guest, Guest_points), points);
+        put(&SLOT(guest, Guest_thread), thread);
+    }
+    Py_XDECREF(thread);
+    return guest;
+}
+
+/* `scheduler.await_points({lane: value})` of a stream's lane, for as long as Python sleeps at a time.
+   Whether the value was reached; -1 with an exception set. Without the lock. */
+int
+await_point(PyObject *scheduler, PyObject *stream, PyObject *value)
+{
+    PyObject *shutdown = SLOT(scheduler, Scheduler_shutdown), *lane = SLOT(stream, Stream_lane);
+    PyObject *points = PyDict_New(), *guest = points == NULL ? NULL : guest_of(points);
+    int reached = 0;
+    if (guest == NULL || Py_TYPE(shutdown) != is.Shutdown ||
+        PyDict_SetItem(points, lane, value) < 0 ||
+        PySet_Add(SLOT(shutdown, Shutdown_guests), guest) < 0)
+        reached = -1;
+    else {
+        /* From here on the device is not torn down, and the stream's lane not released. */
+        if (SLOT(shutdown, Shutdown_over) == Py_False)
+            reached = timeline_comes(SLOT(stream, Stream_timeline), number(value));
+        PySet_Discard(SLOT(shutdown, Shutdown_guests), guest);
+        if (reached && number(value) > number(SLOT(lane, Lane_complete)))
+            put(&SLOT(lane, Lane_complete), value);
+        PyObject *arguments[] = {shutdown};
+        if (SLOT(shutdown, Shutdown_over) != Py_False &&
+            call_method(named.tear_down, arguments, 1) < 0)
+            reached = -1;
+    }
+    Py_XDECREF(guest);
+    Py_XDECREF(points);
+    return reached;
 }
 
 PyObject *
@@ -202,30 +245,13 @@ native_wait(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count
         PyDict_GET_SIZE(points) != 1 || !is_plain_wait(scheduler) ||
         !PyDict_Next(points, &position, &lane, &value))
         Py_RETURN_FALSE;
-    PyObject *stream = SLOT(lane, Lane_owner), *shutdown = SLOT(scheduler, Scheduler_shutdown);
+    PyObject *stream = SLOT(lane, Lane_owner);
     if (Py_TYPE(stream) != is.Stream || number(value) > number(SLOT(lane, Lane_submitted)))
         Py_RETURN_FALSE;
-    PyObject *guest = PyObject_CallOneArg((PyObject *)is.Guest, points);
-    if (guest == NULL || Py_TYPE(shutdown) != is.Shutdown ||
-        PySet_Add(SLOT(shutdown, Shutdown_guests), guest) < 0) {
-        Py_XDECREF(guest);
-        return NULL;
-    }
-    int reached = 0;
-    PyObject *timeline = Py_NewRef(SLOT(stream, Stream_timeline));
-    Py_INCREF(lane);
+    Py_INCREF(stream);
     Py_INCREF(value);
-    if (SLOT(shutdown, Shutdown_over) == Py_False)
-        reached = timeline_comes_soon(timeline, number(value));
-    Py_DECREF(timeline);
-    PySet_Discard(SLOT(shutdown, Shutdown_guests), guest);
-    Py_DECREF(guest);
-    PyObject *arguments[] = {shutdown};
-    int failed = SLOT(shutdown, Shutdown_over) != Py_False &&
-                 call_method(named.tear_down, arguments, 1) < 0;
-    if (reached && number(value) > number(SLOT(lane, Lane_complete)))
-        put(&SLOT(lane, Lane_complete), value);
-    Py_DECREF(lane);
+    int reached = await_point(scheduler, stream, value);
+    Py_DECREF(stream);
     Py_DECREF(value);
-    return failed ? NULL : PyBool_FromLong(reached);
+    return reached < 0 ? NULL : PyBool_FromLong(reached);
 }

@@ -16,7 +16,7 @@ import os
 import warnings
 from typing import Any, TypeVar
 
-_VERSION = 1  # of what the Python code relies on; `native/module.c` has the same
+_VERSION = 2  # of what the Python code relies on; `native/module.c` has the same
 C = TypeVar("C", bound=type)
 
 
@@ -44,7 +44,23 @@ class InPython:
         return False
 
     def wait(self, scheduler: Any, points: Any) -> bool:
-        """Wait for a moment; whether the one point was reached."""
+        """Wait for one point, as one turn of `Scheduler.await_points`; whether it was reached."""
+        return False
+
+    def synchronize(self, stream: Any) -> bool:
+        """Wait for all work of a stream, as `Stream.synchronize` does, or return False."""
+        return False
+
+    def result(self, result: Any) -> Any:
+        """The value of a result, as `Result.result` returns it, or None."""
+        return
+
+    def read(self, array: Any) -> Any:
+        """The content of a small array, as `transfer.read_now` returns it, or None."""
+        return
+
+    def write(self, array: Any, source: Any) -> bool:
+        """Copy into a small array that is at rest, as `transfer.write` does, or return False."""
         return False
 
 

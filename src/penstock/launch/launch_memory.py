@@ -112,6 +112,7 @@ class ResultMemory:
         "_lane",
         "_pool",
         "_value",
+        "coherent",
         "handle",
         "home",
         "memory",
@@ -128,6 +129,7 @@ class ResultMemory:
         self._lane: Lane | None = None
         self._value = 0  # of the last launch
         self.memory = backing.memory
+        self.coherent = bool(backing.memory.coherent)
         self.handle: int = backing.memory.handle
         self.offset = backing.offset + lo
         self.use = use
@@ -172,8 +174,14 @@ class ResultMemory:
             self.home.append(self)
 
 
+@accelerator.share
 class ResultPool:
     """The result slots of one kernel. A slot with an unread result outlives the kernel."""
+
+    __slots__ = (
+        "_count", "_name", "_stride", "closed", "convert", "free", "make", "members", "nbytes",
+        "scheduler", "zeros",
+    )  # fmt: skip
 
     def __init__(
         self, scheduler: Scheduler, members: tuple[Member, ...], nbytes: int, what: str

@@ -49,6 +49,8 @@ class Result(Pending[Any], NDArrayOperatorsMixin):
         """The value; waits for it at most `timeout` seconds."""
         if self._memory is None:
             return self._value
+        if timeout is None and (value := accelerator.native.result(self)) is not None:
+            return value
         self.wait(timeout)
         with self._scheduler.lock:
             memory = self._memory

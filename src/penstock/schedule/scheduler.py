@@ -65,7 +65,10 @@ _SLICE = 0.1  # seconds; waits wake this often, to notice Ctrl-C and a lost or c
 class Scheduler:
     """Owns the driver and everything made from it. Made and closed by its `Device`."""
 
-    __slots__ = ("__dict__", "__weakref__", "ended", "plain", "shutdown", "views")
+    __slots__ = (
+        "__dict__", "__weakref__", "acquire", "ended", "host_memory", "is_locked_here", "plain",
+        "release_lock", "shutdown", "sizes", "transfers", "views",
+    )  # fmt: skip
 
     def __init__(
         self, device: Device, driver: Driver, transfers: str, *, clear_memory: bool = False
@@ -77,7 +80,9 @@ class Scheduler:
         self.name = driver.info.name
         self._mutex: Any = threading.RLock()
         #: Whether the calling thread holds the lock.
-        self.is_locked_here: Callable[[], bool] = self._mutex._is_owned  # type: ignore[attr-defined]
+        self.is_locked_here: Callable[[], bool] = self._mutex._is_owned
+        #: For the native step: take the lock, and release it.
+        self.acquire, self.release_lock = self._mutex.acquire, self._mutex.release
         self.lost: DeviceLost | None = None
         self.closed = False
         #: While graphs are recorded: by thread, the graph and the `with` block that records it.

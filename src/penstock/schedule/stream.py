@@ -40,7 +40,7 @@ class Stream(Closing):
 
     __slots__ = (
         "__dict__", "__weakref__", "_batch", "_closed", "_in_flight", "_policy", "_spare", "_waits",
-        "deep", "lane", "plain", "published", "queue", "scheduler", "timeline",
+        "copies", "deep", "lane", "plain", "published", "queue", "scheduler", "timeline",
     )  # fmt: skip
 
     #: How the scheduler knows it, once it does.
@@ -56,6 +56,7 @@ class Stream(Closing):
             undo.callback(self.queue.close)
             self.copier = Copier(scheduler, f"host copies of {name}")
             undo.callback(self.copier.close)
+            self.copies = self.copier.lane
             self.lane = Lane(name, self, device=scheduler.name)
             self._spare = self._new_batches()
             undo.pop_all()
@@ -122,6 +123,8 @@ class Stream(Closing):
 
     def synchronize(self, timeout: float | None = None) -> None:
         """Block until everything called on this stream so far is done."""
+        if timeout is None and accelerator.native.synchronize(self):
+            return
         scheduler = self.scheduler
         with scheduler.lock:
             self._check()
@@ -280,7 +283,7 @@ class Stream(Closing):
         recorded = self.recorded
         if recorded > lane.complete:
             points[lane] = recorded
-        copies = self.copier.lane
+        copies = self.copies
         if copies.submitted > copies.complete:
             points[copies] = copies.submitted
         return points
