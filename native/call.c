@@ -23,7 +23,7 @@ typedef struct {
     OBJECT(wants) /* a tuple: what each array must have been accepted for */                       \
     OBJECT(counts_of_threads) OBJECT(counts_of_groups) /* dicts */                                 \
     OBJECT(scheduler) OBJECT(default_stream) OBJECT(program) OBJECT(what)                          \
-    OBJECT(results) OBJECT(result_bytes)                                                           \
+    OBJECT(results) OBJECT(parameters) /* a tuple */ OBJECT(bring_back)                            \
     OBJECT(known_names) /* of the last call */
 
 typedef struct {
@@ -138,6 +138,7 @@ pack(const Scalar *scalar, PyObject *value, char *block)
 /* What a launch uses: borrowed references, good while the device's lock is held. */
 typedef struct {
     PyObject *stream, *lane, *counts, *block;
+    PyObject *value; /* of its completion; owned, once it is recorded */
     PyObject *arrays[MOST_ARRAYS], *bound[MOST_ARRAYS];
     PyObject *uses[MOST_ARRAYS + 1];
     Py_ssize_t used;
@@ -221,21 +222,12 @@ check(Callable *self, Launch *launch, int *barrier)
 static PyObject *
 flat_bindings(Callable *self, Launch *launch, PyObject *result_memory)
 {
-    PyObject *flat = PyTuple_New(3 * self->bindings);
+    PyObject *flat = PyBytes_FromStringAndSize(NULL, PLACE * self->bindings);
     for (Py_ssize_t i = 0; flat != NULL && i < self->bindings; i++) {
-        PyObject *three[3];
-        if (self->order[i] < 0) {
-            three[0] = SLOT(result_memory, ResultMemory_handle);
-            three[1] = SLOT(result_memory, ResultMemory_offset);
-            three[2] = self->result_bytes;
-        }
-        else {
-            PyObject *place = SLOT(launch->bound[self->order[i]], Bound_place);
-            for (int j = 0; j < 3; j++)
-                three[j] = PyTuple_GET_ITEM(place, j);
-        }
-        for (int j = 0; j < 3; j++)
-            PyTuple_SET_ITEM(flat, 3 * i + j, Py_NewRef(three[j]));
+        PyObject *place = self->order[i] < 0
+                              ? SLOT(result_memory, ResultMemory_place)
+                              : SLOT(launch->bound[self->order[i]], Bound_place);
+        memcpy(PyBytes_AS_STRING(flat) + PLACE * i, PyBytes_AS_STRING(place), PLACE);
     }
     return flat;
 }
@@ -284,6 +276,7 @@ record(Callable *self, Launch *launch, int barrier)
         goto end;
     if (commands >= number(SLOT(batch, Batch_look_at)) && stream_consider(stream, batch) < 0)
         goto end;
+    launch->value = Py_NewRef(value);
     done = 1;
 end:
     Py_XDECREF(flat);
@@ -294,12 +287,82 @@ end:
     return NULL;
 }
 
+/* Launch with arrays of the device, if that is usual. NULL without an exception if Python must. */
+static PyObject *
+launch_arrays(Callable *self, Launch *launch, const char *block)
+{
+    PyObject *scheduler = Py_NewRef(self->scheduler), *result = NULL;
+    int barrier = 0;
+    if (!lock_taken(scheduler)) {
+        Py_DECREF(scheduler);
+        return NULL;
+    }
+    if (check(self, launch, &barrier)) {
+        launch->block = self->nbytes ? PyBytes_FromStringAndSize(block, self->nbytes)
+                                     : Py_NewRef(empty_bytes);
+        if (launch->block != NULL) {
+            Py_INCREF(launch->counts);
+            result = record(self, launch, barrier);
+            Py_DECREF(launch->counts);
+            Py_DECREF(launch->block);
+        }
+    }
+    lock_left(scheduler);
+    Py_DECREF(scheduler);
+    return result;
+}
+
+/* Have Python wait for a launch and copy back what it wrote; -1 with an exception set. */
+static int
+bring_back(PyObject *function, Launch *launch, Carried *carried, Py_ssize_t count)
+{
+    PyObject *list = PyList_New(count);
+    for (Py_ssize_t i = 0; list != NULL && i < count; i++) {
+        PyObject *three = PyTuple_Pack(3, carried[i].host, carried[i].array, carried[i].parameter);
+        if (three == NULL)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, i, three);
+    }
+    PyObject *arguments[] = {list, launch->stream, launch->value};
+    PyObject *done = list == NULL ? NULL : PyObject_Vectorcall(function, arguments, 3, NULL);
+    Py_XDECREF(list);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+/* The same with NumPy arrays among the arguments. */
+static PyObject *
+launch_carrying(Callable *self, Launch *launch, const char *block, Carried *carried,
+                Py_ssize_t count, const Py_ssize_t *places)
+{
+    PyObject *scheduler = self->scheduler;
+    if (!carry_in(scheduler, carried, count))
+        return NULL;
+    /* Another thread may close the kernel while this one waits. */
+    PyObject *function = Py_NewRef(self->bring_back);
+    Py_INCREF(scheduler);
+    for (Py_ssize_t i = 0; i < count; i++)
+        launch->arrays[places[i]] = carried[i].array;
+    PyObject *result = launch_arrays(self, launch, block);
+    if (result != NULL &&
+        !carry_back(scheduler, launch->lane, launch->value, carried, count) &&
+        bring_back(function, launch, carried, count) < 0)
+        Py_CLEAR(result);
+    carry_ends(carried, count);
+    Py_DECREF(scheduler);
+    Py_DECREF(function);
+    return result;
+}
+
 /* Launch if that is usual. NULL without an exception if Python must do it. */
 static PyObject *
 launch(Callable *self, PyObject *const *values, PyObject *names)
 {
     PyObject *given[PLACES];
     Launch launch = {0};
+    Carried carried[MOST_ARRAYS];
+    Py_ssize_t places[MOST_ARRAYS], count = 0;
     char block[MOST_BYTES];
     given[STREAM] = given[THREADS] = given[GROUPS] = Py_None;
     if (names == NULL || (names != self->known_names && !learn_names(self, names)))
@@ -307,9 +370,14 @@ launch(Callable *self, PyObject *const *values, PyObject *names)
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); i++)
         given[self->known_places[i]] = values[i];
     for (Py_ssize_t i = 0; i < self->arrays; i++) {
-        if (Py_TYPE(given[i]) != is.Array)
-            return NULL;
         launch.arrays[i] = given[i];
+        if (Py_TYPE(given[i]) != is.Array) {
+            PyObject *parameter = PyTuple_GET_ITEM(self->parameters, i);
+            if (PyList_GET_SIZE(SLOT(parameter, KernelParameter_spare)) == 0)
+                return NULL; /* not a NumPy array, or the first one */
+            carried[count] = (Carried){given[i], parameter, NULL, self->writes[i]};
+            places[count++] = i;
+        }
     }
     memset(block, 0, (size_t)self->nbytes);
     for (Py_ssize_t i = 0; i < self->scalars; i++)
@@ -318,22 +386,11 @@ launch(Callable *self, PyObject *const *values, PyObject *names)
     launch.counts = group_counts(self, given[THREADS], given[GROUPS]);
     launch.stream = given[STREAM] == Py_None ? self->default_stream : given[STREAM];
     if (launch.counts == NULL || Py_TYPE(launch.stream) != is.Stream ||
-        SLOT(launch.stream, Stream_scheduler) != self->scheduler || !lock_taken(self->scheduler))
+        SLOT(launch.stream, Stream_scheduler) != self->scheduler)
         return NULL;
-    PyObject *scheduler = Py_NewRef(self->scheduler), *result = NULL;
-    int barrier = 0;
-    if (check(self, &launch, &barrier)) {
-        launch.block = self->nbytes ? PyBytes_FromStringAndSize(block, self->nbytes)
-                                    : Py_NewRef(empty_bytes);
-        if (launch.block != NULL) {
-            Py_INCREF(launch.counts);
-            result = record(self, &launch, barrier);
-            Py_DECREF(launch.counts);
-            Py_DECREF(launch.block);
-        }
-    }
-    lock_left(scheduler);
-    Py_DECREF(scheduler);
+    PyObject *result = count ? launch_carrying(self, &launch, block, carried, count, places)
+                             : launch_arrays(self, &launch, block);
+    Py_XDECREF(launch.value);
     return result;
 }
 
@@ -426,7 +483,7 @@ has_core_classes(void)
 {
     return is.Lane && is.Access && is.History && is.Backing && is.Buffer && is.Array && is.Bound &&
            is.Batch && is.Stream && is.SubmitPolicy && is.Scheduler && is.FinaliserQueue &&
-           is.HostMemory && is.HostViews && is.Shutdown && is.Guest && is.Result && is.ResultPool &&
+           is.KernelParameter && is.HostMemory && is.HostViews && is.Shutdown && is.Guest && is.Result && is.ResultPool &&
            is.ResultMemory;
 }
 
@@ -442,16 +499,18 @@ get_ready(PyObject *object, PyObject *args)
 {
     Callable *self = (Callable *)object;
     PyObject *names, *wants, *writes, *order, *scalars, *threads, *groups, *scheduler, *stream,
-        *program, *what, *results, *result_bytes;
+        *program, *what, *results, *parameters, *bring_back;
     Py_ssize_t nbytes;
-    if (!PyArg_ParseTuple(args, "O!O!O!O!O!n(O!O!OOOOOO):get_ready", &PyTuple_Type, &names,
+    if (!PyArg_ParseTuple(args, "O!O!O!O!O!n(O!O!OOOOOO!O):get_ready", &PyTuple_Type, &names,
                           &PyTuple_Type, &wants, &PyTuple_Type, &writes, &PyTuple_Type, &order,
                           &PyTuple_Type, &scalars, &nbytes, &PyDict_Type, &threads, &PyDict_Type,
-                          &groups, &scheduler, &stream, &program, &what, &results, &result_bytes))
+                          &groups, &scheduler, &stream, &program, &what, &results,
+                          &PyTuple_Type, &parameters, &bring_back))
         return NULL;
     Py_ssize_t arrays = PyTuple_GET_SIZE(wants), count = PyTuple_GET_SIZE(scalars);
     if (!has_core_classes() || !PyObject_TypeCheck(scheduler, is.Scheduler) ||
         Py_TYPE(stream) != is.Stream || arrays > MOST_ARRAYS ||
+        PyTuple_GET_SIZE(parameters) != arrays ||
         PyTuple_GET_SIZE(writes) != arrays || arrays + count > MOST_ARGUMENTS ||
         PyTuple_GET_SIZE(names) != arrays + count || PyTuple_GET_SIZE(order) > MOST_ARRAYS + 1 ||
         nbytes < 0 || nbytes > MOST_BYTES) {
@@ -484,7 +543,8 @@ get_ready(PyObject *object, PyObject *args)
     self->program = Py_NewRef(program);
     self->what = Py_NewRef(what);
     self->results = Py_NewRef(results);
-    self->result_bytes = Py_NewRef(result_bytes);
+    self->parameters = Py_NewRef(parameters);
+    self->bring_back = Py_NewRef(bring_back);
     self->ready = 1;
     Py_RETURN_NONE;
 }

@@ -12,6 +12,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Bytes of a binding: `driver.protocol.PLACE`. */
+enum { PLACE = 24 };
+
 #define LAYOUT(SLOT)                                                                               \
     SLOT(Lane, appended)                                                                           \
     SLOT(Lane, complete)                                                                           \
@@ -51,6 +54,7 @@
     SLOT(Bound, place)                                                                             \
     SLOT(Bound, reading)                                                                           \
     SLOT(Bound, writing)                                                                           \
+    SLOT(KernelParameter, spare)                                                                   \
     SLOT(Batch, count)                                                                             \
     SLOT(Batch, look_at)                                                                           \
     SLOT(Batch, marks)                                                                             \
@@ -107,9 +111,8 @@
     SLOT(ResultMemory, _pool)                                                                      \
     SLOT(ResultMemory, _value)                                                                     \
     SLOT(ResultMemory, coherent)                                                                   \
-    SLOT(ResultMemory, handle)                                                                     \
     SLOT(ResultMemory, home)                                                                       \
-    SLOT(ResultMemory, offset)                                                                     \
+    SLOT(ResultMemory, place)                                                                      \
     SLOT(ResultMemory, use)                                                                        \
     SLOT(VulkanRecording, _commands)                                                               \
     SLOT(VulkanRecording, _content)                                                                \
@@ -140,7 +143,7 @@
 
 #define CLASSES(CLASS)                                                                             \
     CLASS(Lane) CLASS(Access) CLASS(History) CLASS(Backing) CLASS(Buffer) CLASS(Array)             \
-    CLASS(Bound) CLASS(Batch) CLASS(Stream) CLASS(SubmitPolicy) CLASS(Scheduler)                   \
+    CLASS(Bound) CLASS(KernelParameter) CLASS(Batch) CLASS(Stream) CLASS(SubmitPolicy) CLASS(Scheduler)                   \
     CLASS(FinaliserQueue) CLASS(HostMemory) CLASS(HostViews) CLASS(Shutdown) CLASS(Guest)          \
     CLASS(Result) CLASS(ResultPool) CLASS(ResultMemory) CLASS(VulkanRecording) CLASS(Commands)     \
     CLASS(PrimaryCommands) CLASS(VulkanProgram) CLASS(VulkanQueue) CLASS(VulkanTimeline)           \
@@ -216,8 +219,9 @@ call_method(PyObject *name, PyObject *const *arguments, size_t count)
 /* Names of Python methods and attributes, interned. */
 #define METHODS(NAME)                                                                              \
     NAME(__call__) NAME(_consider_submitting) NAME(_start) NAME(append) NAME(barrier) NAME(copy)   \
-    NAME(dispatch) NAME(dtype) NAME(groups) NAME(host_writes) NAME(new) NAME(note) NAME(pop)       \
-    NAME(read) NAME(shape) NAME(stream) NAME(tear_down) NAME(threads) NAME(under_lock)
+    NAME(dispatch) NAME(dtype) NAME(flags) NAME(groups) NAME(host_writes) NAME(new) NAME(note)     \
+    NAME(pop) NAME(read) NAME(shape) NAME(stream) NAME(tear_down) NAME(threads) NAME(under_lock)   \
+    NAME(writeable)
 
 typedef struct {
 #define DECLARE(name) PyObject *name;
@@ -273,6 +277,17 @@ PyObject *native_synchronize(PyObject *module, PyObject *stream);
 PyObject *native_read(PyObject *module, PyObject *array);
 PyObject *native_write(PyObject *module, PyObject *const *args, Py_ssize_t count);
 
+/* carry.c */
+typedef struct {
+    PyObject *host, *parameter; /* borrowed */
+    PyObject *array;            /* the temporary, from `carry_in` to `carry_ends` */
+    int back;                   /* whether the kernel writes it */
+} Carried;
+int carry_in(PyObject *scheduler, Carried *carried, Py_ssize_t count);
+int carry_back(PyObject *scheduler, PyObject *lane, PyObject *value, Carried *carried,
+               Py_ssize_t count);
+void carry_ends(Carried *carried, Py_ssize_t count);
+
 /* stream.c */
 PyObject *stream_batch(PyObject *stream);
 int stream_consider(PyObject *stream, PyObject *batch);
@@ -281,6 +296,8 @@ int stream_polls(PyObject *stream);
 int policy_opened(PyObject *policy, PyObject *batch);
 int is_plain_wait(PyObject *scheduler);
 int await_point(PyObject *scheduler, PyObject *stream, PyObject *value);
+PyObject *guest_enters(PyObject *scheduler, PyObject *points);
+int guest_leaves(PyObject *scheduler, PyObject *guest);
 PyObject *native_start(PyObject *module, PyObject *stream);
 PyObject *native_submit(PyObject *module, PyObject *stream);
 PyObject *native_poll(PyObject *module, PyObject *stream);

@@ -42,11 +42,7 @@ typedef struct {
     const uint64_t *signal_semaphores;
 } SubmitInfo;
 
-typedef struct {
-    uint64_t buffer, offset, range;
-} DescriptorBufferInfo;
-
-enum { COMPUTE_POINT = 1, COMPUTE_STAGE = 0x20, MOST_BINDINGS = 32, WAIT_INFO = 1000207004 };
+enum { COMPUTE_POINT = 1, COMPUTE_STAGE = 0x20, WAIT_INFO = 1000207004 };
 
 _Static_assert(sizeof(void *) == 8, "handles and addresses are 64 bits");
 
@@ -222,16 +218,10 @@ launch(PyObject *commands, PyObject *program, PyObject *bindings, PyObject *bloc
         recorder->bind(command, COMPUTE_POINT, native->pipeline);
         put(&SLOT(commands, Commands__program), program);
     }
-    if (!same_numbers(bindings, SLOT(commands, Commands__bindings))) {
-        DescriptorBufferInfo infos[MOST_BINDINGS];
-        for (uint64_t i = 0; i < native->slots; i++) {
-            Py_ssize_t first = 3 * (Py_ssize_t)i;
-            infos[i].buffer = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(bindings, first));
-            infos[i].offset = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(bindings, first + 1));
-            infos[i].range = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(bindings, first + 2));
-        }
+    if (!same_bytes(bindings, SLOT(commands, Commands__bindings))) {
         if (native->slots)
-            recorder->describe(command, native->template, native->layout, 0, infos);
+            recorder->describe(command, native->template, native->layout, 0,
+                               PyBytes_AS_STRING(bindings));
         put(&SLOT(commands, Commands__bindings), bindings);
     }
     if (PyBytes_GET_SIZE(block) && !same_bytes(block, SLOT(commands, Commands__pushed))) {
@@ -252,8 +242,8 @@ is_native_program(PyObject *program, PyObject *bindings)
     if (Py_TYPE(program) != is.VulkanProgram)
         return 0;
     Program *native = (Program *)SLOT(program, VulkanProgram_native);
-    return Py_TYPE(native) == &Program_Type && native->slots <= MOST_BINDINGS &&
-           (uint64_t)PyTuple_GET_SIZE(bindings) == 3 * native->slots;
+    return Py_TYPE(native) == &Program_Type && PyBytes_CheckExact(bindings) &&
+           (uint64_t)PyBytes_GET_SIZE(bindings) == PLACE * native->slots;
 }
 
 /* Whether a launch that was held back is one that this module can record. */
@@ -364,7 +354,7 @@ has_content(PyObject *content, PyObject *generation, PyObject *published, PyObje
     return known == first ||
            (PyTuple_CheckExact(known) && PyTuple_CheckExact(first) &&
             PyTuple_GET_ITEM(known, 0) == PyTuple_GET_ITEM(first, 0) &&
-            same_numbers(PyTuple_GET_ITEM(first, 1), PyTuple_GET_ITEM(known, 1)) &&
+            same_bytes(PyTuple_GET_ITEM(first, 1), PyTuple_GET_ITEM(known, 1)) &&
             same_bytes(PyTuple_GET_ITEM(first, 2), PyTuple_GET_ITEM(known, 2)) &&
             same_numbers(PyTuple_GET_ITEM(first, 3), PyTuple_GET_ITEM(known, 3)));
 }

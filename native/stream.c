@@ -193,18 +193,41 @@ is_plain_wait(PyObject *scheduler)
            PyObject_Size(SLOT(ended, FinaliserQueue_left)) == 0;
 }
 
-/* `Guest(points)` */
-static PyObject *
-guest_of(PyObject *points)
+/* Let the calling thread use the driver or its memory without the lock, as `Shutdown.use` does: the
+   device is not torn down before it leaves, nor are the lanes of `points` (a dict, or NULL)
+   released. NULL with an exception set if it must not, which Python explains. */
+PyObject *
+guest_enters(PyObject *scheduler, PyObject *points)
 {
+    PyObject *shutdown = SLOT(scheduler, Scheduler_shutdown);
     PyObject *thread = PyLong_FromUnsignedLong(PyThread_get_thread_ident());
-    PyObject *guest = thread == NULL ? NULL : is.Guest->tp_alloc(is.Guest, 0);
+    PyObject *lanes = points == NULL ? PyTuple_New(0) : Py_NewRef(points);
+    PyObject *guest = thread == NULL || lanes == NULL || Py_TYPE(shutdown) != is.Shutdown
+                          ? NULL
+                          : is.Guest->tp_alloc(is.Guest, 0);
     if (guest != NULL) {
-        put(&SLOT(guest, Guest_points), points);
+        put(&SLOT(guest, Guest_points), lanes);
         put(&SLOT(guest, Guest_thread), thread);
+        if (PySet_Add(SLOT(shutdown, Shutdown_guests), guest) < 0)
+            Py_CLEAR(guest);
     }
+    Py_XDECREF(lanes);
     Py_XDECREF(thread);
     return guest;
+}
+
+/* The calling thread is done. -1 with an exception set if tearing down, which it may have delayed,
+   failed. */
+int
+guest_leaves(PyObject *scheduler, PyObject *guest)
+{
+    PyObject *shutdown = SLOT(scheduler, Scheduler_shutdown), *arguments[] = {shutdown};
+    PySet_Discard(SLOT(shutdown, Shutdown_guests), guest);
+    Py_DECREF(guest);
+    return SLOT(shutdown, Shutdown_over) != Py_False &&
+                   call_method(named.tear_down, arguments, 1) < 0
+               ? -1
+               : 0;
 }
 
 /* `scheduler.await_points({lane: value})` of a stream's lane, for as long as Python sleeps at a time.
@@ -212,28 +235,21 @@ guest_of(PyObject *points)
 int
 await_point(PyObject *scheduler, PyObject *stream, PyObject *value)
 {
-    PyObject *shutdown = SLOT(scheduler, Scheduler_shutdown), *lane = SLOT(stream, Stream_lane);
-    PyObject *points = PyDict_New(), *guest = points == NULL ? NULL : guest_of(points);
+    PyObject *lane = SLOT(stream, Stream_lane), *points = PyDict_New();
     int reached = 0;
-    if (guest == NULL || Py_TYPE(shutdown) != is.Shutdown ||
-        PyDict_SetItem(points, lane, value) < 0 ||
-        PySet_Add(SLOT(shutdown, Shutdown_guests), guest) < 0)
-        reached = -1;
-    else {
-        /* From here on the device is not torn down, and the stream's lane not released. */
-        if (SLOT(shutdown, Shutdown_over) == Py_False)
-            reached = timeline_comes(SLOT(stream, Stream_timeline), number(value));
-        PySet_Discard(SLOT(shutdown, Shutdown_guests), guest);
-        if (reached && number(value) > number(SLOT(lane, Lane_complete)))
-            put(&SLOT(lane, Lane_complete), value);
-        PyObject *arguments[] = {shutdown};
-        if (SLOT(shutdown, Shutdown_over) != Py_False &&
-            call_method(named.tear_down, arguments, 1) < 0)
-            reached = -1;
+    if (points == NULL || PyDict_SetItem(points, lane, value) < 0) {
+        Py_XDECREF(points);
+        return -1;
     }
-    Py_XDECREF(guest);
-    Py_XDECREF(points);
-    return reached;
+    PyObject *guest = guest_enters(scheduler, points);
+    Py_DECREF(points);
+    if (guest == NULL)
+        return -1;
+    if (SLOT(SLOT(scheduler, Scheduler_shutdown), Shutdown_over) == Py_False)
+        reached = timeline_comes(SLOT(stream, Stream_timeline), number(value));
+    if (reached && number(value) > number(SLOT(lane, Lane_complete)))
+        put(&SLOT(lane, Lane_complete), value);
+    return guest_leaves(scheduler, guest) < 0 ? -1 : reached;
 }
 
 PyObject *

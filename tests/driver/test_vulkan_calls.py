@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.driver.protocol import PLACE
 from penstock.driver.vulkan import api, program
 from penstock.driver.vulkan.memory import MemoryTypes, VulkanMemory
 from tests.kernels import SLOW_ADD, slow_add
@@ -326,7 +327,7 @@ def test_a_recording_starts_with_nothing_bound(spied: Spied) -> None:
     queue, timeline = driver.queue(0), driver.timeline()
     (recording,) = queue.recordings(1)
     backing = array.buffer.backing
-    bindings = (backing.memory.handle, backing.offset, 256)
+    bindings = PLACE.pack(backing.memory.handle, backing.offset, 256)
     everything = ["vkCmdBindPipeline", describe, "vkCmdPushConstants", "vkCmdDispatch"]
     for value in (1, 2):
         calls.clear()

@@ -30,6 +30,7 @@ the timeline value of its last submission is reached. The layer above guarantees
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, cast
@@ -42,6 +43,9 @@ from penstock.shader.spirv import Interface
 
 #: Regions of a copy: rows of (source offset, destination offset, byte count).
 CopyRegions = npt.NDArray[np.uint64]
+
+#: A buffer as a driver binds it: memory handle, offset, byte count. Vulkan takes it as it is.
+PLACE = struct.Struct("=3Q")
 
 #: Called by a driver with (what, bytes) whenever it creates something expensive. For objects that
 #: exist only to give a trace the device's timestamps, `what` begins with "clock: ".
@@ -104,18 +108,18 @@ class Commands(Protocol):
     def dispatch(
         self,
         program: Any,
-        bindings: tuple[int, ...],
+        bindings: bytes,
         block: bytes,
         groups: tuple[int, int, int],
     ) -> None:
         """Run a program with `block` as its push constants.
 
-        `bindings` is flat: memory handle, offset, byte count for each of the program's bindings.
+        `bindings` is a `PLACE` for each of the program's bindings, in a row.
         """
         ...
 
     def dispatch_indirect(
-        self, program: Any, bindings: tuple[int, ...], block: bytes, memory: Any, offset: int
+        self, program: Any, bindings: bytes, block: bytes, memory: Any, offset: int
     ) -> None:
         """Like `dispatch`, but reads the three group counts from memory when the command runs."""
         ...

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock import accelerator
 from penstock.dtypes import exactly
 from penstock.errors import DtypeMismatch, ShapeMismatch
 from penstock.shader.spirv import Binding, Member
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.driver.protocol import DeviceInfo
 
 
+@accelerator.share
 class KernelParameter:
     """An array argument of a kernel: its binding, and what an array must be to fit it.
 

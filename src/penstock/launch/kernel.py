@@ -120,7 +120,8 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
         scheduler = self.scheduler
         objects = (
             self._counts_of_threads, self._counts_of_groups, scheduler, self.device.default_stream,
-            self.program, self.what, self.results, self.bindings.result_bytes,
+            self.program, self.what, self.results, (*self.parameters,),
+            numpy_arguments.bring_back_carried,
         )  # fmt: skip
         order = tuple(each if isinstance(each, int) else -1 for each in self.bindings.order)
         with contextlib.suppress(ValueError):  # more arguments than it has room for

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from penstock.schedule.stream import Stream
     from penstock.shader.spirv import Interface
 
-#: A buffer as a driver binds it: handle, offset, byte count.
-Place = tuple[int, int, int]
-
 
 class Bindings:
     """The order in which a driver takes the buffers of a kernel."""
@@ -40,18 +37,16 @@ class Bindings:
         self._only_arrays = "arguments" not in self.order and "result" not in self.order
 
     def flat(
-        self, arrays: Sequence[Place], arguments: Place | None, result: ResultMemory | None
-    ) -> tuple[int, ...]:
-        """All places as one flat tuple, as the driver's `dispatch` takes them."""
+        self, arrays: Sequence[bytes], arguments: bytes | None, result: ResultMemory | None
+    ) -> bytes:
+        """All places (`driver.protocol.PLACE`) in a row, as the driver's `dispatch` takes them."""
         if self._only_arrays:
-            return sum(arrays, ())
+            return b"".join(arrays)
         others: dict[Any, Any] = {"arguments": arguments}
         if result is not None:
-            others["result"] = (result.handle, result.offset, self.result_bytes)
-        return tuple(
-            number
-            for each in self.order
-            for number in (arrays[each] if isinstance(each, int) else others[each])
+            others["result"] = result.place
+        return b"".join(
+            [arrays[each] if isinstance(each, int) else others[each] for each in self.order]
         )
 
 
@@ -82,7 +77,7 @@ class Launch(NamedTuple):
         self,
         commands: Any,
         bound: Sequence[Bound],
-        arguments: Place | None,
+        arguments: bytes | None,
         result: ResultMemory | None,
     ) -> None:
         """Record the dispatch into the driver's `commands`.

@@ -18,11 +18,11 @@ import numpy as np
 
 from penstock import accelerator
 from penstock.array.buffer import Buffer
+from penstock.driver.protocol import PLACE
 from penstock.launch.result import Result
 from penstock.ledger.hazards import Lane, Region, Use
 
 if TYPE_CHECKING:
-    from penstock.launch.launch import Place
     from penstock.schedule.scheduler import Scheduler
     from penstock.shader.spirv import Member
 
@@ -58,8 +58,8 @@ class ArgumentRing:
             full = f"every slot for {self._name} in flight, {room:,} bytes"
             self._scheduler.wait_for({lane: value}, None, full, path="bound")
 
-    def put(self, block: bytes, lane: Lane) -> Place:
-        """Write a block into the next slot, possibly of new memory, and return where it is.
+    def put(self, block: bytes, lane: Lane) -> bytes:
+        """Write a block into the next slot, possibly of new memory, and return its `PLACE`.
 
         Until `taken` is called, the next `put` overwrites the same slot.
         """
@@ -72,7 +72,7 @@ class ArgumentRing:
         hi = lo + self.nbytes
         self._bytes[lo:hi] = block
         self._scheduler.flush(self._memory, lo, hi)
-        return self._handle, lo, self.nbytes
+        return PLACE.pack(self._handle, lo, self.nbytes)
 
     def taken(self, value: int) -> None:
         """Assign the slot to the launch about to be recorded, which completes at this value."""
@@ -113,10 +113,10 @@ class ResultMemory:
         "_pool",
         "_value",
         "coherent",
-        "handle",
         "home",
         "memory",
         "offset",
+        "place",
         "use",
     )
 
@@ -130,8 +130,8 @@ class ResultMemory:
         self._value = 0  # of the last launch
         self.memory = backing.memory
         self.coherent = bool(backing.memory.coherent)
-        self.handle: int = backing.memory.handle
         self.offset = backing.offset + lo
+        self.place = PLACE.pack(backing.memory.handle, self.offset, pool.nbytes)
         self.use = use
         self._bytes = memoryview(raw)[self.offset : self.offset + pool.nbytes]
         self._content = [

@@ -105,7 +105,17 @@ def bring_in(
 
 def bring_back(carried: list[Carried], stream: Stream, value: int) -> None:
     """Wait for a launch that reads or writes the caller's memory; copy back what it wrote."""
-    scheduler = stream.scheduler
+    _finish_recorded(carried, stream, value)
+    with stream.scheduler.lock:
+        for each in carried:
+            if not each.in_place:
+                spare = each.parameter.spare
+                spare.append(each.array)
+                if len(spare) > _kept(each.array.nbytes):
+                    spare.pop(0)
+
+
+def _finish_recorded(carried: list[Carried], stream: Stream, value: int) -> None:
     try:
         _finish(carried, stream, value)
     except Error:
@@ -115,13 +125,13 @@ def bring_back(carried: list[Carried], stream: Stream, value: int) -> None:
         # A second interrupt stops this as well.
         _finish(carried, stream, value)
         raise
-    with scheduler.lock:
-        for each in carried:
-            if not each.in_place:
-                spare = each.parameter.spare
-                spare.append(each.array)
-                if len(spare) > _kept(each.array.nbytes):
-                    spare.pop(0)
+
+
+def bring_back_carried(
+    carried: list[tuple[Host, Array, KernelParameter]], stream: Stream, value: int
+) -> None:
+    """`bring_back` for a call that the native step has made; it keeps the temporaries."""
+    _finish_recorded([Carried(*each, in_place=False) for each in carried], stream, value)
 
 
 def _finish(carried: list[Carried], stream: Stream, value: int) -> None:

@@ -80,7 +80,7 @@ class Scheduler:
         self.name = driver.info.name
         self._mutex: Any = threading.RLock()
         #: Whether the calling thread holds the lock.
-        self.is_locked_here: Callable[[], bool] = self._mutex._is_owned
+        self.is_locked_here: Callable[[], bool] = self._mutex._is_owned  # type: ignore[attr-defined]
         #: For the native step: take the lock, and release it.
         self.acquire, self.release_lock = self._mutex.acquire, self._mutex.release
         self.lost: DeviceLost | None = None

@@ -214,7 +214,7 @@ class HipDriver:
         self,
         stream: int,
         program: HipProgram,
-        bindings: tuple[int, ...],
+        bindings: bytes,
         block: bytes,
         groups: tuple[int, int, int],
     ) -> None:
@@ -241,7 +241,7 @@ class HipDriver:
         self._counts.setdefault(stream, deque()).append(counts)
 
     def launch_counted(
-        self, stream: int, program: HipProgram, bindings: tuple[int, ...], block: bytes
+        self, stream: int, program: HipProgram, bindings: bytes, block: bytes
     ) -> bool:
         """Launch with the group counts copied to the host; False if they have not arrived yet."""
         counts = self._counts[stream][0]

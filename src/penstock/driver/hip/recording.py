@@ -58,7 +58,7 @@ class _Commands:
     def dispatch(
         self,
         program: HipProgram,
-        bindings: tuple[int, ...],
+        bindings: bytes,
         block: bytes,
         groups: tuple[int, int, int],
     ) -> None:
@@ -67,7 +67,7 @@ class _Commands:
     def dispatch_indirect(
         self,
         program: HipProgram,
-        bindings: tuple[int, ...],
+        bindings: bytes,
         block: bytes,
         memory: HipMemory,
         offset: int,

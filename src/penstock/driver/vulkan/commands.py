@@ -62,7 +62,7 @@ class Commands:
         self._begin.flags = usage
         self._between = _Barrier(driver, self.command, (_GPU, _GPU_WRITE), (_GPU, _GPU_ACCESS))
         self._program: VulkanProgram | None = None
-        self._bindings: tuple[int, ...] | None = None
+        self._bindings: bytes | None = None
         self._pushed: bytes | None = None
         self._sets: list[DescriptorSet] = []
         call = driver.call
@@ -85,7 +85,7 @@ class Commands:
     def dispatch(
         self,
         program: VulkanProgram,
-        bindings: tuple[int, ...],
+        bindings: bytes,
         block: bytes,
         groups: tuple[int, int, int],
     ) -> None:
@@ -94,7 +94,7 @@ class Commands:
     def dispatch_indirect(
         self,
         program: VulkanProgram,
-        bindings: tuple[int, ...],
+        bindings: bytes,
         block: bytes,
         memory: VulkanMemory,
         offset: int,
@@ -104,7 +104,7 @@ class Commands:
     def launch(
         self,
         program: VulkanProgram,
-        bindings: tuple[int, ...],
+        bindings: bytes,
         block: bytes,
         call: Callable[..., None],
         groups: tuple[Any, ...],
@@ -119,10 +119,7 @@ class Commands:
         if bindings != self._bindings:
             self._bindings = None
             if program.template:
-                program.pack_into(program.infos, 0, *bindings)
-                self._vk_describe(
-                    command, program.template, program.layout, 0, program.infos_pointer
-                )
+                self._vk_describe(command, program.template, program.layout, 0, bindings)
             elif program.slots:
                 self._bind_set(program, bindings)
             self._bindings = bindings
@@ -148,7 +145,7 @@ class Commands:
     def barrier(self) -> None:
         self._between.record()
 
-    def _bind_set(self, program: VulkanProgram, bindings: tuple[int, ...]) -> None:
+    def _bind_set(self, program: VulkanProgram, bindings: bytes) -> None:
         ffi, _ = load()
         bound = program.descriptor_set(bindings)
         bound.uses += 1

@@ -70,7 +70,7 @@ class VulkanRecording:
     def dispatch(
         self,
         program: VulkanProgram,
-        bindings: tuple[int, ...],
+        bindings: bytes,
         block: bytes,
         groups: tuple[int, int, int],
     ) -> None:
@@ -85,7 +85,7 @@ class VulkanRecording:
     def dispatch_indirect(
         self,
         program: VulkanProgram,
-        bindings: tuple[int, ...],
+        bindings: bytes,
         block: bytes,
         memory: VulkanMemory,
         offset: int,
