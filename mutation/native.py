@@ -89,14 +89,15 @@ NATIVE = (
     ),
     # Device and stream.
     NativeMutant(
-        "a trace or a capture", "call.c",
-        "SLOT(self->scheduler, Scheduler_plain) != Py_True) /* a forked child has no lock to take "
-        "*/",
-        "0)",
-        (("call.c", "SLOT(self->scheduler, Scheduler_plain) != Py_True ||\n", ""),),
+        "a trace or a capture", "lock.c",
+        "if (SLOT(scheduler, Scheduler_plain) != Py_True) /* a forked child has no lock to take */",
+        "if (0)",
+        (("lock.c", "if (SLOT(scheduler, Scheduler_plain) == Py_True)", "if (1)"),),
     ),
+    NativeMutant("a call within a call", "lock.c", "if (locked == Py_False) {", "if (1) {"),
     NativeMutant(
-        "a call within a call", "call.c", "if (locked != Py_False)\n        return NULL;", "",
+        "that the lock is released", "lock.c",
+        "PyObject_CallNoArgs(SLOT(scheduler, Scheduler_release_lock))", "Py_NewRef(Py_None)",
     ),
     # The ledger.
     NativeMutant(
@@ -167,7 +168,7 @@ NATIVE = (
     ),
     NativeMutant(
         "bindings that have changed", "recorder.c",
-        "if (!same_numbers(bindings, SLOT(commands, Commands__bindings))) {",
+        "if (!same_bytes(bindings, SLOT(commands, Commands__bindings))) {",
         "if (SLOT(commands, Commands__bindings) == Py_None) {",
     ),
     NativeMutant(
@@ -181,7 +182,7 @@ NATIVE = (
     ),
     NativeMutant(
         "the bindings of a lone launch", "recorder.c",
-        "            same_numbers(PyTuple_GET_ITEM(first, 1), PyTuple_GET_ITEM(known, 1)) &&\n", "",
+        "            same_bytes(PyTuple_GET_ITEM(first, 1), PyTuple_GET_ITEM(known, 1)) &&\n", "",
     ),
     NativeMutant(
         "the numbers of a lone launch", "recorder.c",
@@ -227,6 +228,152 @@ NATIVE = (
     NativeMutant(
         "how much to hand over at a time", "stream.c",
         "put_number(&SLOT(policy, SubmitPolicy_first_look), dry ? next : 1) == 0 &&", "",
+    ),
+    # Waits.
+    NativeMutant(
+        "what a wait needs submitted", "host.c",
+        "int done = stream_submits(stream);", "int done = 1;",
+    ),
+    NativeMutant(
+        "the wait for a stream", "host.c",
+        "? 1\n                      : host_waits(scheduler, lane, value);", "? 1 : 1;",
+    ),
+    NativeMutant(
+        "a stream that waits for another", "host.c",
+        "                PyDict_GET_SIZE(SLOT(stream, Stream__waits)) == 0 &&\n", "",
+    ),
+    NativeMutant(
+        "a stream that is closed", "host.c", "SLOT(stream, Stream__closed) == Py_False &&", "",
+    ),
+    NativeMutant(
+        "copies that a stream has yet to make", "host.c",
+        "                number(SLOT(copies, Lane_submitted)) <= number(SLOT(copies, Lane_complete)) "
+        "&&\n", "",
+    ),
+    NativeMutant(
+        "that the host follows closely", "host.c",
+        "return put_number(&SLOT(policy, SubmitPolicy_first_look), 1) == 0 &&", "return",
+    ),
+    NativeMutant(
+        "that a point was reached", "stream.c",
+        "        reached = timeline_comes(SLOT(stream, Stream_timeline), number(value));",
+        "        reached = 1;",
+    ),
+    # Small reads and writes.
+    NativeMutant(
+        "a write in flight", "host.c",
+        "        if (!usual || lane == NULL) {", "        if (1) {",
+    ),
+    NativeMutant(
+        "what a write would disturb", "host.c",
+        "find_conflicts(args[0], 1, &lane, &value) && lane == NULL &&", "",
+    ),
+    NativeMutant(
+        "reads that a write would disturb", "host.c",
+        "           (!write ||\n            find_conflict(scheduler, SLOT(history, History_reads), "
+        "region, write, lane, value));", "           1;",
+    ),
+    NativeMutant(
+        "bytes that have moved", "host.c", " || PyTuple_GET_ITEM(seen, 0) != backing", "",
+    ),
+    NativeMutant(
+        "bytes that a view shows", "host.c",
+        "        PyList_GET_SIZE(SLOT(backing, Backing_views)) ||\n", "",
+    ),
+    NativeMutant(
+        "bytes of a closed array", "host.c",
+        "SLOT(buffer, Buffer_closed) != Py_False || Py_TYPE(history)", "Py_TYPE(history)",
+    ),
+    NativeMutant(
+        "bytes that are not published", "host.c",
+        "        SLOT(history, History_device_only) != Py_False ||\n", "",
+    ),
+    NativeMutant(
+        "bytes that may not be written", "host.c",
+        "        (write && SLOT(buffer, Buffer_guarded) != Py_False) ||\n", "",
+    ),
+    NativeMutant(
+        "an array that only the device writes", "host.c", "int fits = allowed == Py_True && ",
+        "int fits = ",
+    ),
+    NativeMutant(
+        "the dtype of a source", "host.c",
+        "dtype == SLOT(array, Array_dtype) && shape != NULL &&", "shape != NULL &&",
+    ),
+    NativeMutant(
+        "the shape of a source", "host.c",
+        "               PyObject_RichCompareBool(shape, SLOT(array, Array_shape), Py_EQ) == 1;",
+        "               1;",
+    ),
+    NativeMutant(
+        "a source of another class", "host.c", "if (Py_TYPE(source) != Py_TYPE(seen) || ", "if (",
+    ),
+    NativeMutant(
+        "a source in adopted memory", "host.c",
+        "Py_TYPE(adopted) != is.HostMemory ||\n"
+        "        PyDict_GET_SIZE(SLOT(adopted, HostMemory_pieces)))", "0)",
+    ),
+    # Results.
+    NativeMutant(
+        "a result slot in flight", "result.c",
+        " ||\n        (lane != Py_None &&\n"
+        "         number(SLOT(slot, ResultMemory__value)) > number(SLOT(lane, Lane_complete)))) {",
+        ") {",
+    ),
+    NativeMutant(
+        "what a result slot had", "result.c", "    memset(raw->buf, 0, (size_t)raw->len);\n", "",
+    ),
+    NativeMutant(
+        "which launch a result slot is of", "result.c",
+        "    put(&SLOT(slot, ResultMemory__value), value);\n", "",
+    ),
+    NativeMutant(
+        "the wait for a result", "result.c",
+        "int reached = host_waits(scheduler, lane, value);", "int reached = 1;",
+    ),
+    NativeMutant(
+        "that a result slot returns", "result.c",
+        "if (SLOT(SLOT(slot, ResultMemory__pool), ResultPool_closed) == Py_False) {", "if (0) {",
+    ),
+    NativeMutant(
+        "that a result is read once", "result.c",
+        "    put(&SLOT(result, Result__memory), Py_None);\n", "",
+    ),
+    # NumPy arguments.
+    NativeMutant(
+        "the content of a NumPy argument", "carry.c",
+        "        done = copied(scheduler, &carried[i], 0);", "        ;",
+    ),
+    NativeMutant(
+        "what a kernel wrote to a NumPy argument", "carry.c",
+        " || !copied(scheduler, &carried[i], 1)) {", ") {",
+    ),
+    NativeMutant(
+        "the wait for a NumPy argument", "carry.c",
+        "if (host_waits(scheduler, lane, value) != 1 || ", "if (",
+    ),
+    NativeMutant(
+        "a NumPy argument that is read-only", "carry.c",
+        "(backs > 1 || !is_writeable(carried[i].host))", "backs > 1",
+    ),
+    NativeMutant(
+        "NumPy arguments that share memory", "carry.c",
+        "(backs > 1 || !is_writeable(carried[i].host))", "!is_writeable(carried[i].host)",
+    ),
+    NativeMutant(
+        "a temporary of another shape", "carry.c",
+        "               PyObject_RichCompareBool(shape, SLOT(array, Array_shape), Py_EQ) == 1;",
+        "               1;",
+    ),
+    NativeMutant(
+        "a temporary in flight", "carry.c",
+        "return fits && is_done(SLOT(history, History_reads)) && "
+        "is_done(SLOT(history, History_writes));", "return fits;",
+    ),
+    NativeMutant(
+        "a NumPy argument in adopted memory", "carry.c",
+        "Py_TYPE(adopted) != is.HostMemory ||\n"
+        "        PyDict_GET_SIZE(SLOT(adopted, HostMemory_pieces)) ||\n", "",
     ),
 )  # fmt: skip
 

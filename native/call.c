@@ -345,11 +345,12 @@ launch_carrying(Callable *self, Launch *launch, const char *block, Carried *carr
     for (Py_ssize_t i = 0; i < count; i++)
         launch->arrays[places[i]] = carried[i].array;
     PyObject *result = launch_arrays(self, launch, block);
-    if (result != NULL &&
+    int launched = result != NULL;
+    if (launched &&
         !carry_back(scheduler, launch->lane, launch->value, carried, count) &&
         bring_back(function, launch, carried, count) < 0)
         Py_CLEAR(result);
-    carry_ends(carried, count);
+    carry_ends(carried, count, launched);
     Py_DECREF(scheduler);
     Py_DECREF(function);
     return result;
@@ -375,7 +376,7 @@ launch(Callable *self, PyObject *const *values, PyObject *names)
             PyObject *parameter = PyTuple_GET_ITEM(self->parameters, i);
             if (PyList_GET_SIZE(SLOT(parameter, KernelParameter_spare)) == 0)
                 return NULL; /* not a NumPy array, or the first one */
-            carried[count] = (Carried){given[i], parameter, NULL, self->writes[i]};
+            carried[count] = (Carried){given[i], parameter, self->writes[i], NULL, 0};
             places[count++] = i;
         }
     }

@@ -55,23 +55,24 @@ is_writeable(PyObject *host)
     return writeable == Py_True;
 }
 
-/* Take a temporary for a NumPy array from those of its parameter; NULL if Python must. Under the
-   lock. */
-static PyObject *
-take_temporary(PyObject *parameter, PyObject *host, int back)
+/* Take a temporary for a NumPy array from those of its parameter; 0 if Python must. Under the lock.
+ */
+static int
+take_temporary(Carried *one)
 {
-    PyObject *spare = SLOT(parameter, KernelParameter_spare);
+    PyObject *spare = SLOT(one->parameter, KernelParameter_spare);
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(spare) && i < LOOK_AT; i++) {
         PyObject *array = PyList_GET_ITEM(spare, i);
-        if (Py_TYPE(array) != is.Array || !is_usable(array, host, back))
+        if (Py_TYPE(array) != is.Array || !is_usable(array, one->host, one->back))
             continue;
-        Py_INCREF(array);
+        one->array = Py_NewRef(array);
+        one->place = i;
         if (PyList_SetSlice(spare, i, i + 1, NULL) == 0)
-            return array;
-        Py_DECREF(array);
+            return 1;
+        Py_CLEAR(one->array);
         break;
     }
-    return NULL;
+    return 0;
 }
 
 /* Copy between a temporary and the caller's array; 0 if it failed. Without the lock: nothing else
@@ -89,12 +90,15 @@ copied(PyObject *scheduler, const Carried *one, int back)
     return guest_leaves(scheduler, guest) == 0 && done;
 }
 
-/* Give the temporaries back, for the next call. */
+/* Give the temporaries back, for the next call: behind all others, or where they were if nothing was
+   launched with them. */
 void
-carry_ends(Carried *carried, Py_ssize_t count)
+carry_ends(Carried *carried, Py_ssize_t count, int launched)
 {
     for (Py_ssize_t i = 0; i < count; i++) {
-        if (PyList_Append(SLOT(carried[i].parameter, KernelParameter_spare), carried[i].array) < 0)
+        PyObject *spare = SLOT(carried[i].parameter, KernelParameter_spare);
+        if (PyList_Insert(spare, launched ? PyList_GET_SIZE(spare) : carried[i].place,
+                          carried[i].array) < 0)
             PyErr_Clear(); /* then it returns to the pool */
         Py_CLEAR(carried[i].array);
     }
@@ -121,17 +125,15 @@ carry_in(PyObject *scheduler, Carried *carried, Py_ssize_t count)
     }
     if (!lock_taken(scheduler))
         return 0;
-    for (; taken < count; taken++)
-        if ((carried[taken].array = take_temporary(carried[taken].parameter, carried[taken].host,
-                                                   carried[taken].back)) == NULL)
-            break;
+    while (taken < count && take_temporary(&carried[taken]))
+        taken++;
     lock_left(scheduler);
     int done = taken == count;
     for (Py_ssize_t i = 0; done && i < count; i++)
         done = copied(scheduler, &carried[i], 0);
     PyErr_Clear();
     if (!done)
-        carry_ends(carried, taken);
+        carry_ends(carried, taken, 0);
     return done;
 }
 

@@ -280,13 +280,14 @@ PyObject *native_write(PyObject *module, PyObject *const *args, Py_ssize_t count
 /* carry.c */
 typedef struct {
     PyObject *host, *parameter; /* borrowed */
-    PyObject *array;            /* the temporary, from `carry_in` to `carry_ends` */
     int back;                   /* whether the kernel writes it */
+    PyObject *array;            /* the temporary, from `carry_in` to `carry_ends` */
+    Py_ssize_t place;           /* of the temporary among those of the parameter */
 } Carried;
 int carry_in(PyObject *scheduler, Carried *carried, Py_ssize_t count);
 int carry_back(PyObject *scheduler, PyObject *lane, PyObject *value, Carried *carried,
                Py_ssize_t count);
-void carry_ends(Carried *carried, Py_ssize_t count);
+void carry_ends(Carried *carried, Py_ssize_t count, int launched);
 
 /* stream.c */
 PyObject *stream_batch(PyObject *stream);

@@ -5,8 +5,9 @@
 With the native step and with `PENSTOCK_NATIVE=0` the output must be the same, line by line: the
 commands in the driver's order with all they say, what each call of the program returned or raised,
 and in the end the pages of the ledger. How far the device has come when the host looks decides what
-is submitted when. So here it is not the device's matter, but the seed's: every submission is
-complete before it returns, and at each step of the program the host either may see that or not.
+is submitted when. So here it is not the device's matter, but the seed's: at each step of the
+program a submission is either complete before it returns, or runs when the host waits for it or a
+later step lets it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import gc
 import random
 import sys
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -59,6 +61,7 @@ HEARD = {
     "vkCmdPipelineBarrier2": "hear_barrier",
     "vkQueueSubmit": "hear_submit",
     "vkGetSemaphoreCounterValue": "hear_get",
+    "vkWaitSemaphores": "hear_wait",
 }
 
 
@@ -81,7 +84,8 @@ class Calls:
 
     def __init__(self, log: Log) -> None:
         self.log = log
-        self.visible = True  # whether the host may see how far the device has come
+        self.visible = True  # whether submissions run at once, and the host sees that they did
+        self._late: list[Callable[[], Any]] = []  # submissions that have not run yet
         self.slots: dict[int, int] = {}  # by template
         self._seen: dict[int, int] = {}  # by semaphore
         self._kept: list[Any] = []
@@ -91,7 +95,7 @@ class Calls:
     def wrap(self, functions: Any) -> Any:
         ffi, _ = api.load()
         real = dict(vars(functions))
-        for name in (*RECORDED, "vkGetSemaphoreCounterValue"):
+        for name in (*RECORDED, "vkGetSemaphoreCounterValue", "vkWaitSemaphores"):
             heard = getattr(self, HEARD.get(name, ""), None) or self._plain(name)
             made = ffi.callback(f"PFN_{name}", self._calling(heard, real[name], real))
             self._kept.append(made)
@@ -165,20 +169,65 @@ class Calls:
         if self.failing:
             self.failing -= 1
             return api.load()[1].VK_ERROR_OUT_OF_DEVICE_MEMORY
-        result = function(queue, count, info, fence)
-        real["vkDeviceWaitIdle"](self.device)
-        return result
+        # The caller uses its structures again, so a submission that runs later has its own.
+        self._late.append(partial(function, queue, count, _copied(info, times), fence))
+        if self.visible:
+            self.catch_up(real)
+        return 0
+
+    def catch_up(self, real: Any) -> None:
+        """Run what was submitted, to its end."""
+        late, self._late = self._late, []
+        for submit in late:
+            assert submit() == 0
+        if late:
+            real["vkDeviceWaitIdle"](self.device)
 
     device: Any = None
 
-    def hear_get(self, _: Any, function: Any, device: Any, semaphore: Any, value: Any) -> Any:
+    def hear_wait(self, real: Any, function: Any, *arguments: Any) -> Any:
+        self.catch_up(real)
+        return function(*arguments)
+
+    def hear_get(self, real: Any, function: Any, device: Any, semaphore: Any, value: Any) -> Any:
         ffi, _lib = api.load()
+        if self.visible:
+            self.catch_up(real)
         result = function(device, semaphore, value)
         handle = int(ffi.cast("uintptr_t", semaphore))
         if self.visible:
             self._seen[handle] = int(value[0])
         value[0] = self._seen.get(handle, 0)
         return result
+
+
+def _copied(info: Any, times: Any) -> Any:
+    """A copy of a VkSubmitInfo and of all that it points to."""
+    ffi, _ = api.load()
+    made, made_times = (
+        ffi.new("VkSubmitInfo *", info[0]),
+        ffi.new("VkTimelineSemaphoreSubmitInfo *", times[0]),
+    )
+    made.pNext = made_times
+    kept: list[Any] = [made_times]
+
+    def copy(owner: Any, name: str, kind: str, count: int) -> None:
+        source = getattr(owner, name)
+        array = ffi.new(f"{kind}[]", [source[i] for i in range(count)])
+        setattr(owner, name, array)
+        kept.append(array)
+
+    copy(made, "pWaitSemaphores", "VkSemaphore", info.waitSemaphoreCount)
+    copy(made, "pWaitDstStageMask", "VkPipelineStageFlags", info.waitSemaphoreCount)
+    copy(made, "pCommandBuffers", "VkCommandBuffer", info.commandBufferCount)
+    copy(made, "pSignalSemaphores", "VkSemaphore", info.signalSemaphoreCount)
+    copy(made_times, "pWaitSemaphoreValues", "uint64_t", info.waitSemaphoreCount)
+    copy(made_times, "pSignalSemaphoreValues", "uint64_t", info.signalSemaphoreCount)
+    _KEPT[made] = kept
+    return made
+
+
+_KEPT: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
 
 
 class Program:
@@ -205,6 +254,8 @@ class Program:
         self.arrays = [self.new_array(number) for number in range(5)]
         self.one = device.ones(1)
         self.integers = device.zeros(N, np.uint32, name="integers")
+        self.hosts = [np.ones(N, np.float32), np.arange(N, dtype=np.float32), np.ones(N // 2)]
+        self.adopted: list[Any] = []
         self.results: list[Any] = []
         self.views: list[Any] = []
         self.events: list[Any] = []
@@ -277,7 +328,12 @@ class Program:
             lambda: (chance.choice(self.streams) or device.default_stream).synchronize(): 3,
             lambda: (chance.choice(self.streams) or device.default_stream).flush(): 2,
             lambda: self.array().numpy().tolist()[:4]: 4,
-            lambda: self.array().write(np.full(N, chance.random(), np.float32)): 4,
+            lambda: self.array().write(self.source()): 6,
+            lambda: self.array().read(out=np.zeros(N, np.float32)).result()[:3]: 1,
+            self.carried: 5,
+            self.trips: 5,
+            self.adopt: 1,
+            lambda: self.adopted.clear(): 1,
             lambda: self.array().fill(chance.randrange(9)): 3,
             lambda: self.array().copy_from(self.array()): 2,
             lambda: self.array().role: 1,
@@ -361,6 +417,56 @@ class Program:
         self.kernels["step"](x=x, threads=N)
         self.kernels["step"](x=x, threads=N)
         self.calls.meanwhile = None
+
+    def source(self) -> Any:
+        """What to write into an array: mostly a plain array that fits."""
+        fitting = np.full(N, self.chance.random(), np.float32)
+        if self.chance.random() < 0.7:
+            return fitting
+        return self.chance.choice(
+            [fitting[: N // 2], fitting.astype(np.float64), fitting.tolist(), fitting.reshape(8, 8),
+             np.ma.masked_array(fitting), np.full(2 * N, 2.0, np.float32)[::2], 1.0, None,
+             fitting.view(np.uint32), *self.adopted]
+        )  # fmt: skip
+
+    def carried(self) -> list[Any]:
+        """Launches on NumPy arrays: brought to the device, and back."""
+        said = []
+        for _ in range(self.chance.randrange(1, 6)):
+            host, other = self.chance.choice(self.hosts), self.chance.choice(self.hosts)
+            if self.chance.random() < 0.05:
+                host.flags.writeable = not host.flags.writeable
+            name = self.chance.choice(["step", "step", "axpy", "pick"])
+            given: dict[str, Any] = {"x": host, "threads": N}
+            if name == "axpy":
+                y = self.chance.choice([other, other, self.arrays[0]])
+                given |= {"x": self.chance.choice([host, self.arrays[1]]), "y": y, "a": 0.5, "n": N}
+            if name == "pick":
+                given["i"] = 3
+            said.append(self.attempt(partial(self.kernels[name], **given)))
+            said += [each.tolist()[:4] for each in self.hosts]
+        return [float(each) if isinstance(each, ps.Result) else each for each in said]
+
+    def trips(self) -> list[Any]:
+        """Write, launch, read, again and again: what a synchronous program does."""
+        x, y = self.chance.sample(self.arrays, 2)
+        said: list[Any] = []
+        for _ in range(self.chance.randrange(1, 5)):
+            self.attempt(lambda: x.write(np.full(N, self.chance.random(), np.float32)))
+            self.attempt(partial(self.kernels["axpy"], x=x, y=y, a=0.5, n=N, threads=N))
+            said.append(self.attempt(lambda: y.numpy()[:3]))
+            said.append(self.attempt(lambda: self.kernels["pick"](x=y, i=2, threads=1).result()))
+            if self.chance.random() < 0.3:
+                self.calls.visible = not self.calls.visible
+        return said
+
+    def adopt(self) -> None:
+        """Memory that the device uses in place: from now on a source may be such memory."""
+        room = np.zeros(2 * 4096, np.uint8)
+        start = -int(room.ctypes.data) % 4096
+        host = room[start : start + 4 * N].view(np.float32)
+        self.adopted += [host, self.device.adopt(host)]
+        self.kernels["step"](x=self.adopted[-1], threads=N)
 
     def in_a_batch(self) -> None:
         with self.device.default_stream.batch():
