@@ -43,7 +43,9 @@ class NativeMutant(NamedTuple):
 
 NATIVE = (
     # Names and numbers.
-    NativeMutant("a missing argument", "call.c", "if (found != wanted)", "if (found > wanted)"),
+    NativeMutant(
+        "a missing argument", "call.c", "return found == wanted;", "return found <= wanted;",
+    ),
     NativeMutant(
         "a number that does not fit", "call.c",
         "else if (overflow || small < INTEGERS[i].least ||\n"
@@ -60,8 +62,8 @@ NATIVE = (
         "if (!PyTuple_CheckExact(groups))\n        return PyNumber_Check(groups);",
     ),
     NativeMutant(
-        "a launch of no groups", "call.c", "number(PyTuple_GET_ITEM(counts, 0)) > 0 ? counts",
-        "number(PyTuple_GET_ITEM(counts, 0)) >= 0 ? counts",
+        "a launch of no groups", "call.c", "number(PyTuple_GET_ITEM(counts, 0)) <= 0)",
+        "number(PyTuple_GET_ITEM(counts, 0)) < 0)",
     ),
     # Arrays.
     NativeMutant(
@@ -81,7 +83,7 @@ NATIVE = (
     ),
     NativeMutant(
         "an array that may not be written", "call.c",
-        "(!self->writes[i] || SLOT(buffer, Buffer_guarded) == Py_False) &&", "",
+        " &&\n           (!self->writes[i] || SLOT(buffer, Buffer_guarded) == Py_False)", "",
     ),
     NativeMutant(
         "a write counts as a read", "call.c",
@@ -96,7 +98,7 @@ NATIVE = (
         (("call.c", "SLOT(self->scheduler, Scheduler_plain) != Py_True ||\n", ""),),
     ),
     NativeMutant(
-        "a call within a call", "call.c", "if (locked != Py_False)\n        return NULL;", "",
+        "a call within a call", "call.c", "if (locked != Py_False)\n        return 0;", "",
     ),
     # The ledger.
     NativeMutant(
@@ -121,11 +123,11 @@ NATIVE = (
     ),
     NativeMutant(
         "the value of an access", "ledger.c",
-        "put(&SLOT(known, Access_value), value);", "",
+        "put(known, Access_value, value);", "",
     ),
     NativeMutant(
         "the epoch of an access", "ledger.c",
-        "put(&SLOT(known, Access_epoch), SLOT(lane, Lane_epoch));", "",
+        "put(known, Access_epoch, SLOT(lane, Lane_epoch));", "",
     ),
     NativeMutant(
         "reads that a write crosses out", "ledger.c",
@@ -144,12 +146,12 @@ NATIVE = (
     NativeMutant(
         "that writes are to be published", "call.c",
         "            SLOT(PyTuple_GET_ITEM(use, 0), History_device_only) != Py_True)\n"
-        "            put(&SLOT(batch, Batch_must_publish), Py_True);",
+        "            put(batch, Batch_must_publish, Py_True);",
         "            0)\n            ;",
     ),
     NativeMutant(
         "that a result is to be published", "call.c",
-        "            goto end;\n        put(&SLOT(batch, Batch_must_publish), Py_True);",
+        "            goto end;\n        put(batch, Batch_must_publish, Py_True);",
         "            goto end;",
     ),
     # Commands.
@@ -159,11 +161,11 @@ NATIVE = (
     ),
     NativeMutant(
         "what another pipeline had bound", "recorder.c",
-        "        put(&SLOT(commands, Commands__bindings), Py_None);\n", "",
+        "        put(commands, Commands__bindings, Py_None);\n", "",
     ),
     NativeMutant(
         "numbers that another pipeline had", "recorder.c",
-        "        put(&SLOT(commands, Commands__pushed), Py_None);\n", "",
+        "        put(commands, Commands__pushed, Py_None);\n", "",
     ),
     NativeMutant(
         "bindings that have changed", "recorder.c",
@@ -215,7 +217,7 @@ NATIVE = (
     ),
     NativeMutant(
         "that a batch is submitted", "stream.c",
-        "    put(&SLOT(lane, Lane_submitted), value);\n", "",
+        "    put(lane, Lane_submitted, value);\n", "",
     ),
     NativeMutant(
         "a recording in flight", "stream.c",
@@ -226,7 +228,7 @@ NATIVE = (
     ),
     NativeMutant(
         "how much to hand over at a time", "stream.c",
-        "put_number(&SLOT(policy, SubmitPolicy_first_look), dry ? next : 1) == 0 &&", "",
+        "put_number(policy, SubmitPolicy_first_look, dry ? next : 1) == 0 &&", "",
     ),
 )  # fmt: skip
 

@@ -16,7 +16,7 @@ import os
 import warnings
 from typing import Any, TypeVar
 
-_VERSION = 1  # of what the Python code relies on; `native/module.c` has the same
+_VERSION = 2  # of what the Python code relies on; `native/module.c` has the same
 C = TypeVar("C", bound=type)
 
 
@@ -41,6 +41,10 @@ class InPython:
 
     def poll(self, stream: Any) -> bool:
         """Ask the driver how far it has come, as `Stream.poll` does, or return False."""
+        return False
+
+    def reach(self, lane: Any, value: int) -> bool:
+        """Note that a lane has reached a value, as `Lane.reach` does, or return False."""
         return False
 
     def wait(self, scheduler: Any, points: Any) -> bool:

@@ -134,7 +134,7 @@ from penstock import accelerator
 print(accelerator.is_native(), accelerator.status)
 """
     done = run_script(script, PENSTOCK_NATIVE="1")
-    assert done.stdout == "False refused: it has version 0, and 1 is needed\n"
+    assert done.stdout == "False refused: it has version 0, and 2 is needed\n"
     assert "build it again with scripts/setup" in done.stderr
 
 

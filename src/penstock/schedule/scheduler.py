@@ -385,7 +385,7 @@ class Scheduler:
                 self.shutdown.tear_down()
         for lane, value in points.items():
             if value > lane.complete:
-                lane.complete = value
+                lane.reach(value)
                 if events.active and not lane.is_host:
                     events.emit("done", "the host waited for it", at=(lane.place, value, 0))
         return True
