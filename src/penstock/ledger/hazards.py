@@ -35,12 +35,12 @@ Nothing here calls a driver, and nothing here waits.
 from __future__ import annotations
 
 import itertools
-import threading
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from penstock import accelerator
+from penstock.locks import RLock
 
 _PRUNE_AT = 32
 _SORT_AT = 32
@@ -102,7 +102,7 @@ class Lane:
         self.is_host = is_host
         self.submitted = 0
         self.complete = 0  # raised by `reach`
-        self.reaching = threading.RLock()
+        self.reaching = RLock()
         self.epoch = 0
         #: By number of another lane: the value that this lane already waits for, so that later
         #: work here need not wait again. (By number, so that lanes do not keep each other alive.)

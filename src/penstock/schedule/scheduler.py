@@ -25,7 +25,6 @@ to be undone is noted before it is done, in containers whose `add` and `discard`
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 import weakref
 from collections import deque
@@ -38,6 +37,7 @@ from penstock.driver.protocol import Driver
 from penstock.errors import ArgumentError, Closed, DeviceLost, Error, Reentered
 from penstock.handle import Block
 from penstock.ledger.hazards import Lane, Region
+from penstock.locks import RLock
 from penstock.memory.host_memory import HostMemory
 from penstock.memory.pool import Backing, Hold, MemoryStats, Owner, Pool, stats_of
 from penstock.schedule import host_views
@@ -75,7 +75,7 @@ class Scheduler:
         self.transfers = transfers
         self.sizes = Sizes()
         self.name = driver.info.name
-        self._mutex: Any = threading.RLock()
+        self._mutex: Any = RLock()
         #: Whether the calling thread holds the lock.
         self.is_locked_here: Callable[[], bool] = self._mutex._is_owned  # type: ignore[attr-defined]
         self.lost: DeviceLost | None = None
