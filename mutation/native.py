@@ -43,7 +43,9 @@ class NativeMutant(NamedTuple):
 
 NATIVE = (
     # Names and numbers.
-    NativeMutant("a missing argument", "call.c", "if (found != wanted)", "if (found > wanted)"),
+    NativeMutant(
+        "a missing argument", "call.c", "return found == wanted;", "return found <= wanted;",
+    ),
     NativeMutant(
         "a number that does not fit", "call.c",
         "else if (overflow || small < INTEGERS[i].least ||\n"
@@ -60,8 +62,8 @@ NATIVE = (
         "if (!PyTuple_CheckExact(groups))\n        return PyNumber_Check(groups);",
     ),
     NativeMutant(
-        "a launch of no groups", "call.c", "number(PyTuple_GET_ITEM(counts, 0)) > 0 ? counts",
-        "number(PyTuple_GET_ITEM(counts, 0)) >= 0 ? counts",
+        "a launch of no groups", "call.c", "number(PyTuple_GET_ITEM(counts, 0)) <= 0)",
+        "number(PyTuple_GET_ITEM(counts, 0)) < 0)",
     ),
     # Arrays.
     NativeMutant(
@@ -81,7 +83,7 @@ NATIVE = (
     ),
     NativeMutant(
         "an array that may not be written", "call.c",
-        "(!self->writes[i] || SLOT(buffer, Buffer_guarded) == Py_False) &&", "",
+        " &&\n           (!self->writes[i] || SLOT(buffer, Buffer_guarded) == Py_False)", "",
     ),
     NativeMutant(
         "a write counts as a read", "call.c",
@@ -94,7 +96,7 @@ NATIVE = (
         "if (0)",
         (("lock.c", "if (SLOT(scheduler, Scheduler_plain) == Py_True)", "if (1)"),),
     ),
-    NativeMutant("a call within a call", "lock.c", "if (locked == Py_False) {", "if (1) {"),
+    NativeMutant("a call within a call", "lock.c", "if (locked != Py_False)", "if (0)"),
     NativeMutant(
         "that the lock is released", "lock.c",
         "PyObject_CallNoArgs(SLOT(scheduler, Scheduler_release_lock))", "Py_NewRef(Py_None)",
@@ -122,11 +124,11 @@ NATIVE = (
     ),
     NativeMutant(
         "the value of an access", "ledger.c",
-        "put(&SLOT(known, Access_value), value);", "",
+        "put(known, Access_value, value);", "",
     ),
     NativeMutant(
         "the epoch of an access", "ledger.c",
-        "put(&SLOT(known, Access_epoch), SLOT(lane, Lane_epoch));", "",
+        "put(known, Access_epoch, SLOT(lane, Lane_epoch));", "",
     ),
     NativeMutant(
         "reads that a write crosses out", "ledger.c",
@@ -145,12 +147,12 @@ NATIVE = (
     NativeMutant(
         "that writes are to be published", "call.c",
         "            SLOT(PyTuple_GET_ITEM(use, 0), History_device_only) != Py_True)\n"
-        "            put(&SLOT(batch, Batch_must_publish), Py_True);",
+        "            put(batch, Batch_must_publish, Py_True);",
         "            0)\n            ;",
     ),
     NativeMutant(
         "that a result is to be published", "call.c",
-        "            goto end;\n        put(&SLOT(batch, Batch_must_publish), Py_True);",
+        "            goto end;\n        put(batch, Batch_must_publish, Py_True);",
         "            goto end;",
     ),
     # Commands.
@@ -160,11 +162,11 @@ NATIVE = (
     ),
     NativeMutant(
         "what another pipeline had bound", "recorder.c",
-        "        put(&SLOT(commands, Commands__bindings), Py_None);\n", "",
+        "        put(commands, Commands__bindings, Py_None);\n", "",
     ),
     NativeMutant(
         "numbers that another pipeline had", "recorder.c",
-        "        put(&SLOT(commands, Commands__pushed), Py_None);\n", "",
+        "        put(commands, Commands__pushed, Py_None);\n", "",
     ),
     NativeMutant(
         "bindings that have changed", "recorder.c",
@@ -216,7 +218,7 @@ NATIVE = (
     ),
     NativeMutant(
         "that a batch is submitted", "stream.c",
-        "    put(&SLOT(lane, Lane_submitted), value);\n", "",
+        "    put(lane, Lane_submitted, value);\n", "",
     ),
     NativeMutant(
         "a recording in flight", "stream.c",
@@ -227,7 +229,7 @@ NATIVE = (
     ),
     NativeMutant(
         "how much to hand over at a time", "stream.c",
-        "put_number(&SLOT(policy, SubmitPolicy_first_look), dry ? next : 1) == 0 &&", "",
+        "put_number(policy, SubmitPolicy_first_look, dry ? next : 1) == 0 &&", "",
     ),
     # Waits.
     NativeMutant(
@@ -247,12 +249,12 @@ NATIVE = (
     ),
     NativeMutant(
         "copies that a stream has yet to make", "host.c",
-        "                number(SLOT(copies, Lane_submitted)) <= number(SLOT(copies, Lane_complete)) "
-        "&&\n", "",
+        "number_in(copies, Lane_submitted) <= number_in(copies, Lane_complete) &&",
+        "",
     ),
     NativeMutant(
         "that the host follows closely", "host.c",
-        "return put_number(&SLOT(policy, SubmitPolicy_first_look), 1) == 0 &&", "return",
+        "return put_number(policy, SubmitPolicy_first_look, 1) == 0 &&", "return",
     ),
     NativeMutant(
         "that a point was reached", "stream.c",
@@ -317,7 +319,7 @@ NATIVE = (
     NativeMutant(
         "a result slot in flight", "result.c",
         " ||\n        (lane != Py_None &&\n"
-        "         number(SLOT(slot, ResultMemory__value)) > number(SLOT(lane, Lane_complete)))) {",
+        "         number(SLOT(slot, ResultMemory__value)) > number_in(lane, Lane_complete))) {",
         ") {",
     ),
     NativeMutant(
@@ -325,11 +327,11 @@ NATIVE = (
     ),
     NativeMutant(
         "which launch a result slot is of", "result.c",
-        "    put(&SLOT(slot, ResultMemory__value), value);\n", "",
+        "    put(slot, ResultMemory__value, value);\n", "",
     ),
     NativeMutant(
         "the wait for a result", "result.c",
-        "int reached = host_waits(scheduler, lane, value);", "int reached = 1;",
+        "        reached = host_waits(scheduler, lane, value);", "        reached = 1;",
     ),
     NativeMutant(
         "that a result slot returns", "result.c",
@@ -337,7 +339,7 @@ NATIVE = (
     ),
     NativeMutant(
         "that a result is read once", "result.c",
-        "    put(&SLOT(result, Result__memory), Py_None);\n", "",
+        "    put(result, Result__memory, Py_None);\n", "",
     ),
     # NumPy arguments.
     NativeMutant(
@@ -346,7 +348,7 @@ NATIVE = (
     ),
     NativeMutant(
         "what a kernel wrote to a NumPy argument", "carry.c",
-        " || !copied(scheduler, &carried[i], 1)) {", ") {",
+        " || !copied(scheduler, &carried[i], 1))", ")",
     ),
     NativeMutant(
         "the wait for a NumPy argument", "carry.c",

@@ -6,6 +6,7 @@
    waits for another stream, no trace, no graph being captured, a device lock that is free. */
 
 #include "layout.h"
+#include <stdatomic.h>
 
 enum { MOST_ARRAYS = 24, MOST_ARGUMENTS = 64, MOST_BYTES = 256 };
 
@@ -23,14 +24,14 @@ typedef struct {
     OBJECT(wants) /* a tuple: what each array must have been accepted for */                       \
     OBJECT(counts_of_threads) OBJECT(counts_of_groups) /* dicts */                                 \
     OBJECT(scheduler) OBJECT(default_stream) OBJECT(program) OBJECT(what)                          \
-    OBJECT(results) OBJECT(parameters) /* a tuple */ OBJECT(bring_back)                            \
-    OBJECT(known_names) /* of the last call */
+    OBJECT(results) OBJECT(parameters) /* a tuple */ OBJECT(bring_back)
 
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
-    /* What the call needs to know of the kernel; `ready` is 0 where only Python can call it. */
-    int ready;
+    /* What the call needs to know of the kernel, which does not change: threads read it without a
+       lock. `ready` is 0 where only Python can call it, or the kernel is closed. */
+    atomic_int ready;
     Py_ssize_t arrays, scalars, nbytes;
     unsigned char writes[MOST_ARRAYS];
     signed char order[MOST_ARRAYS + 1]; /* by binding: an array's number, or -1 for the result */
@@ -39,42 +40,47 @@ typedef struct {
 #define DECLARE(name) PyObject *name;
     OBJECTS(DECLARE)
 #undef DECLARE
-    unsigned char known_places[MOST_ARGUMENTS + 3]; /* by name of the last call: what it is for */
 } Callable;
 
 static PyObject *empty_bytes;
-static unsigned long long made, left; /* launches: natively, and left to Python */
+/* Launches: natively, and left to Python. */
+#ifdef Py_GIL_DISABLED
+static atomic_ullong made, left;
+#define COUNT(which) atomic_fetch_add_explicit(&which, 1, memory_order_relaxed)
+#else
+static unsigned long long made, left;
+#define COUNT(which) which++
+#endif
 
 /* --- which name is which argument ----------------------------------------------------------- */
 
-/* Find out what each name of a call is for; 0 if a name is unknown, given by an object other than
-   the interned one, or missing. */
+/* Put each value of a call in the place of what its name says it is for; 0 if a name is unknown,
+   given by an object other than the interned one, or missing. */
 static int
-learn_names(Callable *self, PyObject *names)
+place_values(Callable *self, PyObject *const *values, PyObject *names, PyObject **given)
 {
-    Py_ssize_t given = PyTuple_GET_SIZE(names), wanted = self->arrays + self->scalars;
-    if (given > wanted + 3)
-        return 0;
-    Py_ssize_t found = 0;
-    Py_CLEAR(self->known_names);
-    for (Py_ssize_t i = 0; i < given; i++) {
+    Py_ssize_t wanted = self->arrays + self->scalars, found = 0, next = 0;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); i++) {
         PyObject *name = PyTuple_GET_ITEM(names, i);
-        int place = name == named.threads  ? THREADS
-                    : name == named.groups ? GROUPS
-                    : name == named.stream ? STREAM
-                                          : -1;
-        for (Py_ssize_t j = 0; place < 0 && j < wanted; j++)
-            if (PyTuple_GET_ITEM(self->names, j) == name)
-                place = (int)j;
-        if (place < 0)
+        Py_ssize_t place = next; /* most calls name the arguments in their order */
+        if (place >= wanted || PyTuple_GET_ITEM(self->names, place) != name)
+            for (place = 0; place < wanted && PyTuple_GET_ITEM(self->names, place) != name;)
+                place++;
+        if (place < wanted) {
+            next = place + 1;
+            found++;
+        }
+        else if (name == named.threads)
+            place = THREADS;
+        else if (name == named.groups)
+            place = GROUPS;
+        else if (name == named.stream)
+            place = STREAM;
+        else
             return 0;
-        found += place < MOST_ARGUMENTS;
-        self->known_places[i] = (unsigned char)place;
+        given[place] = values[i];
     }
-    if (found != wanted)
-        return 0;
-    self->known_names = Py_NewRef(names);
-    return 1;
+    return found == wanted;
 }
 
 /* --- scalars --------------------------------------------------------------------------------- */
@@ -159,19 +165,33 @@ is_plain_count(PyObject *groups)
     return 1;
 }
 
-/* How many groups to run, from what was learned from earlier calls; NULL if that does not tell, or
-   none are to be run. */
+/* What a dict that other threads change has for a key; a new reference, or NULL. */
+static PyObject *
+find(PyObject *dict, PyObject *key)
+{
+    PyObject *found;
+#if PY_VERSION_HEX >= 0x030D0000
+    PyDict_GetItemRef(dict, key, &found);
+#else
+    found = Py_XNewRef(PyDict_GetItemWithError(dict, key));
+#endif
+    PyErr_Clear();
+    return found;
+}
+
+/* How many groups to run, from what was learned from earlier calls; a new reference. NULL if that
+   does not tell, or none are to be run. */
 static PyObject *
 group_counts(Callable *self, PyObject *threads, PyObject *groups)
 {
     PyObject *counts = NULL;
     if (groups == Py_None && PyLong_CheckExact(threads))
-        counts = PyDict_GetItemWithError(self->counts_of_threads, threads);
+        counts = find(self->counts_of_threads, threads);
     else if (threads == Py_None && is_plain_count(groups))
-        counts = PyDict_GetItemWithError(self->counts_of_groups, groups);
-    if (counts == NULL)
-        PyErr_Clear();
-    return counts != NULL && number(PyTuple_GET_ITEM(counts, 0)) > 0 ? counts : NULL;
+        counts = find(self->counts_of_groups, groups);
+    if (counts != NULL && number(PyTuple_GET_ITEM(counts, 0)) <= 0)
+        Py_CLEAR(counts);
+    return counts;
 }
 
 /* Whether an array can be used as it is: checked for this kernel before, not moved, not shown by a
@@ -179,17 +199,20 @@ group_counts(Callable *self, PyObject *threads, PyObject *groups)
 static int
 is_usual(Callable *self, Py_ssize_t i, PyObject *array, PyObject **bound)
 {
-    PyObject *accepted = SLOT(array, Array_accepted), *buffer = SLOT(array, Array_buffer);
+    /* First whether it was accepted: only then is it the lock of the array's own device. */
+    PyObject *accepted = reference_in(array, Array_accepted);
+    int known = accepted != NULL && PySet_CheckExact(accepted) &&
+                PySet_Contains(accepted, PyTuple_GET_ITEM(self->wants, i)) == 1;
+    Py_XDECREF(accepted);
+    PyObject *buffer = SLOT(array, Array_buffer);
     *bound = SLOT(array, Array_bound);
-    if (accepted == NULL || buffer == NULL || *bound == NULL || !PySet_CheckExact(accepted) ||
-        Py_TYPE(*bound) != is.Bound)
+    if (!known || buffer == NULL || *bound == NULL || Py_TYPE(*bound) != is.Bound)
         return 0;
     PyObject *backing = SLOT(buffer, Buffer_backing);
     return SLOT(*bound, Bound_backing) == backing &&
            PyList_GET_SIZE(SLOT(backing, Backing_views)) == 0 &&
            SLOT(buffer, Buffer_closed) == Py_False &&
-           (!self->writes[i] || SLOT(buffer, Buffer_guarded) == Py_False) &&
-           PySet_Contains(accepted, PyTuple_GET_ITEM(self->wants, i)) == 1;
+           (!self->writes[i] || SLOT(buffer, Buffer_guarded) == Py_False);
 }
 
 /* Everything that may refuse: 1 if the launch is usual, 0 if Python must do it. Under the lock. */
@@ -254,7 +277,7 @@ record(Callable *self, Launch *launch, int barrier)
         goto end;
     PyObject *recording = SLOT(batch, Batch_recording), *value = SLOT(batch, Batch_value);
     if (barrier && (record_barrier(recording) < 0 ||
-                    put_number(&SLOT(lane, Lane_epoch), number(SLOT(lane, Lane_epoch)) + 1) < 0))
+                    put_number(lane, Lane_epoch, number(SLOT(lane, Lane_epoch)) + 1) < 0))
         goto end;
     for (Py_ssize_t i = 0; i < launch->used; i++) {
         PyObject *use = launch->uses[i];
@@ -262,19 +285,19 @@ record(Callable *self, Launch *launch, int barrier)
             goto end;
         if (PyTuple_GET_ITEM(use, 2) == Py_True &&
             SLOT(PyTuple_GET_ITEM(use, 0), History_device_only) != Py_True)
-            put(&SLOT(batch, Batch_must_publish), Py_True);
+            put(batch, Batch_must_publish, Py_True);
     }
     if (memory != NULL) {
         if (result_launched(result, lane, value) < 0)
             goto end;
-        put(&SLOT(batch, Batch_must_publish), Py_True);
+        put(batch, Batch_must_publish, Py_True);
     }
     if (record_dispatch(recording, self->program, flat, launch->block, launch->counts) < 0)
         goto end;
     long long commands = number(SLOT(batch, Batch_count)) + 1;
-    if (put_number(&SLOT(batch, Batch_count), commands) < 0)
+    if (put_number(batch, Batch_count, commands) < 0)
         goto end;
-    if (commands >= number(SLOT(batch, Batch_look_at)) && stream_consider(stream, batch) < 0)
+    if (commands >= number_in(batch, Batch_look_at) && stream_consider(stream, batch) < 0)
         goto end;
     launch->value = Py_NewRef(value);
     done = 1;
@@ -300,22 +323,21 @@ launch_arrays(Callable *self, Launch *launch, const char *block)
     if (check(self, launch, &barrier)) {
         launch->block = self->nbytes ? PyBytes_FromStringAndSize(block, self->nbytes)
                                      : Py_NewRef(empty_bytes);
-        if (launch->block != NULL) {
-            Py_INCREF(launch->counts);
+        if (launch->block != NULL)
             result = record(self, launch, barrier);
-            Py_DECREF(launch->counts);
-            Py_DECREF(launch->block);
-        }
+        Py_XDECREF(launch->block);
     }
     lock_left(scheduler);
     Py_DECREF(scheduler);
     return result;
 }
 
-/* Have Python wait for a launch and copy back what it wrote; -1 with an exception set. */
+/* Have Python wait for a launch and copy back what it wrote; -1 with an exception set. One that is
+   set already is raised then: the launch is recorded, so its outcome must reach the caller. */
 static int
 bring_back(PyObject *function, Launch *launch, Carried *carried, Py_ssize_t count)
 {
+    Raised aside = set_aside();
     PyObject *list = PyList_New(count);
     for (Py_ssize_t i = 0; list != NULL && i < count; i++) {
         PyObject *three = PyTuple_Pack(3, carried[i].host, carried[i].array, carried[i].parameter);
@@ -328,7 +350,15 @@ bring_back(PyObject *function, Launch *launch, Carried *carried, Py_ssize_t coun
     PyObject *done = list == NULL ? NULL : PyObject_Vectorcall(function, arguments, 3, NULL);
     Py_XDECREF(list);
     Py_XDECREF(done);
-    return done == NULL ? -1 : 0;
+    if (done == NULL) {
+        Raised newer = set_aside();
+        raise_again(aside);
+        PyErr_Clear();
+        raise_again(newer);
+    }
+    else
+        raise_again(aside);
+    return PyErr_Occurred() ? -1 : 0;
 }
 
 /* The same with NumPy arrays among the arguments. */
@@ -366,10 +396,8 @@ launch(Callable *self, PyObject *const *values, PyObject *names)
     Py_ssize_t places[MOST_ARRAYS], count = 0;
     char block[MOST_BYTES];
     given[STREAM] = given[THREADS] = given[GROUPS] = Py_None;
-    if (names == NULL || (names != self->known_names && !learn_names(self, names)))
+    if (names == NULL || !place_values(self, values, names, given))
         return NULL;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); i++)
-        given[self->known_places[i]] = values[i];
     for (Py_ssize_t i = 0; i < self->arrays; i++) {
         launch.arrays[i] = given[i];
         if (Py_TYPE(given[i]) != is.Array) {
@@ -384,13 +412,14 @@ launch(Callable *self, PyObject *const *values, PyObject *names)
     for (Py_ssize_t i = 0; i < self->scalars; i++)
         if (!pack(&self->scalar[i], given[self->arrays + i], block))
             return NULL;
-    launch.counts = group_counts(self, given[THREADS], given[GROUPS]);
     launch.stream = given[STREAM] == Py_None ? self->default_stream : given[STREAM];
-    if (launch.counts == NULL || Py_TYPE(launch.stream) != is.Stream ||
-        SLOT(launch.stream, Stream_scheduler) != self->scheduler)
+    if (Py_TYPE(launch.stream) != is.Stream ||
+        SLOT(launch.stream, Stream_scheduler) != self->scheduler ||
+        (launch.counts = group_counts(self, given[THREADS], given[GROUPS])) == NULL)
         return NULL;
     PyObject *result = count ? launch_carrying(self, &launch, block, carried, count, places)
                              : launch_arrays(self, &launch, block);
+    Py_DECREF(launch.counts);
     Py_XDECREF(launch.value);
     return result;
 }
@@ -401,11 +430,11 @@ call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names)
     if (((Callable *)self)->ready && PyVectorcall_NARGS(nargsf) == 0) {
         PyObject *result = launch((Callable *)self, args, names);
         if (result != NULL || PyErr_Occurred()) {
-            made++;
+            COUNT(made);
             return result;
         }
     }
-    left++;
+    COUNT(left);
     /* Not `tp_call`, which leads back here. */
     PyObject *function = PyObject_GetAttr((PyObject *)Py_TYPE(self), named.__call__);
     if (function == NULL)
@@ -433,7 +462,7 @@ call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names)
 PyObject *
 native_launches(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
-    return Py_BuildValue("KK", made, left);
+    return Py_BuildValue("KK", (unsigned long long)made, (unsigned long long)left);
 }
 
 /* --- the type -------------------------------------------------------------------------------- */
@@ -499,6 +528,10 @@ static PyObject *
 get_ready(PyObject *object, PyObject *args)
 {
     Callable *self = (Callable *)object;
+    if (self->names != NULL) {
+        PyErr_SetString(PyExc_ValueError, "this kernel is ready: threads may be calling it");
+        return NULL;
+    }
     PyObject *names, *wants, *writes, *order, *scalars, *threads, *groups, *scheduler, *stream,
         *program, *what, *results, *parameters, *bring_back;
     Py_ssize_t nbytes;
@@ -530,7 +563,6 @@ get_ready(PyObject *object, PyObject *args)
     }
     if (PyErr_Occurred())
         return NULL;
-    callable_clear(object);
     self->arrays = arrays;
     self->scalars = count;
     self->nbytes = nbytes;
@@ -553,7 +585,7 @@ get_ready(PyObject *object, PyObject *args)
 static PyObject *
 retire(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
-    callable_clear(object);
+    ((Callable *)object)->ready = 0; /* and no more: another thread may be in the middle of a call */
     Py_RETURN_NONE;
 }
 

@@ -12,10 +12,10 @@ is_done(PyObject *entries)
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(entries); i++) {
         PyObject *access = PyList_GET_ITEM(entries, i), *lane = SLOT(access, Access_lane);
         PyObject *stream = SLOT(lane, Lane_owner);
-        if (number(SLOT(access, Access_value)) <= number(SLOT(lane, Lane_complete)))
+        if (number(SLOT(access, Access_value)) <= number_in(lane, Lane_complete))
             continue;
         if (Py_TYPE(stream) != is.Stream || !stream_polls(stream) ||
-            number(SLOT(access, Access_value)) > number(SLOT(lane, Lane_complete)))
+            number(SLOT(access, Access_value)) > number_in(lane, Lane_complete))
             return 0;
     }
     return 1;
@@ -131,14 +131,15 @@ carry_in(PyObject *scheduler, Carried *carried, Py_ssize_t count)
     int done = taken == count;
     for (Py_ssize_t i = 0; done && i < count; i++)
         done = copied(scheduler, &carried[i], 0);
-    PyErr_Clear();
-    if (!done)
+    if (!done) {
+        PyErr_Clear();
         carry_ends(carried, taken, 0);
+    }
     return done;
 }
 
 /* `bring_back`: have what a launch wrote, once it has reached a value, in the caller's arrays. 0 if
-   Python must do it. */
+   Python must do it, also with an exception set. */
 int
 carry_back(PyObject *scheduler, PyObject *lane, PyObject *value, Carried *carried,
            Py_ssize_t count)
@@ -146,10 +147,8 @@ carry_back(PyObject *scheduler, PyObject *lane, PyObject *value, Carried *carrie
     for (Py_ssize_t i = 0; i < count; i++) {
         if (!carried[i].back)
             continue;
-        if (host_waits(scheduler, lane, value) != 1 || !copied(scheduler, &carried[i], 1)) {
-            PyErr_Clear();
+        if (host_waits(scheduler, lane, value) != 1 || !copied(scheduler, &carried[i], 1))
             return 0;
-        }
     }
     return 1;
 }

@@ -9,7 +9,7 @@ follow_closely(PyObject *stream)
     PyObject *policy = SLOT(stream, Stream__policy), *batch = SLOT(stream, Stream__batch);
     if (Py_TYPE(policy) != is.SubmitPolicy)
         return 0;
-    return put_number(&SLOT(policy, SubmitPolicy_first_look), 1) == 0 &&
+    return put_number(policy, SubmitPolicy_first_look, 1) == 0 &&
            policy_opened(policy, batch) == 0;
 }
 
@@ -18,13 +18,13 @@ static int
 submitted(PyObject *scheduler, PyObject *stream, PyObject *value)
 {
     PyObject *lane = SLOT(stream, Stream_lane);
-    if (number(value) <= number(SLOT(lane, Lane_submitted)))
+    if (number(value) <= number_in(lane, Lane_submitted))
         return 1;
     if (!lock_taken(scheduler))
         return 0;
     int done = stream_submits(stream);
     lock_left(scheduler);
-    return done && number(value) <= number(SLOT(lane, Lane_submitted));
+    return done && number(value) <= number_in(lane, Lane_submitted);
 }
 
 /* `scheduler.wait_for({lane: value}, None, …)`, for as long as Python sleeps at a time. Whether the
@@ -38,44 +38,50 @@ host_waits(PyObject *scheduler, PyObject *lane, PyObject *value)
         PyErr_Clear();
         return 0;
     }
-    if (number(value) <= number(SLOT(lane, Lane_complete)))
+    if (number(value) <= number_in(lane, Lane_complete))
         return 1;
     /* Other threads may drop all three while this one waits. */
     Py_INCREF(scheduler);
     Py_INCREF(stream);
     Py_INCREF(value);
-    int reached = is_plain_wait(scheduler) && submitted(scheduler, stream, value)
-                      ? await_point(scheduler, stream, value)
-                      : 0;
+    int reached = 0;
+    if (is_plain_wait(scheduler) && submitted(scheduler, stream, value))
+        reached = await_point(scheduler, stream, value);
     Py_DECREF(value);
     Py_DECREF(stream);
     Py_DECREF(scheduler);
-    return reached;
+    return PyErr_Occurred() ? -1 : reached;
+}
+
+/* What a function returns that leaves the work to Python: `answer`, or NULL if an exception is set.
+ */
+static PyObject *
+leave(PyObject *answer)
+{
+    return PyErr_Occurred() ? NULL : Py_NewRef(answer);
 }
 
 /* `stream.synchronize()`; False if Python must do it. */
 PyObject *
 native_synchronize(PyObject *Py_UNUSED(module), PyObject *stream)
 {
-    if (Py_TYPE(stream) != is.Stream)
-        Py_RETURN_FALSE;
-    PyObject *scheduler = SLOT(stream, Stream_scheduler);
-    if (!lock_taken(scheduler))
-        Py_RETURN_FALSE;
-    PyObject *copies = SLOT(stream, Stream_copies), *lane = SLOT(stream, Stream_lane);
+    if (Py_TYPE(stream) != is.Stream || !lock_taken(SLOT(stream, Stream_scheduler)))
+        return leave(Py_False);
+    PyObject *scheduler = SLOT(stream, Stream_scheduler), *lane = SLOT(stream, Stream_lane);
+    PyObject *copies = SLOT(stream, Stream_copies);
     int usual = SLOT(stream, Stream__closed) == Py_False &&
                 PyDict_GET_SIZE(SLOT(stream, Stream__waits)) == 0 &&
-                number(SLOT(copies, Lane_submitted)) <= number(SLOT(copies, Lane_complete)) &&
+                number_in(copies, Lane_submitted) <= number_in(copies, Lane_complete) &&
                 stream_submits(stream);
     PyObject *value = Py_NewRef(SLOT(SLOT(stream, Stream__batch), Batch_value));
     lock_left(scheduler);
     int reached = 0;
     if (usual)
-        reached = number(value) <= number(SLOT(lane, Lane_complete))
+        reached = number(value) <= number_in(lane, Lane_complete)
                       ? 1
                       : host_waits(scheduler, lane, value);
     Py_DECREF(value);
-    return reached < 0 ? NULL : PyBool_FromLong(reached);
+    return leave(reached == 1 ? Py_True : Py_False);
 }
 
 /* Find what in flight on `entries` conflicts with the host's access to a region: a lane and a value
@@ -87,7 +93,7 @@ find_conflict(PyObject *scheduler, PyObject *entries, PyObject *region, int writ
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(entries); i++) {
         PyObject *access = PyList_GET_ITEM(entries, i), *on = SLOT(access, Access_lane);
         PyObject *until = SLOT(access, Access_value);
-        if (number(until) <= number(SLOT(on, Lane_complete)))
+        if (number(until) <= number_in(on, Lane_complete))
             continue;
         if (SLOT(access, Access_region) != region) {
             int shared = regions_overlap(region, SLOT(access, Access_region));
@@ -100,7 +106,7 @@ find_conflict(PyObject *scheduler, PyObject *entries, PyObject *region, int writ
         if (Py_TYPE(stream) != is.Stream || SLOT(stream, Stream_scheduler) != scheduler ||
             !stream_polls(stream))
             return 0;
-        if (number(until) <= number(SLOT(on, Lane_complete))) {
+        if (number(until) <= number_in(on, Lane_complete)) {
             if (!write && !follow_closely(stream))
                 return 0;
             continue;
@@ -167,7 +173,9 @@ PyObject *
 native_read(PyObject *Py_UNUSED(module), PyObject *array)
 {
     PyObject *scheduler = scheduler_of(array), *lane, *value;
-    for (int waited = 0; waited < 2 && scheduler != NULL && lock_taken(scheduler); waited++) {
+    int reached = 1;
+    for (int turn = 0; turn < 2 && reached == 1 && scheduler != NULL && lock_taken(scheduler);
+         turn++) {
         PyObject *seen = bytes_of(array, 0);
         int usual = seen != NULL && find_conflicts(array, 0, &lane, &value);
         if (!usual || lane == NULL) {
@@ -180,15 +188,11 @@ native_read(PyObject *Py_UNUSED(module), PyObject *array)
         Py_INCREF(lane);
         Py_INCREF(value);
         lock_left(scheduler);
-        int reached = host_waits(scheduler, lane, value);
+        reached = host_waits(scheduler, lane, value);
         Py_DECREF(value);
         Py_DECREF(lane);
-        if (reached < 0)
-            return NULL;
-        if (!reached)
-            break;
     }
-    Py_RETURN_NONE;
+    return leave(Py_None);
 }
 
 /* Whether the host may write a source, a plain NumPy array, into an array: the same dtype and shape,
@@ -218,7 +222,7 @@ native_write(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t coun
 {
     PyObject *scheduler = count == 2 ? scheduler_of(args[0]) : NULL, *lane, *value;
     if (scheduler == NULL || !lock_taken(scheduler))
-        Py_RETURN_FALSE;
+        return leave(Py_False);
     PyObject *seen = bytes_of(args[0], 1);
     int done = seen != NULL && may_write(args[0], seen, args[1]) &&
                find_conflicts(args[0], 1, &lane, &value) && lane == NULL &&

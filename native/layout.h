@@ -166,17 +166,59 @@ typedef struct {
 extern Offsets at;
 extern Classes is;
 
-#define SLOT(object, name) (*(PyObject **)((char *)(object) + at.name))
+/* --- slots -------------------------------------------------------------------------------------
 
-/* Put a value into a slot, which gets a reference of its own. */
-static inline void
-put(PyObject **slot, PyObject *value)
+   A slot is changed under the device's lock, but for the few that `number_in` is for, and Python
+   code also reads slots without the lock. A reader of a free-threaded Python takes a reference while
+   another thread replaces the value, so a value is replaced in the object's critical section, as by
+   Python itself. With a GIL a critical section is nothing. */
+
+#ifndef Py_BEGIN_CRITICAL_SECTION /* before Python 3.13 */
+#define Py_BEGIN_CRITICAL_SECTION(object) {
+#define Py_END_CRITICAL_SECTION() }
+#endif
+
+/* What is in a slot: a borrowed reference, good while nothing replaces it. */
+static inline PyObject *
+slot_of(const void *object, Py_ssize_t offset)
 {
-    PyObject *old = *slot;
+    PyObject *const *slot = (PyObject *const *)((const char *)object + offset);
+#ifdef Py_GIL_DISABLED
+    return __atomic_load_n(slot, __ATOMIC_ACQUIRE);
+#else
+    return *slot;
+#endif
+}
+
+#define SLOT(object, name) slot_of(object, at.name)
+
+/* Replace what is in a slot, within the object's critical section; returns what was there, for the
+   caller to give up outside of it. */
+static inline PyObject *
+swap(PyObject *object, Py_ssize_t offset, PyObject *value)
+{
+    PyObject **slot = (PyObject **)((char *)object + offset), *old = *slot;
     Py_INCREF(value);
+#ifdef Py_GIL_DISABLED
+    __atomic_store_n(slot, value, __ATOMIC_RELEASE);
+#else
     *slot = value;
+#endif
+    return old;
+}
+
+static inline void
+put_in(PyObject *object, Py_ssize_t offset, PyObject *value)
+{
+    PyObject *old;
+    Py_BEGIN_CRITICAL_SECTION(object);
+    old = swap(object, offset, value);
+    Py_END_CRITICAL_SECTION();
     Py_XDECREF(old);
 }
+
+/* Put a value into a slot, which gets a reference of its own. */
+#define put(object, name, value) put_in(object, at.name, value)
 
 /* A count of the runtime's; -1, which no count is, if the object is not a small number. */
 static inline long long
@@ -195,17 +237,46 @@ number(PyObject *object)
     return PyLong_AsLongLongAndOverflow(object, &overflow);
 }
 
+static inline PyObject *
+reference_in_slot(PyObject *object, Py_ssize_t offset)
+{
+    PyObject *found;
+    Py_BEGIN_CRITICAL_SECTION(object);
+    found = Py_XNewRef(slot_of(object, offset));
+    Py_END_CRITICAL_SECTION();
+    return found;
+}
+
+/* A new reference to what is in a slot that a thread may change meanwhile; NULL if it is empty. */
+#define reference_in(object, name) reference_in_slot(object, at.name)
+
+static inline long long
+number_in_slot(PyObject *object, Py_ssize_t offset)
+{
+    long long found;
+    Py_BEGIN_CRITICAL_SECTION(object);
+    found = number(slot_of(object, offset));
+    Py_END_CRITICAL_SECTION();
+    return found;
+}
+
+/* The number in a slot that a thread may change without the device's lock, or that is read without
+   it: in the critical section, nothing frees the number while it is read. */
+#define number_in(object, name) number_in_slot(object, at.name)
+
 /* Put a number into a slot; -1 with an exception set if there is no memory for it. */
 static inline int
-put_number(PyObject **slot, long long value)
+put_number_in(PyObject *object, Py_ssize_t offset, long long value)
 {
     PyObject *made = PyLong_FromLongLong(value);
     if (made == NULL)
         return -1;
-    put(slot, made);
+    put_in(object, offset, made);
     Py_DECREF(made);
     return 0;
 }
+
+#define put_number(object, name, value) put_number_in(object, at.name, value)
 
 /* Call a method of these arguments' first; -1 with an exception set if it failed. */
 static inline int
@@ -214,6 +285,33 @@ call_method(PyObject *name, PyObject *const *arguments, size_t count)
     PyObject *done = PyObject_VectorcallMethod(name, arguments, count, NULL);
     Py_XDECREF(done);
     return done == NULL ? -1 : 0;
+}
+
+/* An exception that is set aside while something else is done. */
+typedef struct {
+    PyObject *kind, *raised, *traceback;
+} Raised;
+
+static inline Raised
+set_aside(void)
+{
+    Raised aside = {NULL, NULL, NULL};
+#if PY_VERSION_HEX >= 0x030C0000
+    aside.raised = PyErr_GetRaisedException();
+#else
+    PyErr_Fetch(&aside.kind, &aside.raised, &aside.traceback);
+#endif
+    return aside;
+}
+
+static inline void
+raise_again(Raised aside)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    PyErr_SetRaisedException(aside.raised);
+#else
+    PyErr_Restore(aside.kind, aside.raised, aside.traceback);
+#endif
 }
 
 /* Names of Python methods and attributes, interned. */
@@ -302,6 +400,7 @@ int guest_leaves(PyObject *scheduler, PyObject *guest);
 PyObject *native_start(PyObject *module, PyObject *stream);
 PyObject *native_submit(PyObject *module, PyObject *stream);
 PyObject *native_poll(PyObject *module, PyObject *stream);
+PyObject *native_reach(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_wait(PyObject *module, PyObject *const *args, Py_ssize_t count);
 
 #endif

@@ -30,7 +30,7 @@ needs_after(PyObject *lane, PyObject *entries, PyObject *region, int *barrier)
         }
         PyObject *other = SLOT(access, Access_lane);
         long long value = number(SLOT(access, Access_value));
-        if (value <= number(SLOT(other, Lane_complete)))
+        if (value <= number_in(other, Lane_complete))
             continue;
         if (other == lane) {
             if (number(SLOT(access, Access_epoch)) >= epoch)
@@ -74,9 +74,9 @@ ledger_note(PyObject *lane, PyObject *use, PyObject *value, PyObject *what)
         for (Py_ssize_t i = 0; i < PyList_GET_SIZE(entries); i++) {
             PyObject *known = PyList_GET_ITEM(entries, i);
             if (SLOT(known, Access_region) == region && SLOT(known, Access_lane) == lane) {
-                put(&SLOT(known, Access_value), value);
-                put(&SLOT(known, Access_epoch), SLOT(lane, Lane_epoch));
-                put(&SLOT(known, Access_what), what);
+                put(known, Access_value, value);
+                put(known, Access_epoch, SLOT(lane, Lane_epoch));
+                put(known, Access_what, what);
                 return 0;
             }
         }

@@ -1,9 +1,10 @@
-/* The device's lock, as `with scheduler.lock:` takes it, where that needs no waiting. */
+/* The device's lock, as `with scheduler.lock:` takes it. */
 
 #include "layout.h"
 
-/* Take the lock if it is free and nothing about the device is unusual: 0 if Python must take it. A
-   thread that holds it already is told so there. */
+/* Take the lock, waiting for a thread that has it, if nothing about the device is unusual. 0 if
+   Python must take it: this thread has it already, and is told so there. 0 also with an exception
+   set, if a signal handler has raised one meanwhile. */
 int
 lock_taken(PyObject *scheduler)
 {
@@ -11,16 +12,15 @@ lock_taken(PyObject *scheduler)
         return 0;
     PyObject *locked = PyObject_CallNoArgs(SLOT(scheduler, Scheduler_is_locked_here));
     Py_XDECREF(locked);
-    if (locked == Py_False) {
-        locked = PyObject_CallOneArg(SLOT(scheduler, Scheduler_acquire), Py_False);
-        Py_XDECREF(locked);
-        if (locked == Py_True) {
-            if (SLOT(scheduler, Scheduler_plain) == Py_True)
-                return 1;
-            lock_left(scheduler);
-        }
-    }
-    PyErr_Clear();
+    if (locked != Py_False)
+        return 0;
+    locked = PyObject_CallNoArgs(SLOT(scheduler, Scheduler_acquire));
+    Py_XDECREF(locked);
+    if (locked != Py_True)
+        return 0;
+    if (SLOT(scheduler, Scheduler_plain) == Py_True)
+        return 1;
+    lock_left(scheduler);
     return 0;
 }
 
@@ -28,19 +28,10 @@ lock_taken(PyObject *scheduler)
 void
 lock_left(PyObject *scheduler)
 {
-#if PY_VERSION_HEX >= 0x030C0000
-    PyObject *raised = PyErr_GetRaisedException();
-#else
-    PyObject *kind, *raised, *traceback;
-    PyErr_Fetch(&kind, &raised, &traceback);
-#endif
+    Raised aside = set_aside();
     PyObject *released = PyObject_CallNoArgs(SLOT(scheduler, Scheduler_release_lock));
     if (released == NULL)
         PyErr_Clear(); /* it was ours: this cannot be refused */
     Py_XDECREF(released);
-#if PY_VERSION_HEX >= 0x030C0000
-    PyErr_SetRaisedException(raised);
-#else
-    PyErr_Restore(kind, raised, traceback);
-#endif
+    raise_again(aside);
 }

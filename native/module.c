@@ -90,6 +90,8 @@ static PyMethodDef functions[] = {
     {"submit", native_submit, METH_O,
      "submit(stream)\n--\n\nAs `Stream._submit`; False if it must do it."},
     {"poll", native_poll, METH_O, "poll(stream)\n--\n\nAs `Stream.poll`; False if it must do it."},
+    {"reach", (PyCFunction)(void (*)(void))native_reach, METH_FASTCALL,
+     "reach(lane, value)\n--\n\nAs `Lane.reach`; False if it must do it."},
     {"synchronize", native_synchronize, METH_O,
      "synchronize(stream)\n--\n\nAs `Stream.synchronize`; False if it must do it."},
     {"result", native_result, METH_O,
@@ -129,6 +131,9 @@ PyInit__native(void)
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL)
         return NULL;
+#ifdef Py_GIL_DISABLED
+    PyUnstable_Module_SetGIL(module, Py_MOD_GIL_NOT_USED);
+#endif
     if (PyModule_AddType(module, &Callable_Type) < 0 ||
         PyModule_AddType(module, &Recorder_Type) < 0 ||
         PyModule_AddType(module, &Program_Type) < 0 ||

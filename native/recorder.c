@@ -213,21 +213,21 @@ launch(PyObject *commands, PyObject *program, PyObject *bindings, PyObject *bloc
     Program *native = (Program *)SLOT(program, VulkanProgram_native);
     void *command = recorder->command;
     if (SLOT(commands, Commands__program) != program) {
-        put(&SLOT(commands, Commands__bindings), Py_None);
-        put(&SLOT(commands, Commands__pushed), Py_None);
+        put(commands, Commands__bindings, Py_None);
+        put(commands, Commands__pushed, Py_None);
         recorder->bind(command, COMPUTE_POINT, native->pipeline);
-        put(&SLOT(commands, Commands__program), program);
+        put(commands, Commands__program, program);
     }
     if (!same_bytes(bindings, SLOT(commands, Commands__bindings))) {
         if (native->slots)
             recorder->describe(command, native->template, native->layout, 0,
                                PyBytes_AS_STRING(bindings));
-        put(&SLOT(commands, Commands__bindings), bindings);
+        put(commands, Commands__bindings, bindings);
     }
     if (PyBytes_GET_SIZE(block) && !same_bytes(block, SLOT(commands, Commands__pushed))) {
         recorder->push(command, native->layout, COMPUTE_STAGE, 0, (uint32_t)PyBytes_GET_SIZE(block),
                        PyBytes_AS_STRING(block));
-        put(&SLOT(commands, Commands__pushed), block);
+        put(commands, Commands__pushed, block);
     }
     uint32_t counts[3];
     for (int i = 0; i < 3; i++)
@@ -266,22 +266,22 @@ start(PyObject *recording, PyObject *commands)
         SLOT(commands, PrimaryCommands__unfinished) != Py_False ||
         PyList_GET_SIZE(SLOT(commands, Commands__sets)))
         return 0;
-    put(&SLOT(recording, VulkanRecording__content), Py_None);
-    put(&SLOT(commands, PrimaryCommands__timed), Py_False);
-    put(&SLOT(commands, PrimaryCommands__unfinished), Py_True);
+    put(recording, VulkanRecording__content, Py_None);
+    put(commands, PrimaryCommands__timed, Py_False);
+    put(commands, PrimaryCommands__unfinished, Py_True);
     PyObject *results = SLOT(commands, PrimaryCommands__end_results);
     if (PyList_SetSlice(results, 0, PyList_GET_SIZE(results), NULL) < 0) {
         PyErr_Clear();
         return 0;
     }
-    put(&SLOT(commands, Commands__program), Py_None);
+    put(commands, Commands__program, Py_None);
     if (recorder->begin(recorder->command, recorder->info))
         return 0; /* Python begins again, and says what is wrong */
     launch(commands, PyTuple_GET_ITEM(first, 0), PyTuple_GET_ITEM(first, 1),
            PyTuple_GET_ITEM(first, 2), PyTuple_GET_ITEM(first, 3));
     if (publish)
         recorder->barrier(recorder->command, recorder->to_host);
-    put(&SLOT(recording, VulkanRecording__started), Py_True);
+    put(recording, VulkanRecording__started, Py_True);
     return 1;
 }
 
@@ -300,7 +300,7 @@ record_dispatch(PyObject *recording, PyObject *program, PyObject *bindings, PyOb
             PyObject *first = PyTuple_Pack(4, program, bindings, block, groups);
             if (first == NULL)
                 return -1;
-            put(&SLOT(recording, VulkanRecording__first), first);
+            put(recording, VulkanRecording__first, first);
             Py_DECREF(first);
             return 0;
         }
@@ -318,10 +318,10 @@ recording_begins(PyObject *recording)
 {
     if (native_commands(recording) == NULL)
         return 0;
-    put(&SLOT(recording, VulkanRecording__started), Py_False);
-    put(&SLOT(recording, VulkanRecording__ended), Py_False);
-    put(&SLOT(recording, VulkanRecording__published), Py_False);
-    put(&SLOT(recording, VulkanRecording__first), Py_None);
+    put(recording, VulkanRecording__started, Py_False);
+    put(recording, VulkanRecording__ended, Py_False);
+    put(recording, VulkanRecording__published, Py_False);
+    put(recording, VulkanRecording__first, Py_None);
     return 1;
 }
 
@@ -339,7 +339,7 @@ recording_publishes(PyObject *recording)
         recorder->barrier(recorder->command, recorder->to_host);
     }
     else
-        put(&SLOT(recording, VulkanRecording__published), Py_True);
+        put(recording, VulkanRecording__published, Py_True);
     return 1;
 }
 
@@ -377,7 +377,7 @@ recording_ends(PyObject *recording)
         PyObject *published = SLOT(recording, VulkanRecording__published);
         PyObject *generation = SLOT(driver, VulkanDriver_generation);
         if (has_content(SLOT(recording, VulkanRecording__content), generation, published, first)) {
-            put(&SLOT(recording, VulkanRecording__ended), Py_True);
+            put(recording, VulkanRecording__ended, Py_True);
             return 1;
         }
         content = PyTuple_Pack(3, generation, published, first);
@@ -399,9 +399,9 @@ recording_ends(PyObject *recording)
         PyErr_Clear();
     }
     if (done) {
-        put(&SLOT(commands, PrimaryCommands__unfinished), Py_False);
-        put(&SLOT(recording, VulkanRecording__content), content);
-        put(&SLOT(recording, VulkanRecording__ended), Py_True);
+        put(commands, PrimaryCommands__unfinished, Py_False);
+        put(recording, VulkanRecording__content, content);
+        put(recording, VulkanRecording__ended, Py_True);
     }
     Py_DECREF(content);
     return done;
@@ -438,8 +438,8 @@ queue_submits(PyObject *queue, PyObject *recording, PyObject *timeline, PyObject
         PyObject *point = PyTuple_Pack(2, timeline, value), *code = PyLong_FromLong(result);
         PyObject *results = code == NULL ? NULL : PyList_New(0);
         if (point != NULL && results != NULL && PyList_Append(results, code) == 0) {
-            put(&SLOT(queue, VulkanQueue__submitting), point);
-            put(&SLOT(queue, VulkanQueue__results), results);
+            put(queue, VulkanQueue__submitting, point);
+            put(queue, VulkanQueue__results, results);
         }
         Py_XDECREF(point);
         Py_XDECREF(code);
@@ -447,7 +447,7 @@ queue_submits(PyObject *queue, PyObject *recording, PyObject *timeline, PyObject
         PyErr_Clear();
         return 0;
     }
-    put(&SLOT(timeline, VulkanTimeline_issued), value);
+    put(timeline, VulkanTimeline_issued, value);
     return 1;
 }
 

@@ -25,7 +25,7 @@ take(PyObject *pool)
     PyObject *lane = SLOT(slot, ResultMemory__lane), *bytes = SLOT(slot, ResultMemory__bytes);
     if (SLOT(slot, ResultMemory_coherent) != Py_True || !PyMemoryView_Check(bytes) ||
         (lane != Py_None &&
-         number(SLOT(slot, ResultMemory__value)) > number(SLOT(lane, Lane_complete)))) {
+         number(SLOT(slot, ResultMemory__value)) > number_in(lane, Lane_complete))) {
         PyObject *arguments[] = {free, slot};
         call_method(named.append, arguments, 2);
         Py_DECREF(slot);
@@ -55,12 +55,14 @@ result_new(PyObject *pool, PyObject *what)
         Py_DECREF(slot);
         return PyErr_NoMemory();
     }
-    put(&SLOT(result, Result__scheduler), SLOT(pool, ResultPool_scheduler));
-    put(&SLOT(result, Result__what), what);
-    put(&SLOT(result, Result__finish), Py_None);
-    put(&SLOT(result, Result__value), Py_None);
-    SLOT(result, Result__points) = points;
-    SLOT(result, Result__memory) = slot;
+    put(result, Result__scheduler, SLOT(pool, ResultPool_scheduler));
+    put(result, Result__what, what);
+    put(result, Result__finish, Py_None);
+    put(result, Result__value, Py_None);
+    put(result, Result__points, points);
+    put(result, Result__memory, slot);
+    Py_DECREF(points);
+    Py_DECREF(slot);
     return result;
 }
 
@@ -73,10 +75,10 @@ result_launched(PyObject *result, PyObject *lane, PyObject *value)
         Py_XDECREF(points);
         return -1;
     }
-    put(&SLOT(result, Result__points), points);
+    put(result, Result__points, points);
     Py_DECREF(points);
-    put(&SLOT(slot, ResultMemory__lane), lane);
-    put(&SLOT(slot, ResultMemory__value), value);
+    put(slot, ResultMemory__lane, lane);
+    put(slot, ResultMemory__value, value);
     return 0;
 }
 
@@ -105,9 +107,9 @@ value_of(PyObject *result)
     PyObject *value = content(slot);
     if (value == NULL)
         return NULL;
-    put(&SLOT(result, Result__value), value);
+    put(result, Result__value, value);
     Py_INCREF(slot);
-    put(&SLOT(result, Result__memory), Py_None);
+    put(result, Result__memory, Py_None);
     if (SLOT(SLOT(slot, ResultMemory__pool), ResultPool_closed) == Py_False) {
         PyObject *arguments[] = {SLOT(slot, ResultMemory_home), slot};
         if (call_method(named.append, arguments, 2) < 0)
@@ -117,35 +119,36 @@ value_of(PyObject *result)
     return value;
 }
 
+/* `result.wait()`: whether its launch is done. 0 if Python must wait, -1 with an exception set. */
+static int
+is_done(PyObject *scheduler, PyObject *result)
+{
+    PyObject *points = reference_in(result, Result__points), *lane, *value, *none;
+    Py_ssize_t position = 0;
+    int reached = PyDict_GET_SIZE(points) == 0;
+    if (!reached && PyDict_GET_SIZE(points) == 1 &&
+        PyDict_Next(points, &position, &lane, &value)) {
+        reached = host_waits(scheduler, lane, value);
+        if (reached > 0 && (none = PyDict_New()) != NULL) {
+            put(result, Result__points, none);
+            Py_DECREF(none);
+        }
+    }
+    Py_DECREF(points);
+    return PyErr_Occurred() ? -1 : reached;
+}
+
 /* `result.result()`; None if Python must do it. */
 PyObject *
 native_result(PyObject *Py_UNUSED(module), PyObject *result)
 {
-    PyObject *scheduler, *points, *lane, *value;
-    Py_ssize_t position = 0;
     if (Py_TYPE(result) != is.Result || SLOT(result, Result__memory) == Py_None)
         Py_RETURN_NONE;
-    scheduler = SLOT(result, Result__scheduler);
-    points = SLOT(result, Result__points);
-    if (Py_TYPE(scheduler) != is.Scheduler)
-        Py_RETURN_NONE;
-    if (PyDict_GET_SIZE(points)) {
-        if (PyDict_GET_SIZE(points) != 1 || !PyDict_Next(points, &position, &lane, &value))
-            Py_RETURN_NONE;
-        int reached = host_waits(scheduler, lane, value);
-        if (reached < 0)
-            return NULL;
-        PyObject *none = reached ? PyDict_New() : NULL;
-        if (none == NULL) {
-            PyErr_Clear();
-            Py_RETURN_NONE;
-        }
-        put(&SLOT(result, Result__points), none);
-        Py_DECREF(none);
+    PyObject *scheduler = SLOT(result, Result__scheduler), *value = NULL;
+    if (Py_TYPE(scheduler) == is.Scheduler && is_done(scheduler, result) == 1 &&
+        lock_taken(scheduler)) {
+        value = value_of(result);
+        lock_left(scheduler);
     }
-    if (!lock_taken(scheduler))
-        Py_RETURN_NONE;
-    PyObject *read = value_of(result);
-    lock_left(scheduler);
-    return read;
+    return value == NULL && !PyErr_Occurred() ? Py_NewRef(Py_None) : value;
 }

@@ -13,8 +13,20 @@ note_state(PyObject *stream)
 {
     int deep = PyList_GET_SIZE(SLOT(stream, Stream__in_flight)) >= DEEPEST;
     int plain = !deep && SLOT(stream, Stream__closed) == Py_False;
-    put(&SLOT(stream, Stream_deep), deep ? Py_True : Py_False);
-    put(&SLOT(stream, Stream_plain), plain ? Py_True : Py_False);
+    put(stream, Stream_deep, deep ? Py_True : Py_False);
+    put(stream, Stream_plain, plain ? Py_True : Py_False);
+}
+
+/* `lane.reach(value)`: another thread may have learned of a later value meanwhile, and it stays. */
+static void
+reach(PyObject *lane, PyObject *value)
+{
+    PyObject *old = NULL;
+    Py_BEGIN_CRITICAL_SECTION(lane);
+    if (number(value) > number(SLOT(lane, Lane_complete)))
+        old = swap(lane, at.Lane_complete, value);
+    Py_END_CRITICAL_SECTION();
+    Py_XDECREF(old);
 }
 
 /* `stream.poll()`: 0 if Python must do it. */
@@ -22,14 +34,19 @@ int
 stream_polls(PyObject *stream)
 {
     PyObject *lane = SLOT(stream, Stream_lane);
-    long long complete = number(SLOT(lane, Lane_complete)), reached;
+    long long complete = number_in(lane, Lane_complete), reached;
     if (complete == number(SLOT(lane, Lane_submitted)))
         return 1;
     if (!timeline_reached(SLOT(stream, Stream_timeline), &reached))
         return 0;
-    if (reached != complete && put_number(&SLOT(lane, Lane_complete), reached) < 0) {
-        PyErr_Clear();
-        return 0;
+    if (reached > complete) {
+        PyObject *value = PyLong_FromLongLong(reached);
+        if (value == NULL) {
+            PyErr_Clear();
+            return 0;
+        }
+        reach(lane, value);
+        Py_DECREF(value);
     }
     return 1;
 }
@@ -39,9 +56,8 @@ int
 policy_opened(PyObject *policy, PyObject *batch)
 {
     if (PySet_GET_SIZE(SLOT(policy, SubmitPolicy__blocks)))
-        return put_number(&SLOT(batch, Batch_look_at), NEVER);
-    put(&SLOT(batch, Batch_look_at), SLOT(policy, SubmitPolicy_first_look));
-    return 0;
+        return put_number(batch, Batch_look_at, NEVER);
+    return put_number(batch, Batch_look_at, number_in(policy, SubmitPolicy_first_look));
 }
 
 /* `stream._start()`: 0 if Python must do it; it may do all of it. */
@@ -53,12 +69,12 @@ start(PyObject *stream)
     long long submitted = number(SLOT(lane, Lane_submitted));
     if (number(SLOT(SLOT(stream, Stream__batch), Batch_value)) > submitted ||
         PyDict_GET_SIZE(SLOT(stream, Stream__waits)) || Py_TYPE(policy) != is.SubmitPolicy ||
-        number(SLOT(policy, SubmitPolicy_first_look)) > 1)
+        number_in(policy, SubmitPolicy_first_look) > 1)
         return 0;
     if (PyList_GET_SIZE(in_flight)) {
         if (!stream_polls(stream))
             return 0;
-        long long complete = number(SLOT(lane, Lane_complete));
+        long long complete = number_in(lane, Lane_complete);
         while (PyList_GET_SIZE(in_flight)) {
             PyObject *oldest = PyList_GET_ITEM(in_flight, 0);
             if (number(SLOT(oldest, Batch_value)) > complete)
@@ -81,12 +97,12 @@ start(PyObject *stream)
     PyObject *batch = Py_NewRef(PyList_GET_ITEM(spare, last));
     int done = 0;
     if (recording_begins(SLOT(batch, Batch_recording)) && policy_opened(policy, batch) == 0 &&
-        put_number(&SLOT(batch, Batch_value), submitted + 1) == 0 &&
-        put_number(&SLOT(batch, Batch_count), 0) == 0 &&
+        put_number(batch, Batch_value, submitted + 1) == 0 &&
+        put_number(batch, Batch_count, 0) == 0 &&
         PyList_SetSlice(spare, last, last + 1, NULL) == 0) {
-        put(&SLOT(batch, Batch_must_publish), Py_False);
-        put(&SLOT(batch, Batch_open), Py_True);
-        put(&SLOT(stream, Stream__batch), batch);
+        put(batch, Batch_must_publish, Py_False);
+        put(batch, Batch_open, Py_True);
+        put(stream, Stream__batch, batch);
         done = 1;
     }
     Py_DECREF(batch);
@@ -119,16 +135,16 @@ stream_submits(PyObject *stream)
     if (SLOT(batch, Batch_must_publish) == Py_True) {
         if (!recording_publishes(recording))
             return 0;
-        put(&SLOT(stream, Stream_published), value);
+        put(stream, Stream_published, value);
     }
-    put(&SLOT(batch, Batch_open), Py_False);
+    put(batch, Batch_open, Py_False);
     if (!queue_submits(SLOT(stream, Stream_queue), recording, SLOT(stream, Stream_timeline), value))
         return 0;
     if (PyList_Append(in_flight, batch) < 0) {
         PyErr_Clear();
         return 0; /* Python finds it issued, and goes on from there */
     }
-    put(&SLOT(lane, Lane_submitted), value);
+    put(lane, Lane_submitted, value);
     note_state(stream);
     return 1;
 }
@@ -142,9 +158,9 @@ stream_consider(PyObject *stream, PyObject *batch)
     if (Py_TYPE(policy) == is.SubmitPolicy && stream_polls(stream)) {
         long long count = number(SLOT(batch, Batch_count));
         long long next = 2 * count < LONGEST ? 2 * count : LONGEST;
-        int dry = number(SLOT(lane, Lane_complete)) == number(SLOT(lane, Lane_submitted));
+        int dry = number_in(lane, Lane_complete) == number(SLOT(lane, Lane_submitted));
         if ((dry || count >= LONGEST) &&
-            put_number(&SLOT(policy, SubmitPolicy_first_look), dry ? next : 1) == 0 &&
+            put_number(policy, SubmitPolicy_first_look, dry ? next : 1) == 0 &&
             stream_submits(stream))
             return 0;
     }
@@ -177,6 +193,15 @@ native_submit(PyObject *Py_UNUSED(module), PyObject *stream)
 }
 
 PyObject *
+native_reach(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 2 || Py_TYPE(args[0]) != is.Lane || number(args[1]) < 0)
+        Py_RETURN_FALSE;
+    reach(args[0], args[1]);
+    Py_RETURN_TRUE;
+}
+
+PyObject *
 native_poll(PyObject *Py_UNUSED(module), PyObject *stream)
 {
     return PyBool_FromLong(is_plain(stream) && stream_polls(stream));
@@ -206,8 +231,8 @@ guest_enters(PyObject *scheduler, PyObject *points)
                           ? NULL
                           : is.Guest->tp_alloc(is.Guest, 0);
     if (guest != NULL) {
-        put(&SLOT(guest, Guest_points), lanes);
-        put(&SLOT(guest, Guest_thread), thread);
+        put(guest, Guest_points, lanes);
+        put(guest, Guest_thread, thread);
         if (PySet_Add(SLOT(shutdown, Shutdown_guests), guest) < 0)
             Py_CLEAR(guest);
     }
@@ -247,8 +272,8 @@ await_point(PyObject *scheduler, PyObject *stream, PyObject *value)
         return -1;
     if (SLOT(SLOT(scheduler, Scheduler_shutdown), Shutdown_over) == Py_False)
         reached = timeline_comes(SLOT(stream, Stream_timeline), number(value));
-    if (reached && number(value) > number(SLOT(lane, Lane_complete)))
-        put(&SLOT(lane, Lane_complete), value);
+    if (reached)
+        reach(lane, value);
     return guest_leaves(scheduler, guest) < 0 ? -1 : reached;
 }
 
@@ -262,7 +287,7 @@ native_wait(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count
         !PyDict_Next(points, &position, &lane, &value))
         Py_RETURN_FALSE;
     PyObject *stream = SLOT(lane, Lane_owner);
-    if (Py_TYPE(stream) != is.Stream || number(value) > number(SLOT(lane, Lane_submitted)))
+    if (Py_TYPE(stream) != is.Stream || number(value) > number_in(lane, Lane_submitted))
         Py_RETURN_FALSE;
     Py_INCREF(stream);
     Py_INCREF(value);

@@ -43,6 +43,10 @@ class InPython:
         """Ask the driver how far it has come, as `Stream.poll` does, or return False."""
         return False
 
+    def reach(self, lane: Any, value: int) -> bool:
+        """Note that a lane has reached a value, as `Lane.reach` does, or return False."""
+        return False
+
     def wait(self, scheduler: Any, points: Any) -> bool:
         """Wait for one point, as one turn of `Scheduler.await_points`; whether it was reached."""
         return False

@@ -25,7 +25,6 @@ to be undone is noted before it is done, in containers whose `add` and `discard`
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 import weakref
 from collections import deque
@@ -38,6 +37,7 @@ from penstock.driver.protocol import Driver
 from penstock.errors import ArgumentError, Closed, DeviceLost, Error, Reentered
 from penstock.handle import Block
 from penstock.ledger.hazards import Lane, Region
+from penstock.locks import RLock
 from penstock.memory.host_memory import HostMemory
 from penstock.memory.pool import Backing, Hold, MemoryStats, Owner, Pool, stats_of
 from penstock.schedule import host_views
@@ -78,7 +78,7 @@ class Scheduler:
         self.transfers = transfers
         self.sizes = Sizes()
         self.name = driver.info.name
-        self._mutex: Any = threading.RLock()
+        self._mutex: Any = RLock()
         #: Whether the calling thread holds the lock.
         self.is_locked_here: Callable[[], bool] = self._mutex._is_owned  # type: ignore[attr-defined]
         #: For the native step: take the lock, and release it.
@@ -390,7 +390,7 @@ class Scheduler:
                 self.shutdown.tear_down()
         for lane, value in points.items():
             if value > lane.complete:
-                lane.complete = value
+                lane.reach(value)
                 if events.active and not lane.is_host:
                     events.emit("done", "the host waited for it", at=(lane.place, value, 0))
         return True

@@ -303,7 +303,7 @@ class Stream(Closing):
                 raise
             if events.active and reached > lane.complete:
                 events.emit("done", "the host polled the stream", at=(lane.place, reached, 0))
-            lane.complete = reached
+            lane.reach(reached)
 
     @property
     def recorded(self) -> int:

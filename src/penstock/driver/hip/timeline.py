@@ -8,7 +8,6 @@ driver holds work that waits for it back until then (`penstock.driver.hip.record
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.driver.hip.api import NOT_READY, ffi
+from penstock.locks import RLock
 
 if TYPE_CHECKING:
     from penstock.driver.hip.driver import HipDriver
@@ -65,7 +65,7 @@ class HipTimeline:
         self._driver = driver
         self._query = driver.call.hipEventQuery
         self._events: deque[tuple[int, int]] = deque()  # pending values with their events
-        self._lock = threading.RLock()  # reentrant: a finaliser may signal meanwhile
+        self._lock = RLock()  # reentrant: a finaliser may signal meanwhile
         self.issued = 0  # the highest value signalled by the host or issued to HIP
         self._reached = 0
 
