@@ -101,7 +101,20 @@ NATIVE = (
         "that the lock is released", "lock.c",
         "PyObject_CallNoArgs(SLOT(scheduler, Scheduler_release_lock))", "Py_NewRef(Py_None)",
     ),
+    NativeMutant(
+        "a stream of another device", "call.c",
+        "        SLOT(launch.stream, Stream_scheduler) != self->scheduler ||\n", "",
+    ),
+    NativeMutant(
+        "which binding is which", "call.c", "PyBytes_AS_STRING(flat) + PLACE * i,",
+        "PyBytes_AS_STRING(flat) + PLACE * (self->bindings - 1 - i),",
+    ),
     # The ledger.
+    NativeMutant(
+        "rows with a pitch", "ledger.c",
+        "    if (number(PyTuple_GET_ITEM(a, 3)) || number(PyTuple_GET_ITEM(b, 3)))\n"
+        "        return -1;\n", "",
+    ),
     NativeMutant(
         "conflicts of overlapping parts", "ledger.c", "if (!shared)\n                continue;",
         "if (1)\n                continue;",
@@ -156,6 +169,23 @@ NATIVE = (
         "            goto end;",
     ),
     # Commands.
+    NativeMutant(
+        "what a command buffer is reused with", "recorder.c",
+        "    put(recording, VulkanRecording__first, Py_None);\n    return 1;", "    return 1;",
+    ),
+    NativeMutant(
+        "that a lone launch is published", "recorder.c",
+        "        put(recording, VulkanRecording__published, Py_True);", "        ;",
+    ),
+    NativeMutant(
+        "bytes of another length", "recorder.c",
+        "PyBytes_GET_SIZE(a) == PyBytes_GET_SIZE(b) &&\n                      memcmp(",
+        "1 || 0 * memcmp(",
+    ),
+    NativeMutant(
+        "a launch that begins a command buffer", "recorder.c",
+        "            put(recording, VulkanRecording__first, first);\n", "",
+    ),
     NativeMutant(
         "a pipeline that is bound already", "recorder.c",
         "if (SLOT(commands, Commands__program) != program) {", "if (0) {",
@@ -228,6 +258,16 @@ NATIVE = (
         "that the device is busy", "stream.c", "if ((dry || count >= LONGEST) &&", "if (",
     ),
     NativeMutant(
+        "a block of commands that is put off", "stream.c",
+        "    if (PySet_GET_SIZE(SLOT(policy, SubmitPolicy__blocks)))\n"
+        "        return put_number(batch, Batch_look_at, NEVER);\n", "",
+    ),
+    NativeMutant(
+        "how far the device has come", "stream.c",
+        "    if (number(value) > number(SLOT(lane, Lane_complete)))\n"
+        "        old = swap(lane, at.Lane_complete, value);\n", "",
+    ),
+    NativeMutant(
         "how much to hand over at a time", "stream.c",
         "put_number(policy, SubmitPolicy_first_look, dry ? next : 1) == 0 &&", "",
     ),
@@ -261,7 +301,15 @@ NATIVE = (
         "        reached = timeline_comes(SLOT(stream, Stream_timeline), number(value));",
         "        reached = 1;",
     ),
+    NativeMutant(
+        "a view that a wait would wait for", "stream.c",
+        "           PyDict_GET_SIZE(SLOT(views, HostViews_held)) == 0 &&\n", "",
+    ),
     # Small reads and writes.
+    NativeMutant(
+        "work of two streams", "host.c",
+        "        if (*lane != NULL && *lane != on)\n            return 0;\n", "",
+    ),
     NativeMutant(
         "a write in flight", "host.c",
         "        if (!usual || lane == NULL) {", "        if (1) {",
@@ -341,7 +389,22 @@ NATIVE = (
         "that a result is read once", "result.c",
         "    put(result, Result__memory, Py_None);\n", "",
     ),
+    NativeMutant(
+        "a result that is converted", "result.c",
+        "        SLOT(pool, ResultPool_convert) != Py_None ||\n", "",
+    ),
     # NumPy arguments.
+    NativeMutant(
+        "a temporary that is taken", "carry.c",
+        "        if (PyList_SetSlice(spare, i, i + 1, NULL) == 0)\n            return 1;",
+        "        return 1;",
+    ),
+    NativeMutant(
+        "that a temporary returns", "carry.c",
+        "        if (PyList_Insert(spare, launched ? PyList_GET_SIZE(spare) : carried[i].place,\n"
+        "                          carried[i].array) < 0)\n"
+        "            PyErr_Clear(); /* then it returns to the pool */\n", "",
+    ),
     NativeMutant(
         "the content of a NumPy argument", "carry.c",
         "        done = copied(scheduler, &carried[i], 0);", "        ;",

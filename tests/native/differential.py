@@ -143,7 +143,7 @@ class Calls:
         infos = ffi.cast("VkDescriptorBufferInfo *", rest[1])
         bound = [
             (self._handle("buffer", infos[i].buffer), infos[i].offset, infos[i].range)
-            for i in range(self.slots[address])
+            for i in range(self.slots.get(address, 0))  # none of a kernel of Penstock itself
         ]
         self.log.say("describe", self._handle("command", command), rest[0], bound)
         function(command, template, layout, *rest)
@@ -337,6 +337,8 @@ class Program:
             lambda: self.array().fill(chance.randrange(9)): 3,
             lambda: self.array().copy_from(self.array()): 2,
             lambda: self.array().role: 1,
+            lambda: self.array().max().result(): 2,
+            lambda: self.array()[::2].fill(chance.randrange(9)): 1,
             self.read_result: 6,
             lambda: self.results.clear(): 1,
             lambda: self.views.append(self.array().view(chance.choice(["r", "rw"]))): 2,

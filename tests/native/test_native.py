@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -76,6 +77,42 @@ def test_every_mutant_fits_the_source() -> None:
     for mutant in NATIVE:
         for file, old, _ in ((mutant.file, mutant.old, mutant.new), *mutant.also):
             assert (build_native.SOURCES / file).read_text().count(old) == 1, (mutant.name, old)
+
+
+#: Functions of the C code without a mutant: they check nothing that a launch or a wait relies on
+#: (objects and setting up), or call a function that has one.
+WITHOUT_MUTANT = {
+    "call.c": "find launch_arrays launch_carrying bring_back call native_launches "
+    "callable_traverse callable_clear callable_dealloc callable_new has_core_classes get_ready "
+    "retire call_natively call_setup",
+    "carry.c": "is_done is_writeable copied",
+    "host.c": "host_waits leave scheduler_of",
+    "module.c": "share natively PyInit__native",
+    "recorder.c": "handles_new HANDLES moment_from_now let_others_run native_commands same_numbers "
+    "record_barrier is_native_program is_native_launch timeline_reached has_backlog timeline_comes",
+    "result.c": "result_setup result_new native_result",
+    "stream.c": "note_state stream_polls stream_batch is_plain native_start native_submit "
+    "native_reach native_poll guest_enters guest_leaves native_wait",
+}
+
+
+def test_every_step_has_a_mutant() -> None:
+    found: dict[str, str] = {}
+    for path in sorted(build_native.SOURCES.glob("*.c")):
+        functions = re.finditer(
+            r"^(\w+)\([^;{]*\)\n\{\n.*?^\}", path.read_text(), re.MULTILINE | re.DOTALL
+        )
+        changed = [
+            old
+            for mutant in NATIVE
+            for file, old, _ in ((mutant.file, mutant.old, mutant.new), *mutant.also)
+            if file == path.name
+        ]
+        without = [each[1] for each in functions if not any(old in each[0] for old in changed)]
+        if without:
+            found[path.name] = " ".join(without)
+    for file, names in found.items():
+        assert set(names.split()) <= set(WITHOUT_MUTANT.get(file, "").split()), file
 
 
 @needs_native
