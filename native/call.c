@@ -3,7 +3,7 @@
    A call either does everything, or finds something unusual before it has changed anything; then
    it calls the Python function with the arguments as they came. What is usual: every argument by
    its name, arrays that this kernel has had before, plain numbers, a stream with room, nothing that
-   waits for another stream, no trace, no graph being captured, a device lock that is free. */
+   waits for another stream, no graph being captured, a device lock that is free. */
 
 #include "layout.h"
 
@@ -22,7 +22,7 @@ typedef struct {
     OBJECT(names) /* a tuple: the names of the arrays, then of the scalars, all interned */        \
     OBJECT(wants) /* a tuple: what each array must have been accepted for */                       \
     OBJECT(counts_of_threads) OBJECT(counts_of_groups) /* dicts */                                 \
-    OBJECT(scheduler) OBJECT(default_stream) OBJECT(program) OBJECT(what)                          \
+    OBJECT(scheduler) OBJECT(default_stream) OBJECT(program) OBJECT(name) OBJECT(what)             \
     OBJECT(results) OBJECT(result_bytes)                                                           \
     OBJECT(is_locked_here) OBJECT(acquire) OBJECT(release) /* of the device's lock */              \
     OBJECT(known_names) /* of the last call */
@@ -142,6 +142,7 @@ typedef struct {
     PyObject *arrays[MOST_ARRAYS], *bound[MOST_ARRAYS];
     PyObject *uses[MOST_ARRAYS + 1];
     Py_ssize_t used;
+    PyObject *behind; /* the access that a barrier separates it from, if one is needed */
 } Launch;
 
 /* Whether group counts are asked for in a way that a dict can be asked: its keys compare equal to
@@ -192,12 +193,23 @@ is_usual(Callable *self, Py_ssize_t i, PyObject *array, PyObject **bound)
            PySet_Contains(accepted, PyTuple_GET_ITEM(self->wants, i)) == 1;
 }
 
+/* What the bytes that a launch uses demand of it: 0, or -1 if Python must find out. */
+static int
+find_needs(Launch *launch)
+{
+    launch->behind = NULL;
+    for (Py_ssize_t i = 0; i < launch->used; i++)
+        if (ledger_needs(launch->lane, launch->uses[i], &launch->behind) < 0)
+            return -1;
+    return 0;
+}
+
 /* Everything that may refuse: 1 if the launch is usual, 0 if Python must do it. Under the lock. */
 static int
-check(Callable *self, Launch *launch, int *barrier)
+check(Callable *self, Launch *launch)
 {
     PyObject *stream = launch->stream;
-    if (!self->ready || SLOT(self->scheduler, Scheduler_plain) != Py_True ||
+    if (!self->ready || SLOT(self->scheduler, Scheduler_ready) != Py_True ||
         SLOT(stream, Stream_plain) != Py_True)
         return 0;
     PyObject *lane = launch->lane = SLOT(stream, Stream_lane);
@@ -211,12 +223,11 @@ check(Callable *self, Launch *launch, int *barrier)
         launch->uses[i] = SLOT(bound, Bound_reading);
         if (self->writes[i])
             launch->uses[i] = SLOT(bound, Bound_writing);
-        if (Py_TYPE(PyTuple_GET_ITEM(launch->uses[i], 0)) != is.History ||
-            ledger_needs(lane, launch->uses[i], barrier) < 0)
+        if (Py_TYPE(PyTuple_GET_ITEM(launch->uses[i], 0)) != is.History)
             return 0;
     }
     launch->used = self->arrays;
-    return 1;
+    return find_needs(launch) == 0;
 }
 
 /* What the driver binds, in a row, as `Bindings.flat` puts it together. */
@@ -244,10 +255,12 @@ flat_bindings(Callable *self, Launch *launch, PyObject *result_memory)
 
 /* Record a launch that was checked: `Launch.record`. Its result, or None; NULL if it failed. */
 static PyObject *
-record(Callable *self, Launch *launch, int barrier)
+record(Callable *self, Launch *launch)
 {
-    PyObject *stream = launch->stream, *lane = launch->lane;
+    PyObject *stream = launch->stream, *lane = launch->lane, *behind = NULL;
     PyObject *result = Py_NewRef(Py_None), *memory = NULL, *flat = NULL, *batch = NULL;
+    PyObject *here = NULL, *began = NULL; /* for receipts: its place, and a mark of its start */
+    int traced = SLOT(self->scheduler, Scheduler_plain) != Py_True;
     int done = 0;
     if (self->results != Py_None) {
         PyObject *arguments[] = {self->results, self->what};
@@ -259,13 +272,21 @@ record(Callable *self, Launch *launch, int barrier)
         if (Py_TYPE(PyTuple_GET_ITEM(launch->uses[launch->used], 0)) != is.History)
             goto end;
         launch->used++;
+        if (find_needs(launch) < 0) /* again: whatever made the result may have polled the stream */
+            goto end;
     }
+    behind = Py_XNewRef(launch->behind);
     flat = flat_bindings(self, launch, memory);
     if (flat == NULL || (batch = stream_batch(stream)) == NULL)
         goto end;
     PyObject *recording = SLOT(batch, Batch_recording), *value = SLOT(batch, Batch_value);
-    if (barrier && (record_barrier(recording) < 0 ||
-                    put_number(&SLOT(lane, Lane_epoch), number(SLOT(lane, Lane_epoch)) + 1) < 0))
+    if (traced && (here = trace_place(lane, batch)) == NULL)
+        goto end;
+    if (behind != NULL &&
+        (record_barrier(recording) < 0 || (traced && trace_barrier(behind, here) < 0) ||
+         put_number(&SLOT(lane, Lane_epoch), number(SLOT(lane, Lane_epoch)) + 1) < 0))
+        goto end;
+    if (traced && (began = trace_begins(batch)) == NULL)
         goto end;
     for (Py_ssize_t i = 0; i < launch->used; i++) {
         PyObject *use = launch->uses[i];
@@ -283,6 +304,9 @@ record(Callable *self, Launch *launch, int barrier)
     }
     if (record_dispatch(recording, self->program, flat, launch->block, launch->counts) < 0)
         goto end;
+    if (traced && (trace_launch(self->name, launch->counts, here) < 0 ||
+                   trace_ends(batch, began, here) < 0))
+        goto end;
     long long commands = number(SLOT(batch, Batch_count)) + 1;
     if (put_number(&SLOT(batch, Batch_count), commands) < 0)
         goto end;
@@ -290,6 +314,9 @@ record(Callable *self, Launch *launch, int barrier)
         goto end;
     done = 1;
 end:
+    Py_XDECREF(began);
+    Py_XDECREF(here);
+    Py_XDECREF(behind);
     Py_XDECREF(flat);
     Py_XDECREF(batch);
     if (done)
@@ -344,7 +371,7 @@ launch(Callable *self, PyObject *const *values, PyObject *names)
     launch.stream = given[STREAM] == Py_None ? self->default_stream : given[STREAM];
     if (launch.counts == NULL || Py_TYPE(launch.stream) != is.Stream ||
         SLOT(launch.stream, Stream_scheduler) != self->scheduler ||
-        SLOT(self->scheduler, Scheduler_plain) != Py_True) /* a forked child has no lock to take */
+        SLOT(self->scheduler, Scheduler_ready) != Py_True) /* a forked child has no lock to take */
         return NULL;
     PyObject *locked = PyObject_CallNoArgs(self->is_locked_here);
     Py_XDECREF(locked);
@@ -355,13 +382,12 @@ launch(Callable *self, PyObject *const *values, PyObject *names)
     if (locked != Py_True)
         return NULL;
     PyObject *result = NULL;
-    int barrier = 0;
-    if (check(self, &launch, &barrier)) {
+    if (check(self, &launch)) {
         launch.block = self->nbytes ? PyBytes_FromStringAndSize(block, self->nbytes)
                                     : Py_NewRef(empty_bytes);
         if (launch.block != NULL) {
             Py_INCREF(launch.counts);
-            result = record(self, &launch, barrier);
+            result = record(self, &launch);
             Py_DECREF(launch.counts);
             Py_DECREF(launch.block);
         }
@@ -459,7 +485,8 @@ has_core_classes(void)
 {
     return is.Lane && is.Access && is.History && is.Backing && is.Buffer && is.Array && is.Bound &&
            is.Batch && is.Stream && is.SubmitPolicy && is.Scheduler && is.FinaliserQueue &&
-           is.HostViews && is.Shutdown && is.Guest && is.Result && is.ResultMemory;
+           is.HostViews && is.Shutdown && is.Guest && is.Result && is.ResultMemory &&
+           trace_is_ready();
 }
 
 PyDoc_STRVAR(get_ready_doc,
@@ -474,13 +501,13 @@ get_ready(PyObject *object, PyObject *args)
 {
     Callable *self = (Callable *)object;
     PyObject *names, *wants, *writes, *order, *scalars, *threads, *groups, *scheduler, *stream,
-        *program, *what, *results, *result_bytes, *is_locked_here, *acquire, *release;
+        *program, *name, *what, *results, *result_bytes, *is_locked_here, *acquire, *release;
     Py_ssize_t nbytes;
-    if (!PyArg_ParseTuple(args, "O!O!O!O!O!n(O!O!OOOOOOOOO):get_ready", &PyTuple_Type, &names,
+    if (!PyArg_ParseTuple(args, "O!O!O!O!O!n(O!O!OOOOOOOOOO):get_ready", &PyTuple_Type, &names,
                           &PyTuple_Type, &wants, &PyTuple_Type, &writes, &PyTuple_Type, &order,
                           &PyTuple_Type, &scalars, &nbytes, &PyDict_Type, &threads, &PyDict_Type,
-                          &groups, &scheduler, &stream, &program, &what, &results, &result_bytes,
-                          &is_locked_here, &acquire, &release))
+                          &groups, &scheduler, &stream, &program, &name, &what, &results,
+                          &result_bytes, &is_locked_here, &acquire, &release))
         return NULL;
     Py_ssize_t arrays = PyTuple_GET_SIZE(wants), count = PyTuple_GET_SIZE(scalars);
     if (!has_core_classes() || !PyObject_TypeCheck(scheduler, is.Scheduler) ||
@@ -515,6 +542,7 @@ get_ready(PyObject *object, PyObject *args)
     self->scheduler = Py_NewRef(scheduler);
     self->default_stream = Py_NewRef(stream);
     self->program = Py_NewRef(program);
+    self->name = Py_NewRef(name);
     self->what = Py_NewRef(what);
     self->results = Py_NewRef(results);
     self->result_bytes = Py_NewRef(result_bytes);

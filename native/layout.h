@@ -16,8 +16,10 @@
     SLOT(Lane, appended)                                                                           \
     SLOT(Lane, complete)                                                                           \
     SLOT(Lane, epoch)                                                                              \
+    SLOT(Lane, name)                                                                               \
     SLOT(Lane, number)                                                                             \
     SLOT(Lane, owner)                                                                              \
+    SLOT(Lane, place)                                                                              \
     SLOT(Lane, seen)                                                                               \
     SLOT(Lane, submitted)                                                                          \
     SLOT(Access, epoch)                                                                            \
@@ -25,6 +27,7 @@
     SLOT(Access, region)                                                                           \
     SLOT(Access, value)                                                                            \
     SLOT(Access, what)                                                                             \
+    SLOT(Access, write)                                                                            \
     SLOT(History, device_only)                                                                     \
     SLOT(History, many)                                                                            \
     SLOT(History, reads)                                                                           \
@@ -64,6 +67,7 @@
     SLOT(SubmitPolicy, first_look)                                                                 \
     SLOT(Scheduler, ended)                                                                         \
     SLOT(Scheduler, plain)                                                                         \
+    SLOT(Scheduler, ready)                                                                         \
     SLOT(Scheduler, shutdown)                                                                      \
     SLOT(Scheduler, views)                                                                         \
     SLOT(FinaliserQueue, left)                                                                     \
@@ -88,7 +92,10 @@
     SLOT(Commands, native)                                                                         \
     SLOT(PrimaryCommands, _end_results)                                                            \
     SLOT(PrimaryCommands, _timed)                                                                  \
+    SLOT(PrimaryCommands, _times)                                                                  \
     SLOT(PrimaryCommands, _unfinished)                                                             \
+    SLOT(Timestamps, count)                                                                        \
+    SLOT(Timestamps, native)                                                                       \
     SLOT(VulkanProgram, native)                                                                    \
     SLOT(VulkanQueue, _results)                                                                    \
     SLOT(VulkanQueue, _submitting)                                                                 \
@@ -106,7 +113,7 @@
     CLASS(FinaliserQueue) CLASS(HostViews) CLASS(Shutdown) CLASS(Guest) CLASS(Result)              \
     CLASS(ResultMemory) CLASS(VulkanRecording) CLASS(Commands) CLASS(PrimaryCommands)              \
     CLASS(VulkanProgram) CLASS(VulkanQueue) CLASS(VulkanTimeline) CLASS(VulkanDriver)              \
-    CLASS(Backlog)
+    CLASS(Backlog) CLASS(Timestamps)
 
 /* Where each slot is, in bytes. */
 typedef struct {
@@ -168,10 +175,12 @@ call_method(PyObject *name, PyObject *const *arguments, size_t count)
     return done == NULL ? -1 : 0;
 }
 
-/* Names of Python methods, interned. */
+/* Names of Python methods and attributes, interned. */
 #define METHODS(NAME)                                                                              \
-    NAME(__call__) NAME(_consider_submitting) NAME(_start) NAME(barrier) NAME(dispatch)            \
-    NAME(groups) NAME(launched) NAME(new) NAME(note) NAME(stream) NAME(tear_down) NAME(threads)
+    NAME(__call__) NAME(_consider_submitting) NAME(_is_user) NAME(_local) NAME(_start)             \
+    NAME(active) NAME(barrier) NAME(dispatch) NAME(emit) NAME(end) NAME(groups) NAME(launched)     \
+    NAME(mark) NAME(new) NAME(note) NAME(records) NAME(stream) NAME(tear_down) NAME(thread)        \
+    NAME(threads) NAME(timing)
 
 typedef struct {
 #define DECLARE(name) PyObject *name;
@@ -180,22 +189,35 @@ typedef struct {
 } Names;
 
 extern Names named;
-extern PyTypeObject Callable_Type, Recorder_Type, Program_Type, Timeline_Type, Queue_Type;
+extern PyTypeObject Callable_Type, Recorder_Type, Program_Type, Timeline_Type, Queue_Type,
+    Stamps_Type;
 
 /* ledger.c */
-int ledger_needs(PyObject *lane, PyObject *use, int *barrier);
+int ledger_needs(PyObject *lane, PyObject *use, PyObject **behind);
 int ledger_note(PyObject *lane, PyObject *use, PyObject *value, PyObject *what);
 
 /* recorder.c: what the driver does */
 int record_barrier(PyObject *recording);
 int record_dispatch(PyObject *recording, PyObject *program, PyObject *bindings, PyObject *block,
                     PyObject *groups);
+PyObject *record_mark(PyObject *recording, int end);
 int recording_begins(PyObject *recording);
 int recording_publishes(PyObject *recording);
 int recording_ends(PyObject *recording);
 int queue_submits(PyObject *queue, PyObject *recording, PyObject *timeline, PyObject *value);
 int timeline_reached(PyObject *timeline, long long *reached);
 int timeline_comes_soon(PyObject *timeline, long long value);
+
+/* trace.c: what receipts get */
+PyObject *trace_place(PyObject *lane, PyObject *batch);
+int trace_barrier(PyObject *behind, PyObject *here);
+int trace_launch(PyObject *kernel, PyObject *groups, PyObject *here);
+int trace_done(PyObject *lane, long long reached);
+PyObject *trace_begins(PyObject *batch);
+int trace_ends(PyObject *batch, PyObject *began, PyObject *here);
+int trace_is_ready(void);
+int trace_setup(void);
+PyObject *native_share_events(PyObject *module, PyObject *args);
 
 /* call.c */
 PyObject *native_launches(PyObject *module, PyObject *ignored);

@@ -17,6 +17,13 @@ note_state(PyObject *stream)
     put(&SLOT(stream, Stream_plain), plain ? Py_True : Py_False);
 }
 
+/* Whether a trace is active, as far as a launch that is being made knows. */
+static int
+is_traced(PyObject *stream)
+{
+    return SLOT(SLOT(stream, Stream_scheduler), Scheduler_plain) != Py_True;
+}
+
 /* `stream.poll()`: 0 if Python must do it. */
 static int
 poll(PyObject *stream)
@@ -27,6 +34,10 @@ poll(PyObject *stream)
         return 1;
     if (!timeline_reached(SLOT(stream, Stream_timeline), &reached))
         return 0;
+    if (is_traced(stream) && reached > complete && trace_done(lane, reached) < 0) {
+        PyErr_Clear();
+        return 0;
+    }
     if (reached != complete && put_number(&SLOT(lane, Lane_complete), reached) < 0) {
         PyErr_Clear();
         return 0;
@@ -105,7 +116,8 @@ stream_batch(PyObject *stream)
     return PyObject_CallMethodNoArgs(stream, named._start);
 }
 
-/* `stream._submit(reason)`, which only a trace asks for: 0 if Python must do it; it may do all. */
+/* `stream._submit(reason)` without a trace, which would ask for the reason: 0 if Python must do it;
+   it may do all. */
 static int
 submit(PyObject *stream)
 {
@@ -114,7 +126,8 @@ submit(PyObject *stream)
     PyObject *recording = SLOT(batch, Batch_recording);
     if (number(value) == number(SLOT(lane, Lane_submitted)))
         return 1;
-    if (SLOT(batch, Batch_open) != Py_True || PyDict_GET_SIZE(SLOT(stream, Stream__waits)))
+    if (is_traced(stream) || SLOT(batch, Batch_open) != Py_True ||
+        PyDict_GET_SIZE(SLOT(stream, Stream__waits)))
         return 0;
     if (SLOT(batch, Batch_must_publish) == Py_True) {
         if (!recording_publishes(recording))

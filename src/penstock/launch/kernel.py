@@ -120,7 +120,7 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
         scheduler = self.scheduler
         objects = (
             self._counts_of_threads, self._counts_of_groups, scheduler, self.device.default_stream,
-            self.program, self.what, self.results, self.bindings.result_bytes,
+            self.program, self.name, self.what, self.results, self.bindings.result_bytes,
             scheduler.is_locked_here, scheduler._mutex.acquire, scheduler._mutex.release,
         )  # fmt: skip
         order = tuple(each if isinstance(each, int) else -1 for each in self.bindings.order)
