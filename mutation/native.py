@@ -91,10 +91,10 @@ NATIVE = (
     ),
     # Device and stream.
     NativeMutant(
-        "a trace or a capture", "lock.c",
-        "if (SLOT(scheduler, Scheduler_plain) != Py_True) /* a forked child has no lock to take */",
+        "a graph that is being captured", "lock.c",
+        "if (slot_of(scheduler, condition) != Py_True) /* a forked child has no lock to take */",
         "if (0)",
-        (("lock.c", "if (SLOT(scheduler, Scheduler_plain) == Py_True)", "if (1)"),),
+        (("lock.c", "if (slot_of(scheduler, condition) == Py_True)", "if (1)"),),
     ),
     NativeMutant("a call within a call", "lock.c", "if (locked != Py_False)", "if (0)"),
     NativeMutant(
@@ -125,11 +125,11 @@ NATIVE = (
     ),
     NativeMutant(
         "a write after reads", "ledger.c",
-        "return needs_after(lane, SLOT(history, History_reads), region, barrier);", "return 0;",
+        "return needs_after(lane, SLOT(history, History_reads), region, behind);", "return 0;",
     ),
     NativeMutant(
         "a read after a write", "ledger.c",
-        "    if (needs_after(lane, SLOT(history, History_writes), region, barrier) < 0)\n"
+        "    if (needs_after(lane, SLOT(history, History_writes), region, behind) < 0)\n"
         "        return -1;\n", "",
     ),
     NativeMutant(
@@ -148,7 +148,12 @@ NATIVE = (
         "(write == Py_False || (PyList_GET_SIZE(reads) == 0 && PyList_GET_SIZE(writes) == 1))",
         "(write == Py_False || PyList_GET_SIZE(writes) == 1)",
     ),
-    NativeMutant("the barrier", "call.c", "    if (barrier && (", "    if (0 && ("),
+    NativeMutant("the barrier", "call.c", "    if (behind != NULL &&\n", "    if (0 &&\n"),
+    NativeMutant(
+        "a poll while the result is made", "call.c",
+        "        if (find_needs(launch) < 0) /* again: whatever made the result may have polled "
+        "the stream */\n            goto end;\n", "",
+    ),
     NativeMutant(
         "the epoch of a barrier", "call.c", "number(SLOT(lane, Lane_epoch)) + 1) < 0",
         "number(SLOT(lane, Lane_epoch))) < 0",
@@ -231,10 +236,86 @@ NATIVE = (
     NativeMutant(
         "the end of a command buffer", "recorder.c", "recorder->end(recorder->command)", "0",
     ),
+    # Receipts.
+    NativeMutant(
+        "that a trace is active", "call.c",
+        "int traced = SLOT(self->scheduler, Scheduler_plain) != Py_True;", "int traced = 0;",
+    ),
+    NativeMutant(
+        "the barrier on a receipt", "call.c", "(traced && trace_barrier(behind, here) < 0) ||", "",
+    ),
+    NativeMutant(
+        "which access a barrier is for", "ledger.c", "if (*behind == NULL && number", "if (number",
+    ),
+    NativeMutant(
+        "the launch on a receipt", "call.c",
+        "trace_launch(self->name, launch->counts, here) < 0 ||", "",
+    ),
+    NativeMutant(
+        "a poll on a receipt", "stream.c",
+        "is_traced(stream) && reached > complete && trace_done(lane, reached) < 0", "0",
+    ),
+    NativeMutant(
+        "a poll that found nothing new", "stream.c", "reached > complete && trace_done",
+        "trace_done",
+    ),
+    NativeMutant(
+        "a submission on a receipt", "stream.c", "if (is_traced(stream) || SLOT(batch",
+        "if (SLOT(batch",
+    ),
+    NativeMutant(
+        "the command of an event", "trace.c", "number(SLOT(batch, Batch_count)) + 1);",
+        "number(SLOT(batch, Batch_count)));",
+    ),
+    NativeMutant(
+        "code that is not the user's", "trace.c",
+        "PyObject *code = NULL, *is_user = Py_False,", "PyObject *code = NULL, *is_user = Py_None,",
+        (
+            ("trace.c", "while (frame != NULL && is_user == Py_False) {", "while (frame) {"),
+            ("trace.c", "is_user = PyDict_GetItemWithError(judged, asked->co_filename);",
+             "is_user = Py_True;"),
+        ),
+    ),
+    NativeMutant(
+        "a file that is met first", "trace.c", "    if (is_user == NULL) {\n", "    if (0) {\n",
+    ),
+    NativeMutant(
+        "a thread that runs no user's code", "trace.c",
+        " && PyUnicode_Compare(asked->co_filename, threads_file)) {", ") {",
+    ),
+    NativeMutant(
+        "the second of two traces", "trace.c", "i < PyTuple_GET_SIZE(active)", "i < 1",
+    ),
+    NativeMutant(
+        "whether times are wanted", "trace.c",
+        "    if (PyTuple_GET_SIZE(of_events(named.timing)) == 0)\n        Py_RETURN_NONE;\n", "",
+    ),
+    NativeMutant("a launch's time", "trace.c", "if (!failed && ended != Py_None) {", "if (0) {"),
+    NativeMutant(
+        "room for timestamps", "recorder.c",
+        " ||\n        number(SLOT(times, Timestamps_count)) >= ROOM) {", ") {",
+    ),
+    NativeMutant(
+        "timestamps of the last use", "recorder.c",
+        "        SLOT(commands, PrimaryCommands__timed) != Py_True ||\n", "",
+    ),
+    NativeMutant(
+        "timestamps before the recording has begun", "recorder.c",
+        "        SLOT(recording, VulkanRecording__started) != Py_True ||\n"
+        "        SLOT(commands, PrimaryCommands__timed)",
+        "        SLOT(commands, PrimaryCommands__timed)",
+    ),
+    NativeMutant(
+        "the moment of a timestamp", "recorder.c", "end ? BOTTOM : TOP", "TOP",
+    ),
+    NativeMutant(
+        "the number of the next timestamp", "recorder.c", "number(query) + 1) < 0",
+        "number(query)) < 0",
+    ),
     # Submissions.
     NativeMutant(
         "what a submission waits for", "stream.c",
-        " || PyDict_GET_SIZE(SLOT(stream, Stream__waits)))\n        return 0;\n"
+        " ||\n        PyDict_GET_SIZE(SLOT(stream, Stream__waits)))\n        return 0;\n"
         "    if (SLOT(batch, Batch_must_publish)",
         ")\n        return 0;\n    if (SLOT(batch, Batch_must_publish)",
     ),

@@ -3,7 +3,7 @@
    A call either does everything, or finds something unusual before it has changed anything; then
    it calls the Python function with the arguments as they came. What is usual: every argument by
    its name, arrays that this kernel has had before, plain numbers, a stream with room, nothing that
-   waits for another stream, no trace, no graph being captured, a device lock that is free. */
+   waits for another stream, no graph being captured, a device lock that is free. */
 
 #include "layout.h"
 #include <stdatomic.h>
@@ -23,7 +23,7 @@ typedef struct {
     OBJECT(names) /* a tuple: the names of the arrays, then of the scalars, all interned */        \
     OBJECT(wants) /* a tuple: what each array must have been accepted for */                       \
     OBJECT(counts_of_threads) OBJECT(counts_of_groups) /* dicts */                                 \
-    OBJECT(scheduler) OBJECT(default_stream) OBJECT(program) OBJECT(what)                          \
+    OBJECT(scheduler) OBJECT(default_stream) OBJECT(program) OBJECT(name) OBJECT(what)             \
     OBJECT(results) OBJECT(parameters) /* a tuple */ OBJECT(bring_back)
 
 typedef struct {
@@ -148,6 +148,7 @@ typedef struct {
     PyObject *arrays[MOST_ARRAYS], *bound[MOST_ARRAYS];
     PyObject *uses[MOST_ARRAYS + 1];
     Py_ssize_t used;
+    PyObject *behind; /* the access that a barrier separates it from, if one is needed */
 } Launch;
 
 /* Whether group counts are asked for in a way that a dict can be asked: its keys compare equal to
@@ -215,9 +216,20 @@ is_usual(Callable *self, Py_ssize_t i, PyObject *array, PyObject **bound)
            (!self->writes[i] || SLOT(buffer, Buffer_guarded) == Py_False);
 }
 
+/* What the bytes that a launch uses demand of it: 0, or -1 if Python must find out. */
+static int
+find_needs(Launch *launch)
+{
+    launch->behind = NULL;
+    for (Py_ssize_t i = 0; i < launch->used; i++)
+        if (ledger_needs(launch->lane, launch->uses[i], &launch->behind) < 0)
+            return -1;
+    return 0;
+}
+
 /* Everything that may refuse: 1 if the launch is usual, 0 if Python must do it. Under the lock. */
 static int
-check(Callable *self, Launch *launch, int *barrier)
+check(Callable *self, Launch *launch)
 {
     PyObject *stream = launch->stream;
     if (!self->ready || SLOT(stream, Stream_plain) != Py_True)
@@ -233,12 +245,11 @@ check(Callable *self, Launch *launch, int *barrier)
         launch->uses[i] = SLOT(bound, Bound_reading);
         if (self->writes[i])
             launch->uses[i] = SLOT(bound, Bound_writing);
-        if (Py_TYPE(PyTuple_GET_ITEM(launch->uses[i], 0)) != is.History ||
-            ledger_needs(lane, launch->uses[i], barrier) < 0)
+        if (Py_TYPE(PyTuple_GET_ITEM(launch->uses[i], 0)) != is.History)
             return 0;
     }
     launch->used = self->arrays;
-    return 1;
+    return find_needs(launch) == 0;
 }
 
 /* What the driver binds, in a row, as `Bindings.flat` puts it together. */
@@ -257,10 +268,12 @@ flat_bindings(Callable *self, Launch *launch, PyObject *result_memory)
 
 /* Record a launch that was checked: `Launch.record`. Its result, or None; NULL if it failed. */
 static PyObject *
-record(Callable *self, Launch *launch, int barrier)
+record(Callable *self, Launch *launch)
 {
-    PyObject *stream = launch->stream, *lane = launch->lane;
+    PyObject *stream = launch->stream, *lane = launch->lane, *behind = NULL;
     PyObject *result = Py_NewRef(Py_None), *memory = NULL, *flat = NULL, *batch = NULL;
+    PyObject *here = NULL, *began = NULL; /* for receipts: its place, and a mark of its start */
+    int traced = SLOT(self->scheduler, Scheduler_plain) != Py_True;
     int done = 0;
     if (self->results != Py_None) {
         Py_SETREF(result, result_new(self->results, self->what));
@@ -271,13 +284,21 @@ record(Callable *self, Launch *launch, int barrier)
         if (Py_TYPE(PyTuple_GET_ITEM(launch->uses[launch->used], 0)) != is.History)
             goto end;
         launch->used++;
+        if (find_needs(launch) < 0) /* again: whatever made the result may have polled the stream */
+            goto end;
     }
+    behind = Py_XNewRef(launch->behind);
     flat = flat_bindings(self, launch, memory);
     if (flat == NULL || (batch = stream_batch(stream)) == NULL)
         goto end;
     PyObject *recording = SLOT(batch, Batch_recording), *value = SLOT(batch, Batch_value);
-    if (barrier && (record_barrier(recording) < 0 ||
-                    put_number(lane, Lane_epoch, number(SLOT(lane, Lane_epoch)) + 1) < 0))
+    if (traced && (here = trace_place(lane, batch)) == NULL)
+        goto end;
+    if (behind != NULL &&
+        (record_barrier(recording) < 0 || (traced && trace_barrier(behind, here) < 0) ||
+         put_number(lane, Lane_epoch, number(SLOT(lane, Lane_epoch)) + 1) < 0))
+        goto end;
+    if (traced && (began = trace_begins(batch)) == NULL)
         goto end;
     for (Py_ssize_t i = 0; i < launch->used; i++) {
         PyObject *use = launch->uses[i];
@@ -294,6 +315,9 @@ record(Callable *self, Launch *launch, int barrier)
     }
     if (record_dispatch(recording, self->program, flat, launch->block, launch->counts) < 0)
         goto end;
+    if (traced && (trace_launch(self->name, launch->counts, here) < 0 ||
+                   trace_ends(batch, began, here) < 0))
+        goto end;
     long long commands = number(SLOT(batch, Batch_count)) + 1;
     if (put_number(batch, Batch_count, commands) < 0)
         goto end;
@@ -302,6 +326,9 @@ record(Callable *self, Launch *launch, int barrier)
     launch->value = Py_NewRef(value);
     done = 1;
 end:
+    Py_XDECREF(began);
+    Py_XDECREF(here);
+    Py_XDECREF(behind);
     Py_XDECREF(flat);
     Py_XDECREF(batch);
     if (done)
@@ -315,16 +342,15 @@ static PyObject *
 launch_arrays(Callable *self, Launch *launch, const char *block)
 {
     PyObject *scheduler = Py_NewRef(self->scheduler), *result = NULL;
-    int barrier = 0;
-    if (!lock_taken(scheduler)) {
+    if (!lock_taken(scheduler, at.Scheduler_ready)) {
         Py_DECREF(scheduler);
         return NULL;
     }
-    if (check(self, launch, &barrier)) {
+    if (check(self, launch)) {
         launch->block = self->nbytes ? PyBytes_FromStringAndSize(block, self->nbytes)
                                      : Py_NewRef(empty_bytes);
         if (launch->block != NULL)
-            result = record(self, launch, barrier);
+            result = record(self, launch);
         Py_XDECREF(launch->block);
     }
     lock_left(scheduler);
@@ -513,8 +539,8 @@ has_core_classes(void)
 {
     return is.Lane && is.Access && is.History && is.Backing && is.Buffer && is.Array && is.Bound &&
            is.Batch && is.Stream && is.SubmitPolicy && is.Scheduler && is.FinaliserQueue &&
-           is.KernelParameter && is.HostMemory && is.HostViews && is.Shutdown && is.Guest && is.Result && is.ResultPool &&
-           is.ResultMemory;
+           is.KernelParameter && is.HostMemory && is.HostViews && is.Shutdown && is.Guest &&
+           is.Result && is.ResultPool && is.ResultMemory && trace_is_ready();
 }
 
 PyDoc_STRVAR(get_ready_doc,
@@ -533,12 +559,12 @@ get_ready(PyObject *object, PyObject *args)
         return NULL;
     }
     PyObject *names, *wants, *writes, *order, *scalars, *threads, *groups, *scheduler, *stream,
-        *program, *what, *results, *parameters, *bring_back;
+        *program, *name, *what, *results, *parameters, *bring_back;
     Py_ssize_t nbytes;
-    if (!PyArg_ParseTuple(args, "O!O!O!O!O!n(O!O!OOOOOO!O):get_ready", &PyTuple_Type, &names,
+    if (!PyArg_ParseTuple(args, "O!O!O!O!O!n(O!O!OOOOOOO!O):get_ready", &PyTuple_Type, &names,
                           &PyTuple_Type, &wants, &PyTuple_Type, &writes, &PyTuple_Type, &order,
                           &PyTuple_Type, &scalars, &nbytes, &PyDict_Type, &threads, &PyDict_Type,
-                          &groups, &scheduler, &stream, &program, &what, &results,
+                          &groups, &scheduler, &stream, &program, &name, &what, &results,
                           &PyTuple_Type, &parameters, &bring_back))
         return NULL;
     Py_ssize_t arrays = PyTuple_GET_SIZE(wants), count = PyTuple_GET_SIZE(scalars);
@@ -574,6 +600,7 @@ get_ready(PyObject *object, PyObject *args)
     self->scheduler = Py_NewRef(scheduler);
     self->default_stream = Py_NewRef(stream);
     self->program = Py_NewRef(program);
+    self->name = Py_NewRef(name);
     self->what = Py_NewRef(what);
     self->results = Py_NewRef(results);
     self->parameters = Py_NewRef(parameters);

@@ -123,7 +123,7 @@ carry_in(PyObject *scheduler, Carried *carried, Py_ssize_t count)
             return 0; /* two that are written might share memory */
         }
     }
-    if (!lock_taken(scheduler))
+    if (!lock_taken(scheduler, at.Scheduler_plain))
         return 0;
     while (taken < count && take_temporary(&carried[taken]))
         taken++;

@@ -20,7 +20,7 @@ submitted(PyObject *scheduler, PyObject *stream, PyObject *value)
     PyObject *lane = SLOT(stream, Stream_lane);
     if (number(value) <= number_in(lane, Lane_submitted))
         return 1;
-    if (!lock_taken(scheduler))
+    if (!lock_taken(scheduler, at.Scheduler_plain))
         return 0;
     int done = stream_submits(stream);
     lock_left(scheduler);
@@ -65,7 +65,7 @@ leave(PyObject *answer)
 PyObject *
 native_synchronize(PyObject *Py_UNUSED(module), PyObject *stream)
 {
-    if (Py_TYPE(stream) != is.Stream || !lock_taken(SLOT(stream, Stream_scheduler)))
+    if (Py_TYPE(stream) != is.Stream || !lock_taken(SLOT(stream, Stream_scheduler), at.Scheduler_plain))
         return leave(Py_False);
     PyObject *scheduler = SLOT(stream, Stream_scheduler), *lane = SLOT(stream, Stream_lane);
     PyObject *copies = SLOT(stream, Stream_copies);
@@ -174,7 +174,7 @@ native_read(PyObject *Py_UNUSED(module), PyObject *array)
 {
     PyObject *scheduler = scheduler_of(array), *lane, *value;
     int reached = 1;
-    for (int turn = 0; turn < 2 && reached == 1 && scheduler != NULL && lock_taken(scheduler);
+    for (int turn = 0; turn < 2 && reached == 1 && scheduler != NULL && lock_taken(scheduler, at.Scheduler_plain);
          turn++) {
         PyObject *seen = bytes_of(array, 0);
         int usual = seen != NULL && find_conflicts(array, 0, &lane, &value);
@@ -221,7 +221,7 @@ PyObject *
 native_write(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 {
     PyObject *scheduler = count == 2 ? scheduler_of(args[0]) : NULL, *lane, *value;
-    if (scheduler == NULL || !lock_taken(scheduler))
+    if (scheduler == NULL || !lock_taken(scheduler, at.Scheduler_plain))
         return leave(Py_False);
     PyObject *seen = bytes_of(args[0], 1);
     int done = seen != NULL && may_write(args[0], seen, args[1]) &&

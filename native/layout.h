@@ -19,8 +19,10 @@ enum { PLACE = 24 };
     SLOT(Lane, appended)                                                                           \
     SLOT(Lane, complete)                                                                           \
     SLOT(Lane, epoch)                                                                              \
+    SLOT(Lane, name)                                                                               \
     SLOT(Lane, number)                                                                             \
     SLOT(Lane, owner)                                                                              \
+    SLOT(Lane, place)                                                                              \
     SLOT(Lane, seen)                                                                               \
     SLOT(Lane, submitted)                                                                          \
     SLOT(Access, epoch)                                                                            \
@@ -28,6 +30,7 @@ enum { PLACE = 24 };
     SLOT(Access, region)                                                                           \
     SLOT(Access, value)                                                                            \
     SLOT(Access, what)                                                                             \
+    SLOT(Access, write)                                                                            \
     SLOT(History, device_only)                                                                     \
     SLOT(History, many)                                                                            \
     SLOT(History, reads)                                                                           \
@@ -83,6 +86,7 @@ enum { PLACE = 24 };
     SLOT(Scheduler, host_memory)                                                                   \
     SLOT(Scheduler, is_locked_here)                                                                \
     SLOT(Scheduler, plain)                                                                         \
+    SLOT(Scheduler, ready)                                                                         \
     SLOT(Scheduler, release_lock)                                                                  \
     SLOT(Scheduler, shutdown)                                                                      \
     SLOT(Scheduler, sizes)                                                                         \
@@ -128,7 +132,10 @@ enum { PLACE = 24 };
     SLOT(Commands, native)                                                                         \
     SLOT(PrimaryCommands, _end_results)                                                            \
     SLOT(PrimaryCommands, _timed)                                                                  \
+    SLOT(PrimaryCommands, _times)                                                                  \
     SLOT(PrimaryCommands, _unfinished)                                                             \
+    SLOT(Timestamps, count)                                                                        \
+    SLOT(Timestamps, native)                                                                       \
     SLOT(VulkanProgram, native)                                                                    \
     SLOT(VulkanQueue, _results)                                                                    \
     SLOT(VulkanQueue, _submitting)                                                                 \
@@ -143,11 +150,11 @@ enum { PLACE = 24 };
 
 #define CLASSES(CLASS)                                                                             \
     CLASS(Lane) CLASS(Access) CLASS(History) CLASS(Backing) CLASS(Buffer) CLASS(Array)             \
-    CLASS(Bound) CLASS(KernelParameter) CLASS(Batch) CLASS(Stream) CLASS(SubmitPolicy) CLASS(Scheduler)                   \
-    CLASS(FinaliserQueue) CLASS(HostMemory) CLASS(HostViews) CLASS(Shutdown) CLASS(Guest)          \
-    CLASS(Result) CLASS(ResultPool) CLASS(ResultMemory) CLASS(VulkanRecording) CLASS(Commands)     \
-    CLASS(PrimaryCommands) CLASS(VulkanProgram) CLASS(VulkanQueue) CLASS(VulkanTimeline)           \
-    CLASS(VulkanDriver) CLASS(Backlog)
+    CLASS(Bound) CLASS(KernelParameter) CLASS(Batch) CLASS(Stream) CLASS(SubmitPolicy)             \
+    CLASS(Scheduler) CLASS(FinaliserQueue) CLASS(HostMemory) CLASS(HostViews) CLASS(Shutdown)      \
+    CLASS(Guest) CLASS(Result) CLASS(ResultPool) CLASS(ResultMemory) CLASS(VulkanRecording)        \
+    CLASS(Commands) CLASS(PrimaryCommands) CLASS(VulkanProgram) CLASS(VulkanQueue)                 \
+    CLASS(VulkanTimeline) CLASS(VulkanDriver) CLASS(Backlog) CLASS(Timestamps)
 
 /* Where each slot is, in bytes. */
 typedef struct {
@@ -316,10 +323,11 @@ raise_again(Raised aside)
 
 /* Names of Python methods and attributes, interned. */
 #define METHODS(NAME)                                                                              \
-    NAME(__call__) NAME(_consider_submitting) NAME(_start) NAME(append) NAME(barrier) NAME(copy)   \
-    NAME(dispatch) NAME(dtype) NAME(flags) NAME(groups) NAME(host_writes) NAME(new) NAME(note)     \
-    NAME(pop) NAME(read) NAME(shape) NAME(stream) NAME(tear_down) NAME(threads) NAME(under_lock)   \
-    NAME(writeable)
+    NAME(__call__) NAME(_consider_submitting) NAME(_is_user) NAME(_local) NAME(_start)             \
+    NAME(active) NAME(append) NAME(barrier) NAME(copy) NAME(dispatch) NAME(dtype) NAME(emit)       \
+    NAME(end) NAME(flags) NAME(groups) NAME(host_writes) NAME(mark) NAME(new) NAME(note)           \
+    NAME(pop) NAME(read) NAME(records) NAME(shape) NAME(stream) NAME(tear_down) NAME(thread)       \
+    NAME(threads) NAME(timing) NAME(under_lock) NAME(writeable)
 
 typedef struct {
 #define DECLARE(name) PyObject *name;
@@ -328,7 +336,8 @@ typedef struct {
 } Names;
 
 extern Names named;
-extern PyTypeObject Callable_Type, Recorder_Type, Program_Type, Timeline_Type, Queue_Type;
+extern PyTypeObject Callable_Type, Recorder_Type, Program_Type, Timeline_Type, Queue_Type,
+    Stamps_Type;
 
 /* A number that an object has by a name; -1 if it has none. */
 static inline long long
@@ -341,24 +350,36 @@ number_of(PyObject *object, PyObject *name)
 }
 
 /* lock.c */
-int lock_taken(PyObject *scheduler);
+int lock_taken(PyObject *scheduler, Py_ssize_t condition);
 void lock_left(PyObject *scheduler);
 
 /* ledger.c */
 int regions_overlap(PyObject *a, PyObject *b);
-int ledger_needs(PyObject *lane, PyObject *use, int *barrier);
+int ledger_needs(PyObject *lane, PyObject *use, PyObject **behind);
 int ledger_note(PyObject *lane, PyObject *use, PyObject *value, PyObject *what);
 
 /* recorder.c: what the driver does */
 int record_barrier(PyObject *recording);
 int record_dispatch(PyObject *recording, PyObject *program, PyObject *bindings, PyObject *block,
                     PyObject *groups);
+PyObject *record_mark(PyObject *recording, int end);
 int recording_begins(PyObject *recording);
 int recording_publishes(PyObject *recording);
 int recording_ends(PyObject *recording);
 int queue_submits(PyObject *queue, PyObject *recording, PyObject *timeline, PyObject *value);
 int timeline_reached(PyObject *timeline, long long *reached);
 int timeline_comes(PyObject *timeline, long long value);
+
+/* trace.c: what receipts get */
+PyObject *trace_place(PyObject *lane, PyObject *batch);
+int trace_barrier(PyObject *behind, PyObject *here);
+int trace_launch(PyObject *kernel, PyObject *groups, PyObject *here);
+int trace_done(PyObject *lane, long long reached);
+PyObject *trace_begins(PyObject *batch);
+int trace_ends(PyObject *batch, PyObject *began, PyObject *here);
+int trace_is_ready(void);
+int trace_setup(void);
+PyObject *native_share_events(PyObject *module, PyObject *args);
 
 /* call.c */
 PyObject *native_launches(PyObject *module, PyObject *ignored);

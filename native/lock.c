@@ -2,13 +2,14 @@
 
 #include "layout.h"
 
-/* Take the lock, waiting for a thread that has it, if nothing about the device is unusual. 0 if
+/* Take the lock, waiting for a thread that has it, if nothing about the device is unusual: the slot
+   at `condition` says so, of `Scheduler.ready` or, where a trace counts, of `Scheduler.plain`. 0 if
    Python must take it: this thread has it already, and is told so there. 0 also with an exception
    set, if a signal handler has raised one meanwhile. */
 int
-lock_taken(PyObject *scheduler)
+lock_taken(PyObject *scheduler, Py_ssize_t condition)
 {
-    if (SLOT(scheduler, Scheduler_plain) != Py_True) /* a forked child has no lock to take */
+    if (slot_of(scheduler, condition) != Py_True) /* a forked child has no lock to take */
         return 0;
     PyObject *locked = PyObject_CallNoArgs(SLOT(scheduler, Scheduler_is_locked_here));
     Py_XDECREF(locked);
@@ -18,7 +19,7 @@ lock_taken(PyObject *scheduler)
     Py_XDECREF(locked);
     if (locked != Py_True)
         return 0;
-    if (SLOT(scheduler, Scheduler_plain) == Py_True)
+    if (slot_of(scheduler, condition) == Py_True)
         return 1;
     lock_left(scheduler);
     return 0;

@@ -86,6 +86,9 @@ static PyMethodDef functions[] = {
      "called_natively(class_)\n--\n\nHave calls of its objects made here first."},
     {"launches", native_launches, METH_NOARGS,
      "launches()\n--\n\nHow many were made natively, and how many were left to Python."},
+    {"share_events", native_share_events, METH_VARARGS,
+     "share_events(names, clock, file)\n--\n\n"
+     "Learn what `events.emit` uses: its module's names, the clock, and the file of threads."},
     {"start", native_start, METH_O, "start(stream)\n--\n\nAs `Stream._start`, or None."},
     {"submit", native_submit, METH_O,
      "submit(stream)\n--\n\nAs `Stream._submit`; False if it must do it."},
@@ -126,7 +129,7 @@ PyInit__native(void)
     for (size_t i = 0; i < Py_ARRAY_LENGTH(METHOD_NAMES); i++)
         if ((*METHOD_NAMES[i].name = PyUnicode_InternFromString(METHOD_NAMES[i].text)) == NULL)
             return NULL;
-    if (call_setup() < 0 || result_setup() < 0)
+    if (call_setup() < 0 || result_setup() < 0 || trace_setup() < 0)
         return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL)
@@ -139,6 +142,7 @@ PyInit__native(void)
         PyModule_AddType(module, &Program_Type) < 0 ||
         PyModule_AddType(module, &Timeline_Type) < 0 ||
         PyModule_AddType(module, &Queue_Type) < 0 ||
+        PyModule_AddType(module, &Stamps_Type) < 0 ||
         PyModule_AddIntConstant(module, "VERSION", VERSION) < 0 ||
         PyModule_AddStringConstant(module, "SOURCES", PENSTOCK_SOURCES) < 0) {
         Py_DECREF(module);

@@ -17,6 +17,7 @@ typedef void (*PushDescriptors)(void *command, uint64_t template, uint64_t layou
                                 const void *data);
 typedef void (*Dispatch)(void *command, uint32_t x, uint32_t y, uint32_t z);
 typedef void (*Barrier)(void *command, const void *dependency);
+typedef void (*WriteTimestamp)(void *command, uint32_t stage, uint64_t pool, uint32_t query);
 typedef int32_t (*Begin)(void *command, const void *info);
 typedef int32_t (*End)(void *command);
 typedef int32_t (*Submit)(void *queue, uint32_t count, const void *infos, uint64_t fence);
@@ -43,6 +44,7 @@ typedef struct {
 } SubmitInfo;
 
 enum { COMPUTE_POINT = 1, COMPUTE_STAGE = 0x20, WAIT_INFO = 1000207004 };
+enum { TOP = 0x1, BOTTOM = 0x2000, ROOM = 512 }; /* of timestamps: as in `clock` */
 
 _Static_assert(sizeof(void *) == 8, "handles and addresses are 64 bits");
 
@@ -72,6 +74,8 @@ _Static_assert(sizeof(void *) == 8, "handles and addresses are 64 bits");
     PART(SubmitInfo *, info)                                                                       \
     PART(uint64_t *, signal_semaphore)                                                             \
     PART(uint64_t *, signal_value)
+
+#define STAMPS(PART) PART(uint64_t, pool) PART(WriteTimestamp, write)
 
 #define TIMELINE(PART)                                                                             \
     PART(void *, device) PART(uint64_t, semaphore) PART(GetValue, get) PART(Wait, wait)
@@ -121,6 +125,7 @@ handles_new(PyTypeObject *type, PyObject *keywords, const char *const *names)
 HANDLES(Recorder, RECORDER, "A command buffer, and the functions that record into it.")
 HANDLES(Program, PROGRAM, "A pipeline, and what is bound with it.")
 HANDLES(Queue, QUEUE, "A queue, and the structures in which a submission is described.")
+HANDLES(Stamps, STAMPS, "A pool of timestamps, and the function that writes one.")
 HANDLES(Timeline, TIMELINE, "A timeline semaphore, and the functions that read it and wait for it.")
 
 static double
@@ -310,6 +315,37 @@ record_dispatch(PyObject *recording, PyObject *program, PyObject *bindings, PyOb
     }
     launch(commands, program, bindings, block, groups);
     return 0;
+}
+
+/* `recording.mark(end=end)`: the number of the timestamp, or None. NULL if it failed. */
+PyObject *
+record_mark(PyObject *recording, int end)
+{
+    PyObject *commands = native_commands(recording);
+    PyObject *times = commands == NULL || Py_TYPE(commands) != is.PrimaryCommands
+                          ? NULL
+                          : SLOT(commands, PrimaryCommands__times);
+    if (times == NULL || Py_TYPE(times) != is.Timestamps ||
+        SLOT(recording, VulkanRecording__started) != Py_True ||
+        SLOT(commands, PrimaryCommands__timed) != Py_True ||
+        Py_TYPE(SLOT(times, Timestamps_native)) != &Stamps_Type ||
+        number(SLOT(times, Timestamps_count)) >= ROOM) {
+        PyObject *arguments[] = {recording, end ? Py_True : Py_False};
+        PyObject *names = PyTuple_Pack(1, named.end), *made = NULL;
+        if (names != NULL)
+            made = PyObject_VectorcallMethod(named.mark, arguments, 1, names);
+        Py_XDECREF(names);
+        return made;
+    }
+    Recorder *recorder = (Recorder *)SLOT(commands, Commands_native);
+    Stamps *stamps = (Stamps *)SLOT(times, Timestamps_native);
+    PyObject *query = Py_NewRef(SLOT(times, Timestamps_count));
+    if (put_number(times, Timestamps_count, number(query) + 1) < 0)
+        Py_CLEAR(query);
+    else
+        stamps->write(recorder->command, end ? BOTTOM : TOP, stamps->pool,
+                      (uint32_t)number(query));
+    return query;
 }
 
 /* `recording.begin()`. 0 if Python must do it. */

@@ -146,7 +146,7 @@ native_result(PyObject *Py_UNUSED(module), PyObject *result)
         Py_RETURN_NONE;
     PyObject *scheduler = SLOT(result, Result__scheduler), *value = NULL;
     if (Py_TYPE(scheduler) == is.Scheduler && is_done(scheduler, result) == 1 &&
-        lock_taken(scheduler)) {
+        lock_taken(scheduler, at.Scheduler_plain)) {
         value = value_of(result);
         lock_left(scheduler);
     }

@@ -29,6 +29,13 @@ reach(PyObject *lane, PyObject *value)
     Py_XDECREF(old);
 }
 
+/* Whether a trace is active, as far as a launch that is being made knows. */
+static int
+is_traced(PyObject *stream)
+{
+    return SLOT(SLOT(stream, Stream_scheduler), Scheduler_plain) != Py_True;
+}
+
 /* `stream.poll()`: 0 if Python must do it. */
 int
 stream_polls(PyObject *stream)
@@ -39,6 +46,10 @@ stream_polls(PyObject *stream)
         return 1;
     if (!timeline_reached(SLOT(stream, Stream_timeline), &reached))
         return 0;
+    if (is_traced(stream) && reached > complete && trace_done(lane, reached) < 0) {
+        PyErr_Clear();
+        return 0;
+    }
     if (reached > complete) {
         PyObject *value = PyLong_FromLongLong(reached);
         if (value == NULL) {
@@ -121,7 +132,8 @@ stream_batch(PyObject *stream)
     return PyObject_CallMethodNoArgs(stream, named._start);
 }
 
-/* `stream._submit(reason)`, which only a trace asks for: 0 if Python must do it; it may do all. */
+/* `stream._submit(reason)` without a trace, which would ask for the reason: 0 if Python must do it;
+   it may do all. */
 int
 stream_submits(PyObject *stream)
 {
@@ -130,7 +142,8 @@ stream_submits(PyObject *stream)
     PyObject *recording = SLOT(batch, Batch_recording);
     if (number(value) == number(SLOT(lane, Lane_submitted)))
         return 1;
-    if (SLOT(batch, Batch_open) != Py_True || PyDict_GET_SIZE(SLOT(stream, Stream__waits)))
+    if (is_traced(stream) || SLOT(batch, Batch_open) != Py_True ||
+        PyDict_GET_SIZE(SLOT(stream, Stream__waits)))
         return 0;
     if (SLOT(batch, Batch_must_publish) == Py_True) {
         if (!recording_publishes(recording))

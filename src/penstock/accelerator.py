@@ -31,6 +31,9 @@ class InPython:
         def _retire(self) -> None:
             """Leave every call to Python from now on."""
 
+    def share_events(self, names: dict[str, Any], clock: Any, file: str) -> None:
+        """Learn what `events.emit` uses: its module's names, the clock, and the file of threads."""
+
     def start(self, stream: Any) -> None:
         """Open a batch and return it, as `Stream._start` does, or return None."""
         return

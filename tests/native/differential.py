@@ -4,10 +4,10 @@
 
 With the native step and with `PENSTOCK_NATIVE=0` the output must be the same, line by line: the
 commands in the driver's order with all they say, what each call of the program returned or raised,
-and in the end the pages of the ledger. How far the device has come when the host looks decides what
-is submitted when. So here it is not the device's matter, but the seed's: at each step of the
-program a submission is either complete before it returns, or runs when the host waits for it or a
-later step lets it.
+the events of every trace, and in the end the pages of the ledger. How far the device has come when
+the host looks decides what is submitted when. So here it is not the device's matter, but the
+seed's: at each step of the program a submission is either complete before it returns, or runs when
+the host waits for it or a later step lets it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import gc
 import random
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,7 @@ from penstock import accelerator
 from penstock.driver.vulkan import api, driver
 from penstock.schedule.idle_submission import IdleSubmitter
 from penstock.schedule.scheduler import Scheduler
+from penstock.schedule.stream import Stream
 from tests.kernels import HEAD, SAXPY
 
 N = 64
@@ -50,11 +53,13 @@ ODD = STEP.replace("float", "uint")
 RECORDED = (
     "vkBeginCommandBuffer", "vkEndCommandBuffer", "vkCmdBindPipeline", "vkCmdPushConstants",
     "vkCmdPushDescriptorSetWithTemplateKHR", "vkCmdDispatch", "vkCmdPipelineBarrier2",
-    "vkCmdCopyBuffer", "vkCmdFillBuffer", "vkQueueSubmit",
+    "vkCmdCopyBuffer", "vkCmdFillBuffer", "vkCmdResetQueryPool", "vkCmdWriteTimestamp",
+    "vkCmdCopyQueryPoolResults", "vkQueueSubmit",
 )  # fmt: skip
 
 
 HEARD = {
+    "vkCreateDescriptorUpdateTemplate": "hear_template",
     "vkCmdBindPipeline": "hear_bind",
     "vkCmdPushConstants": "hear_push",
     "vkCmdPushDescriptorSetWithTemplateKHR": "hear_describe",
@@ -95,7 +100,7 @@ class Calls:
     def wrap(self, functions: Any) -> Any:
         ffi, _ = api.load()
         real = dict(vars(functions))
-        for name in (*RECORDED, "vkGetSemaphoreCounterValue", "vkWaitSemaphores"):
+        for name in {**HEARD, **dict.fromkeys(RECORDED)}:
             heard = getattr(self, HEARD.get(name, ""), None) or self._plain(name)
             made = ffi.callback(f"PFN_{name}", self._calling(heard, real[name], real))
             self._kept.append(made)
@@ -122,6 +127,13 @@ class Calls:
     def _handle(self, kind: str, handle: Any) -> str:
         ffi, _ = api.load()
         return self.log.number(kind, int(ffi.cast("uintptr_t", handle)))
+
+    def hear_template(self, _: Any, function: Any, device: Any, info: Any, *rest: Any) -> Any:
+        ffi, _lib = api.load()
+        result = function(device, info, *rest)
+        address = int(ffi.cast("uintptr_t", rest[-1][0]))
+        self.slots[address] = info.descriptorUpdateEntryCount
+        return result
 
     def hear_bind(self, _: Any, function: Any, command: Any, point: int, pipe: Any) -> None:
         words = self._handle("command", command), point, self._handle("pipeline", pipe)
@@ -247,10 +259,6 @@ class Program:
                 ("again", SAXPY),
             )
         }
-        ffi, _ = api.load()
-        for kernel in self.kernels.values():
-            address = int(ffi.cast("uintptr_t", kernel.program.template))
-            calls.slots[address] = kernel.program.slots
         self.arrays = [self.new_array(number) for number in range(5)]
         self.one = device.ones(1)
         self.integers = device.zeros(N, np.uint32, name="integers")
@@ -259,6 +267,10 @@ class Program:
         self.results: list[Any] = []
         self.views: list[Any] = []
         self.events: list[Any] = []
+        self.files = 0
+        with ps.trace() as t:  # a trace's first look at the clock waits for it
+            self.kernels["step"](x=self.one, threads=1)
+        t.wait_for_times()
 
     def new_array(self, number: int) -> ps.Array:
         role = self.chance.choice(["generic", "generic", "output", "scratch"])
@@ -321,9 +333,10 @@ class Program:
             self.repeated: 12,
             self.reentering: 2,
             self.alone: 6,
+            self.dropped: 3,
             self.out_of_memory: 2,
             self.in_a_batch: 3,
-            self.traced: 2,
+            self.traced: 6,
             lambda: device.synchronize(): 3,
             lambda: (chance.choice(self.streams) or device.default_stream).synchronize(): 3,
             lambda: (chance.choice(self.streams) or device.default_stream).flush(): 2,
@@ -395,6 +408,16 @@ class Program:
             self.device.synchronize()
             if self.chance.random() < 0.2:
                 self.device.kernel(STEP).close()  # what was recorded before counts as stale
+
+    def dropped(self) -> None:
+        """Results that are not read: before their memory is used again, the stream is polled."""
+        x, y = self.chance.sample(self.arrays, 2)
+        self.calls.visible = False
+        for name, given in (("step", {"x": x}), ("pick", {"x": y, "i": 1})):
+            self.attempt(partial(self.kernels[name], **given, threads=N))
+        self.device.default_stream.flush()
+        self.calls.visible = True
+        self.attempt(partial(self.kernels["pick"], x=x, i=1, threads=N))
 
     def out_of_memory(self) -> None:
         """Submissions that fail: no command is lost, and a call that needs one raises."""
@@ -474,11 +497,59 @@ class Program:
         with self.device.default_stream.batch():
             self.several()
 
-    def traced(self) -> Any:
-        with ps.trace(times=False) as t:
+    def traced(self) -> None:
+        """Under a trace, or two: each of them gets every event, with all that it says."""
+        acts = [
+            self.kept, self.several, self.repeated, self.alone, self.in_a_batch, self.at_length,
+            self.from_a_thread, self.from_new_code, self.summed,
+        ]  # fmt: skip
+        with ps.trace(times=self.chance.random() < 0.5) as t:
+            self.chance.choice(acts)()
+            with ps.trace(times=self.chance.random() < 0.5) as inner:
+                self.chance.choice(acts)()
             self.kept()
-            self.kept()
-        return t.as_dict() | {"seconds": 0}
+        self.calls.visible = True
+        for each in (t, inner):
+            self.log.say(each.as_dict() | {"seconds": 0})
+            each.wait_for_times()
+            for event in each.events:
+                timed = event.device_start is not None
+                self.log.say(
+                    *event._replace(
+                        start=0, seconds=0, thread_id=0, device_start=None, device_seconds=None
+                    ),
+                    timed,
+                )
+
+    def at_length(self) -> None:
+        """More launches in one recording than it has timestamps for."""
+        with self.device.default_stream.batch():
+            for _ in range(self.chance.choice([3, 300])):
+                self.kernels["step"](x=self.one, threads=1)
+
+    def from_a_thread(self) -> None:
+        """Launches below which no code of the user's is."""
+        launch = partial(self.kernels["step"], x=self.one, threads=1)
+        pool = ThreadPoolExecutor(1, "another thread")
+        threads = [Thread(target=launch, name=f"thread {number}") for number in range(2)]
+        for each in threads:
+            each.start()
+            each.join()
+        with pool:
+            pool.submit(launch).result()
+            pool.submit(launch).result()
+
+    def from_new_code(self) -> None:
+        """Launches from a file that no trace has seen before, and from functions in it."""
+        launch = partial(self.kernels["step"], x=self.one, threads=1)
+        self.files += 1
+        text = "def f():\n  launch()\n\nlaunch()\nf(); [f() for _ in range(2)]"
+        exec(compile(text, f"file {self.files}", "exec"), {"launch": launch})
+
+    def summed(self) -> None:
+        """Launches from functions of Penstock's own."""
+        for _ in range(3):
+            self.results.append(self.one.sum())
 
     def read_result(self) -> Any:
         if self.results:
@@ -531,6 +602,10 @@ class Program:
         ]
 
 
+def in_order(streams: Iterable[Stream]) -> list[Stream]:
+    return sorted(streams, key=lambda stream: stream.lane.number)
+
+
 def run(seed: int, steps: int) -> list[str]:
     """Everything that a program says."""
     log = Log()
@@ -546,10 +621,9 @@ def run(seed: int, steps: int) -> list[str]:
 
     driver.VulkanDriver.__init__ = noted  # type: ignore[method-assign]
     gc.disable()
-    all_streams = Scheduler.all_streams
-    Scheduler.all_streams = lambda self: sorted(  # type: ignore[method-assign,assignment,return-value]
-        all_streams(self), key=lambda stream: stream.lane.number
-    )
+    all_streams, living_streams = Scheduler.all_streams, Scheduler.living_streams
+    Scheduler.all_streams = lambda self: in_order(all_streams(self))  # type: ignore[method-assign,assignment,return-value]
+    Scheduler.living_streams = lambda self: in_order(living_streams(self))  # type: ignore[method-assign]
     try:
         with ps.Device("llvmpipe") as device:
             Program(seed, log, calls, device).run(steps)
@@ -557,6 +631,7 @@ def run(seed: int, steps: int) -> list[str]:
         driver.VulkanDriver._functions = real  # type: ignore[method-assign]
         driver.VulkanDriver.__init__ = opened  # type: ignore[method-assign]
         Scheduler.all_streams = all_streams  # type: ignore[method-assign]
+        Scheduler.living_streams = living_streams  # type: ignore[method-assign]
     return log.lines
 
 

@@ -206,9 +206,9 @@ class Encoder:
             (self._histories.setdefault(buffer.backing, History()), region, write)
             for buffer, region, write in uses
         ]
-        barrier, _ = needs_of_lane(self._lane, local)
+        behind, _ = needs_of_lane(self._lane, local)
         commands = self.variant.commands
-        if barrier:
+        if behind:
             commands.barrier()
             self.barriers += 1
             self._lane.epoch += 1

@@ -120,7 +120,7 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
         scheduler = self.scheduler
         objects = (
             self._counts_of_threads, self._counts_of_groups, scheduler, self.device.default_stream,
-            self.program, self.what, self.results, (*self.parameters,),
+            self.program, self.name, self.what, self.results, (*self.parameters,),
             numpy_arguments.bring_back_carried,
         )  # fmt: skip
         order = tuple(each if isinstance(each, int) else -1 for each in self.bindings.order)

@@ -337,14 +337,6 @@ def _continues(last: Access, region: Region, lane: Lane, value: int, what: str) 
 Use = tuple[History, Region, bool]
 
 
-def collect_all(uses: Iterable[Use]) -> list[Access]:
-    """Every access that conflicts with a command's."""
-    found: list[Access] = []
-    for history, region, write in uses:
-        history.collect(region, write, found)
-    return found
-
-
 def note_all(uses: Iterable[Use], lane: Lane, value: int, what: str) -> None:
     """Write down a command's accesses."""
     epoch = lane.epoch
@@ -363,9 +355,12 @@ def note_all(uses: Iterable[Use], lane: Lane, value: int, what: str) -> None:
             history.note(region, write, lane, value, what)
 
 
-def needs_of_lane(lane: Lane, uses: Iterable[Use]) -> tuple[bool, dict[Lane, int]]:
-    """What a command on `lane` needs before it may run: a barrier, and waits for other lanes."""
-    barrier = False
+def needs_of_lane(lane: Lane, uses: Iterable[Use]) -> tuple[Access | None, dict[Lane, int]]:
+    """What a command on `lane` needs before it may run: a barrier, and waits for other lanes.
+
+    Instead of a barrier, returns the first access that it must separate the command from.
+    """
+    behind: Access | None = None
     waits: dict[Lane, int] = {}
     for history, region, write in uses:
         # `History.collect`, inlined: this is on the hot path of every launch.
@@ -380,11 +375,11 @@ def needs_of_lane(lane: Lane, uses: Iterable[Use]) -> tuple[bool, dict[Lane, int
                 continue
             other = access.lane
             if other is lane:
-                if access.epoch >= lane.epoch and access.value > lane.complete:
-                    barrier = True
+                if not behind and access.epoch >= lane.epoch and access.value > lane.complete:
+                    behind = access
             elif access.value > other.complete and access.value > lane.seen.get(other.number, 0):
                 waits[other] = max(waits.get(other, 0), access.value)
-    return barrier, waits
+    return behind, waits
 
 
 def needs_of_host(conflicts: Iterable[Access]) -> dict[Lane, int]:

@@ -67,7 +67,7 @@ class Scheduler:
 
     __slots__ = (
         "__dict__", "__weakref__", "acquire", "ended", "host_memory", "is_locked_here", "plain",
-        "release_lock", "shutdown", "sizes", "transfers", "views",
+        "ready", "release_lock", "shutdown", "sizes", "transfers", "views",
     )  # fmt: skip
 
     def __init__(
@@ -87,7 +87,8 @@ class Scheduler:
         self.closed = False
         #: While graphs are recorded: by thread, the graph and the `with` block that records it.
         self.captures: dict[int, tuple[Graph, Block[Graph]]] = {}
-        self.plain = False  # whether a launch has nothing to ask about the device: `note_state`
+        self.ready = False  # whether a launch has nothing to ask about the device: `note_state`
+        self.plain = False  # and no trace is active, either
         self.host_memory = HostMemory()
         self.host_copies = HostCopies(self)
         self.views = HostViews(self)
@@ -152,12 +153,11 @@ class Scheduler:
             raise DeviceLost(str(self.lost))
 
     def note_state(self) -> None:
-        """Keep `plain`. Called by whatever closes or loses the device, captures or traces."""
+        """Keep `ready` and `plain`. Called by all that close or lose the device, capture, trace."""
         was = None
-        while was is not (
-            plain := not (self.closed or self.lost or self.captures or events.active)
-        ):
-            self.plain = was = plain  # and look again: another thread may have changed it meanwhile
+        while was != (now := (not (self.closed or self.lost or self.captures), not events.active)):
+            was = now  # and look again: another thread may have changed it meanwhile
+            self.ready, self.plain = now[0], all(now)
 
     def mark_lost(self, error: BaseException) -> None:
         """Make everything pending, and everything new, raise `DeviceLost` from now on."""

@@ -177,17 +177,17 @@ class Stream(Closing):
         `uses` are the command's accesses; the ledger has them from here on, at value `recorded`.
         """
         lane = self.lane
-        barrier, waits = needs_of_lane(lane, uses)
+        behind, waits = needs_of_lane(lane, uses)
         if waits:
             self.wait_for_lanes(waits)
         batch = self._batch
         if not batch.open:
             batch = self._start()
         recording = batch.recording
-        if barrier:
+        if behind:
             recording.barrier()
             if events.active:
-                batch.emit_barrier(uses)
+                batch.emit_barrier(behind)
             lane.epoch += 1
         if events.timing:
             batch.begin_timing()

@@ -192,7 +192,7 @@ class VulkanReplayable(Commands):
 class PrimaryCommands(Commands):
     """A primary command buffer, which a queue runs."""
 
-    __slots__ = ("_end_results", "_timed", "_unfinished")
+    __slots__ = ("_end_results", "_timed", "_times", "_unfinished")
 
     def __init__(self, driver: VulkanDriver, pool: C, timestamps: list[Timestamps]) -> None:
         """`timestamps` is the queue's list, which gets those that this one takes."""
