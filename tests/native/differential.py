@@ -67,6 +67,7 @@ HEARD = {
     "vkQueueSubmit": "hear_submit",
     "vkGetSemaphoreCounterValue": "hear_get",
     "vkWaitSemaphores": "hear_wait",
+    "vkDestroyBuffer": "hear_destroy",
 }
 
 
@@ -76,12 +77,20 @@ class Log:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self._numbers: dict[tuple[str, int], int] = {}
+        self._numbered = 0
 
     def say(self, *words: object) -> None:
         self.lines.append(" ".join(map(str, words)))
 
     def number(self, kind: str, handle: int) -> str:
-        return f"{kind}{self._numbers.setdefault((kind, handle), len(self._numbers))}"
+        if (kind, handle) not in self._numbers:
+            self._numbers[kind, handle] = self._numbered
+            self._numbered += 1
+        return f"{kind}{self._numbers[kind, handle]}"
+
+    def forget(self, kind: str, handle: int) -> None:
+        """A later object may get the same handle, or another: chance decides that."""
+        self._numbers.pop((kind, handle), None)
 
 
 class Calls:
@@ -196,6 +205,11 @@ class Calls:
             real["vkDeviceWaitIdle"](self.device)
 
     device: Any = None
+
+    def hear_destroy(self, _: Any, function: Any, device: Any, buffer: Any, how: Any) -> None:
+        ffi, _lib = api.load()
+        self.log.forget("buffer", int(ffi.cast("uintptr_t", buffer)))
+        function(device, buffer, how)
 
     def hear_wait(self, real: Any, function: Any, *arguments: Any) -> Any:
         self.catch_up(real)
