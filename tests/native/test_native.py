@@ -106,6 +106,18 @@ def test_most_launches_are_native(dev: ps.Device) -> None:
 
 
 @needs_native
+def test_launches_with_an_output_of_their_own_are_native(dev: ps.Device) -> None:
+    x = dev.ones(N)
+    with dev.elementwise("y[i] = 2 * x[i]", "in float32 x, out float32 y") as twice:
+        twice(x)
+        made, _ = accelerator.launches()
+        doubled = [twice(x) for _ in range(100)]
+        more, _ = accelerator.launches()
+        assert more - made > 80
+        assert all((each.numpy() == 2).all() for each in doubled)
+
+
+@needs_native
 def test_a_traced_launch_is_on_the_receipt(step: tuple[ps.Kernel, ps.Array]) -> None:
     kernel, x = step
     given: dict[str, Any] = {"x": x, "n": N, "spin": 0, "add": 1, "threads": N}
