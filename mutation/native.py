@@ -96,7 +96,8 @@ NATIVE = (
         (("call.c", "SLOT(self->scheduler, Scheduler_plain) != Py_True ||\n", ""),),
     ),
     NativeMutant(
-        "a call within a call", "call.c", "if (locked != Py_False)\n        return NULL;", "",
+        "a call within a call", "call.c",
+        "if (locked != Py_False)\n        return leave(LOCK), NULL;", "",
     ),
     # The ledger.
     NativeMutant(

@@ -46,6 +46,35 @@ typedef struct {
 static PyObject *empty_bytes;
 static unsigned long long made, left; /* launches: natively, and left to Python */
 
+/* Why a launch is left to Python, as far as it is found here. */
+#define REASONS(REASON)                                                                            \
+    REASON(KERNEL, "the kernel, or arguments without names")                                       \
+    REASON(NAMES, "names of arguments")                                                            \
+    REASON(NO_ARRAY, "an argument that is no array of the device")                                 \
+    REASON(NUMBER, "a number that is not a plain one")                                             \
+    REASON(COUNTS, "a number of threads or groups that is new")                                    \
+    REASON(STATE, "a trace, a graph being recorded, a stream that is full or closed")              \
+    REASON(LOCK, "a lock that is held")                                                            \
+    REASON(NEW_ARRAY, "an array that is new, moved, shown, guarded or closed")                     \
+    REASON(LEDGER, "the ledger: another stream, or many accesses")
+enum {
+#define NAME(name, words) name,
+    REASONS(NAME)
+#undef NAME
+};
+static const char *const WORDS[] = {
+#define TEXT(name, words) words,
+    REASONS(TEXT)
+#undef TEXT
+};
+static unsigned long long left_for[Py_ARRAY_LENGTH(WORDS)];
+
+static void
+leave(int reason)
+{
+    left_for[reason]++;
+}
+
 /* --- which name is which argument ----------------------------------------------------------- */
 
 /* Find out what each name of a call is for; 0 if a name is unknown, given by an object other than
@@ -199,21 +228,21 @@ check(Callable *self, Launch *launch, int *barrier)
     PyObject *stream = launch->stream;
     if (!self->ready || SLOT(self->scheduler, Scheduler_plain) != Py_True ||
         SLOT(stream, Stream_plain) != Py_True)
-        return 0;
+        return leave(STATE), 0;
     PyObject *lane = launch->lane = SLOT(stream, Stream_lane);
     if (PyList_GET_SIZE(SLOT(lane, Lane_appended)))
-        return 0;
+        return leave(LEDGER), 0;
     for (Py_ssize_t i = 0; i < self->arrays; i++) {
         PyObject *bound;
         if (!is_usual(self, i, launch->arrays[i], &bound))
-            return 0;
+            return leave(NEW_ARRAY), 0;
         launch->bound[i] = bound;
         launch->uses[i] = SLOT(bound, Bound_reading);
         if (self->writes[i])
             launch->uses[i] = SLOT(bound, Bound_writing);
         if (Py_TYPE(PyTuple_GET_ITEM(launch->uses[i], 0)) != is.History ||
             ledger_needs(lane, launch->uses[i], barrier) < 0)
-            return 0;
+            return leave(LEDGER), 0;
     }
     launch->used = self->arrays;
     return 1;
@@ -328,32 +357,34 @@ launch(Callable *self, PyObject *const *values, PyObject *names)
     char block[MOST_BYTES];
     given[STREAM] = given[THREADS] = given[GROUPS] = Py_None;
     if (names == NULL || (names != self->known_names && !learn_names(self, names)))
-        return NULL;
+        return leave(NAMES), NULL;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); i++)
         given[self->known_places[i]] = values[i];
     for (Py_ssize_t i = 0; i < self->arrays; i++) {
         if (Py_TYPE(given[i]) != is.Array)
-            return NULL;
+            return leave(NO_ARRAY), NULL;
         launch.arrays[i] = given[i];
     }
     memset(block, 0, (size_t)self->nbytes);
     for (Py_ssize_t i = 0; i < self->scalars; i++)
         if (!pack(&self->scalar[i], given[self->arrays + i], block))
-            return NULL;
+            return leave(NUMBER), NULL;
     launch.counts = group_counts(self, given[THREADS], given[GROUPS]);
     launch.stream = given[STREAM] == Py_None ? self->default_stream : given[STREAM];
-    if (launch.counts == NULL || Py_TYPE(launch.stream) != is.Stream ||
+    if (launch.counts == NULL)
+        return leave(COUNTS), NULL;
+    if (Py_TYPE(launch.stream) != is.Stream ||
         SLOT(launch.stream, Stream_scheduler) != self->scheduler ||
         SLOT(self->scheduler, Scheduler_plain) != Py_True) /* a forked child has no lock to take */
-        return NULL;
+        return leave(STATE), NULL;
     PyObject *locked = PyObject_CallNoArgs(self->is_locked_here);
     Py_XDECREF(locked);
     if (locked != Py_False)
-        return NULL;
+        return leave(LOCK), NULL;
     locked = PyObject_CallOneArg(self->acquire, Py_False);
     Py_XDECREF(locked);
     if (locked != Py_True)
-        return NULL;
+        return leave(LOCK), NULL;
     PyObject *result = NULL;
     int barrier = 0;
     if (check(self, &launch, &barrier)) {
@@ -380,6 +411,8 @@ call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names)
             return result;
         }
     }
+    else
+        leave(KERNEL);
     left++;
     /* Not `tp_call`, which leads back here. */
     PyObject *function = PyObject_GetAttr((PyObject *)Py_TYPE(self), named.__call__);
@@ -409,6 +442,19 @@ PyObject *
 native_launches(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
     return Py_BuildValue("KK", made, left);
+}
+
+PyObject *
+native_left(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    PyObject *counts = PyDict_New();
+    for (size_t i = 0; counts != NULL && i < Py_ARRAY_LENGTH(WORDS); i++) {
+        PyObject *count = PyLong_FromUnsignedLongLong(left_for[i]);
+        if (count == NULL || PyDict_SetItemString(counts, WORDS[i], count) < 0)
+            Py_CLEAR(counts);
+        Py_XDECREF(count);
+    }
+    return counts;
 }
 
 /* --- the type -------------------------------------------------------------------------------- */

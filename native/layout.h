@@ -199,6 +199,7 @@ int timeline_comes_soon(PyObject *timeline, long long value);
 
 /* call.c */
 PyObject *native_launches(PyObject *module, PyObject *ignored);
+PyObject *native_left(PyObject *module, PyObject *ignored);
 
 /* stream.c */
 PyObject *stream_batch(PyObject *stream);

@@ -86,6 +86,8 @@ static PyMethodDef functions[] = {
      "called_natively(class_)\n--\n\nHave calls of its objects made here first."},
     {"launches", native_launches, METH_NOARGS,
      "launches()\n--\n\nHow many were made natively, and how many were left to Python."},
+    {"left", native_left, METH_NOARGS,
+     "left()\n--\n\nBy reason: how many launches were left to Python."},
     {"start", native_start, METH_O, "start(stream)\n--\n\nAs `Stream._start`, or None."},
     {"submit", native_submit, METH_O,
      "submit(stream)\n--\n\nAs `Stream._submit`; False if it must do it."},

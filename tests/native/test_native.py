@@ -4,6 +4,7 @@ break it.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
@@ -115,6 +116,25 @@ def test_launches_with_an_output_of_their_own_are_native(dev: ps.Device) -> None
         more, _ = accelerator.launches()
         assert more - made > 80
         assert all((each.numpy() == 2).all() for each in doubled)
+
+
+@needs_native
+def test_what_is_left_to_python_is_counted_by_reason(step: tuple[ps.Kernel, ps.Array]) -> None:
+    kernel, x = step
+    usual: dict[str, Any] = {"x": x, "n": N, "spin": 0, "add": 1, "threads": N}
+    for reason, unusual in (
+        ("names of arguments", {"nothing": 1}),
+        ("an argument that is no array of the device", {"x": np.zeros(N, np.uint32)}),
+        ("a number that is not a plain one", {"add": np.uint32(1)}),
+        ("a number of threads or groups that is new", {"threads": 3 * N - 1}),
+        ("an array that is new, moved, shown, guarded or closed", {"x": x[: N // 2]}),
+    ):
+        before, (_, left) = accelerator.left_to_python(), accelerator.launches()
+        with contextlib.suppress(ps.ArgumentError):
+            kernel(**{**usual, **unusual})
+        after = accelerator.left_to_python()
+        assert after == {**before, reason: before[reason] + 1}
+        assert accelerator.launches()[1] == left + 1
 
 
 @needs_native
