@@ -158,6 +158,15 @@ def test_it_can_be_turned_off() -> None:
     assert run_script(script, PENSTOCK_NATIVE="0").stdout == "False off (PENSTOCK_NATIVE=0)\n"
 
 
+def test_the_receipt_says_which_it_was() -> None:
+    with ps.trace() as t:
+        pass
+    assert f"\n  native step: {accelerator.status}" in str(t)
+    script = "import penstock as ps\nwith ps.trace() as t: pass\nprint(t)"
+    off = run_script(script, PENSTOCK_NATIVE="0").stdout
+    assert "\n  native step: off (PENSTOCK_NATIVE=0)\n" in off
+
+
 def test_a_module_of_another_version_is_refused() -> None:
     script = """
 import sys, types, penstock
