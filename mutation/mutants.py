@@ -232,14 +232,14 @@ _SINGLE = [
     Mutant(
         "memory in use by the device is reused",
         "memory.pool",
-        "return not self.holds and not self.history.pending()",
+        "return not (self.holds or self.history.in_flight)",
         "return not self.holds",
     ),
     Mutant(
         "memory shown to the host is reused",
         "memory.pool",
-        "return not self.holds and not self.history.pending()",
-        "return not self.history.pending()",
+        "return not (self.holds or self.history.in_flight)",
+        "return not self.history.in_flight",
     ),
     Mutant(
         "scratch memory handed on without its history",
@@ -452,11 +452,11 @@ _SINGLE = [
     Mutant(
         "a snapshot is taken after the call",
         "array.staging",
-        "                each.fill()\n                value",
-        "                taken = stream.copier.add(Task({}, each.fill))\n"
-        "                lane = stream.copier.lane\n"
-        "                each.block.history.note(each.packed, True, lane, taken, what)\n"
-        "                value",
+        "            staged.fill()\n            value",
+        "            taken = stream.copier.add(Task({}, staged.fill))\n"
+        "            lane = stream.copier.lane\n"
+        "            block.history.note(staged.packed, True, lane, taken, what)\n"
+        "            value",
     ),
     Mutant(
         "a read is made after the call",

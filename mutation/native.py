@@ -103,7 +103,7 @@ NATIVE = (
     ),
     NativeMutant(
         "a stream of another device", "call.c",
-        "        SLOT(launch.stream, Stream_scheduler) != self->scheduler ||\n", "",
+        " ||\n        SLOT(launch.stream, Stream_scheduler) != self->scheduler)\n", ")\n",
     ),
     NativeMutant(
         "which binding is which", "call.c", "PyBytes_AS_STRING(flat) + PLACE * i,",

@@ -43,14 +43,42 @@ typedef struct {
 } Callable;
 
 static PyObject *empty_bytes;
-/* Launches: natively, and left to Python. */
 #ifdef Py_GIL_DISABLED
-static atomic_ullong made, left;
+typedef atomic_ullong Counter;
 #define COUNT(which) atomic_fetch_add_explicit(&which, 1, memory_order_relaxed)
 #else
-static unsigned long long made, left;
+typedef unsigned long long Counter;
 #define COUNT(which) which++
 #endif
+static Counter made, left; /* launches: natively, and left to Python */
+
+/* Why a launch is left to Python, as far as it is found here. */
+#define REASONS(REASON)                                                                            \
+    REASON(KERNEL, "the kernel, or arguments without names")                                       \
+    REASON(NAMES, "names of arguments")                                                            \
+    REASON(NO_ARRAY, "an argument that is no array of the device")                                 \
+    REASON(NUMBER, "a number that is not a plain one")                                             \
+    REASON(COUNTS, "a number of threads or groups that is new")                                    \
+    REASON(STATE, "a graph being recorded, a stream that is full or closed, a call within a call") \
+    REASON(NEW_ARRAY, "an array that is new, moved, shown, guarded or closed")                     \
+    REASON(LEDGER, "the ledger: another stream, or many accesses")
+enum {
+#define NAME(name, words) name,
+    REASONS(NAME)
+#undef NAME
+};
+static const char *const WORDS[] = {
+#define TEXT(name, words) words,
+    REASONS(TEXT)
+#undef TEXT
+};
+static Counter left_for[Py_ARRAY_LENGTH(WORDS)];
+
+static void
+leave(int reason)
+{
+    COUNT(left_for[reason]);
+}
 
 /* --- which name is which argument ----------------------------------------------------------- */
 
@@ -233,23 +261,25 @@ check(Callable *self, Launch *launch)
 {
     PyObject *stream = launch->stream;
     if (!self->ready || SLOT(stream, Stream_plain) != Py_True)
-        return 0;
+        return leave(STATE), 0;
     PyObject *lane = launch->lane = SLOT(stream, Stream_lane);
     if (PyList_GET_SIZE(SLOT(lane, Lane_appended)))
-        return 0;
+        return leave(LEDGER), 0;
     for (Py_ssize_t i = 0; i < self->arrays; i++) {
         PyObject *bound;
         if (!is_usual(self, i, launch->arrays[i], &bound))
-            return 0;
+            return leave(NEW_ARRAY), 0;
         launch->bound[i] = bound;
         launch->uses[i] = SLOT(bound, Bound_reading);
         if (self->writes[i])
             launch->uses[i] = SLOT(bound, Bound_writing);
         if (Py_TYPE(PyTuple_GET_ITEM(launch->uses[i], 0)) != is.History)
-            return 0;
+            return leave(LEDGER), 0;
     }
     launch->used = self->arrays;
-    return find_needs(launch) == 0;
+    if (find_needs(launch) < 0)
+        return leave(LEDGER), 0;
+    return 1;
 }
 
 /* What the driver binds, in a row, as `Bindings.flat` puts it together. */
@@ -344,7 +374,7 @@ launch_arrays(Callable *self, Launch *launch, const char *block)
     PyObject *scheduler = Py_NewRef(self->scheduler), *result = NULL;
     if (!lock_taken(scheduler, at.Scheduler_ready)) {
         Py_DECREF(scheduler);
-        return NULL;
+        return leave(STATE), NULL;
     }
     if (check(self, launch)) {
         launch->block = self->nbytes ? PyBytes_FromStringAndSize(block, self->nbytes)
@@ -394,7 +424,7 @@ launch_carrying(Callable *self, Launch *launch, const char *block, Carried *carr
 {
     PyObject *scheduler = self->scheduler;
     if (!carry_in(scheduler, carried, count))
-        return NULL;
+        return leave(NO_ARRAY), NULL;
     /* Another thread may close the kernel while this one waits. */
     PyObject *function = Py_NewRef(self->bring_back);
     Py_INCREF(scheduler);
@@ -423,13 +453,13 @@ launch(Callable *self, PyObject *const *values, PyObject *names)
     char block[MOST_BYTES];
     given[STREAM] = given[THREADS] = given[GROUPS] = Py_None;
     if (names == NULL || !place_values(self, values, names, given))
-        return NULL;
+        return leave(NAMES), NULL;
     for (Py_ssize_t i = 0; i < self->arrays; i++) {
         launch.arrays[i] = given[i];
         if (Py_TYPE(given[i]) != is.Array) {
             PyObject *parameter = PyTuple_GET_ITEM(self->parameters, i);
             if (PyList_GET_SIZE(SLOT(parameter, KernelParameter_spare)) == 0)
-                return NULL; /* not a NumPy array, or the first one */
+                return leave(NO_ARRAY), NULL; /* not a NumPy array, or the first one */
             carried[count] = (Carried){given[i], parameter, self->writes[i], NULL, 0};
             places[count++] = i;
         }
@@ -437,12 +467,14 @@ launch(Callable *self, PyObject *const *values, PyObject *names)
     memset(block, 0, (size_t)self->nbytes);
     for (Py_ssize_t i = 0; i < self->scalars; i++)
         if (!pack(&self->scalar[i], given[self->arrays + i], block))
-            return NULL;
+            return leave(NUMBER), NULL;
     launch.stream = given[STREAM] == Py_None ? self->default_stream : given[STREAM];
     if (Py_TYPE(launch.stream) != is.Stream ||
-        SLOT(launch.stream, Stream_scheduler) != self->scheduler ||
-        (launch.counts = group_counts(self, given[THREADS], given[GROUPS])) == NULL)
-        return NULL;
+        SLOT(launch.stream, Stream_scheduler) != self->scheduler)
+        return leave(STATE), NULL;
+    launch.counts = group_counts(self, given[THREADS], given[GROUPS]);
+    if (launch.counts == NULL)
+        return leave(COUNTS), NULL;
     PyObject *result = count ? launch_carrying(self, &launch, block, carried, count, places)
                              : launch_arrays(self, &launch, block);
     Py_DECREF(launch.counts);
@@ -460,6 +492,8 @@ call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names)
             return result;
         }
     }
+    else
+        leave(KERNEL);
     COUNT(left);
     /* Not `tp_call`, which leads back here. */
     PyObject *function = PyObject_GetAttr((PyObject *)Py_TYPE(self), named.__call__);
@@ -489,6 +523,19 @@ PyObject *
 native_launches(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
     return Py_BuildValue("KK", (unsigned long long)made, (unsigned long long)left);
+}
+
+PyObject *
+native_left(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    PyObject *counts = PyDict_New();
+    for (size_t i = 0; counts != NULL && i < Py_ARRAY_LENGTH(WORDS); i++) {
+        PyObject *count = PyLong_FromUnsignedLongLong(left_for[i]);
+        if (count == NULL || PyDict_SetItemString(counts, WORDS[i], count) < 0)
+            Py_CLEAR(counts);
+        Py_XDECREF(count);
+    }
+    return counts;
 }
 
 /* --- the type -------------------------------------------------------------------------------- */

@@ -383,6 +383,7 @@ PyObject *native_share_events(PyObject *module, PyObject *args);
 
 /* call.c */
 PyObject *native_launches(PyObject *module, PyObject *ignored);
+PyObject *native_left(PyObject *module, PyObject *ignored);
 
 /* result.c */
 int result_setup(void);

@@ -89,6 +89,8 @@ static PyMethodDef functions[] = {
     {"share_events", native_share_events, METH_VARARGS,
      "share_events(names, clock, file)\n--\n\n"
      "Learn what `events.emit` uses: its module's names, the clock, and the file of threads."},
+    {"left", native_left, METH_NOARGS,
+     "left()\n--\n\nBy reason: how many launches were left to Python."},
     {"start", native_start, METH_O, "start(stream)\n--\n\nAs `Stream._start`, or None."},
     {"submit", native_submit, METH_O,
      "submit(stream)\n--\n\nAs `Stream._submit`; False if it must do it."},

@@ -10,8 +10,10 @@ import contextlib
 import os
 import signal
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +23,7 @@ if _SWIFTSHADER.exists():
 os.environ.setdefault("XDG_RUNTIME_DIR", "/tmp")
 
 import penstock as ps  # noqa: E402
+from penstock import accelerator  # noqa: E402
 from penstock.driver.vulkan import api  # noqa: E402
 from tests.hip import standin  # noqa: E402
 from tests.hip.standin import StandIn  # noqa: E402
@@ -223,3 +226,33 @@ class _silence:  # noqa: N801
         messages = list(self._messages)
         self._messages.clear()
         assert not messages, "\n\n".join(messages[:5])
+
+
+# Which part of the suite's launches were native.
+
+_launches: Counter[str] = Counter()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    made, left = accelerator.launches()
+    counts = {"made": made, "left": left, **accelerator.left_to_python()}
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["launches"] = counts
+    else:
+        _launches.update(counts)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Add the counts of a process of pytest-xdist."""
+    _launches.update(getattr(node, "workeroutput", {}).get("launches", {}))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    made, left = _launches.pop("made", 0), _launches.pop("left", 0)
+    if made + left:
+        share = 100 * made / (made + left)
+        say = terminalreporter.write_line
+        say(f"{made:,} of {made + left:,} launches were native ({share:.0f} %); {left:,} were not:")
+        for reason, count in _launches.most_common():
+            say(f"{count:9,}  {reason}")

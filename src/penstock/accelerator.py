@@ -112,6 +112,11 @@ def launches() -> tuple[int, int]:
     return native.launches() if is_native() else (0, 0)
 
 
+def left_to_python() -> dict[str, int]:
+    """By reason: how many calls of kernels were left to Python so far."""
+    return native.left() if is_native() else {}
+
+
 def share(class_: C) -> C:
     """Let the native step use the slots of a class. A decorator."""
     global native, status

@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock import accelerator
 from penstock.driver.protocol import PLACE
 from penstock.driver.vulkan import api, program
 from penstock.driver.vulkan.memory import MemoryTypes, VulkanMemory
-from tests.kernels import SLOW_ADD, slow_add
+from tests.kernels import SLOW_ADD, saxpy, slow_add
 
 INDIRECT, COMPUTE, TRANSFER, HOST = 0x2, 0x800, 0x1000, 0x4000
 INDIRECT_READ = 0x1
@@ -51,6 +52,12 @@ class Spied:
             return function(*arguments)
 
         setattr(self.call, name, heard)
+
+    def listen_in_c(self, name: str, hear: Callable[..., object]) -> None:
+        """`listen` by a C function, which the native step calls, too."""
+        ffi, _ = api.load()
+        self.listen(name, hear)
+        setattr(self.call, name, ffi.callback(f"PFN_{name}", getattr(self.call, name)))
 
 
 @pytest.fixture
@@ -373,6 +380,54 @@ def test_a_graph_has_the_barriers_it_needs(spied: Spied) -> None:
     graph.replay(device.stream())
     device.synchronize()
     assert len(barriers) == 3  # two between the launches, one to the host
+
+
+@pytest.mark.parametrize(
+    ("launches", "wanted"),
+    [
+        ("ab cd ef", "ddd"),
+        ("ab ac ad", "ddd"),  # they read the same
+        ("aX aY", "dd"),  # they write parts of one array
+        ("aX aY xb", "ddbd"),
+        ("aa bb cc aa", "dddbd"),
+        ("ab bc de", "dbdd"),
+        ("ab ca de", "dbdd"),
+        ("ab cd be df", "ddbdd"),  # one barrier is enough for all that came before it
+        ("ab cd bd ef", "ddbdd"),  # both of its arrays are in use
+        ("ab bc cd ae", "dbdbdd"),
+    ],
+)
+def test_launches_have_only_the_barriers_that_their_data_demands(
+    launches: str, wanted: str, spied: Spied
+) -> None:
+    """`ab` reads a and adds to b; X and Y are the halves of x. In the log, d is a dispatch."""
+    log: list[str] = []
+    spied.listen_in_c("vkCmdDispatch", lambda *_: log.append("d"))
+    spied.listen_in_c("vkCmdPipelineBarrier2", lambda *_: log.append("b"))
+    device, half = spied.device, 256
+    stream, kernel = device.stream(), saxpy(device)
+    arrays = {name: device.zeros(2 * half) for name in "abcdefx"}
+    arrays |= {"X": arrays["x"][:half], "Y": arrays["x"][half:]}
+
+    def run() -> str:
+        stream.synchronize()
+        log.clear()
+        with stream.batch():
+            for read, written in launches.split():
+                x, y = arrays[read], arrays[written]
+                kernel(x=x, y=y, a=1.0, n=half, threads=half, stream=stream)
+        stream.synchronize()
+        return "".join(log)
+
+    assert run() == f"{wanted}b"  # the last makes the writes visible to the host
+    made, _ = accelerator.launches()
+    assert run() == f"{wanted}b"
+    if accelerator.is_native():
+        assert accelerator.launches()[0] > made
+    with ps.trace(times=False) as trace:
+        run()
+    between = [event for event in trace.of_kind("barrier") if event.path == "device"]
+    assert len(between) == wanted.count("b")
 
 
 def test_the_same_lone_launch_is_recorded_once(spied: Spied) -> None:

@@ -4,6 +4,7 @@ break it.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import re
@@ -83,17 +84,19 @@ def test_every_mutant_fits_the_source() -> None:
 #: Functions of the C code without a mutant: they check nothing that a launch or a wait relies on
 #: (objects and setting up), or call a function that has one.
 WITHOUT_MUTANT = {
-    "call.c": "find launch_arrays launch_carrying bring_back call native_launches "
-    "callable_traverse callable_clear callable_dealloc callable_new has_core_classes get_ready "
-    "retire call_natively call_setup",
+    "call.c": "leave find find_needs launch_arrays launch_carrying bring_back call native_launches "
+    "native_left callable_traverse callable_clear callable_dealloc callable_new has_core_classes "
+    "get_ready retire call_natively call_setup",
     "carry.c": "is_done is_writeable copied",
     "host.c": "host_waits leave scheduler_of",
     "module.c": "share natively PyInit__native",
     "recorder.c": "handles_new HANDLES moment_from_now let_others_run native_commands same_numbers "
     "record_barrier is_native_program is_native_launch timeline_reached has_backlog timeline_comes",
     "result.c": "result_setup result_new native_result",
-    "stream.c": "note_state stream_polls stream_batch is_plain native_start native_submit "
-    "native_reach native_poll guest_enters guest_leaves native_wait",
+    "stream.c": "note_state is_traced stream_batch is_plain native_start native_submit native_reach "
+    "native_poll guest_enters guest_leaves native_wait",
+    "trace.c": "of_events emit place trace_barrier trace_launch trace_done trace_is_ready "
+    "trace_setup native_share_events",
 }
 
 
@@ -144,6 +147,37 @@ def test_most_launches_are_native(dev: ps.Device) -> None:
 
 
 @needs_native
+def test_launches_with_an_output_of_their_own_are_native(dev: ps.Device) -> None:
+    x = dev.ones(N)
+    with dev.elementwise("y[i] = 2 * x[i]", "in float32 x, out float32 y") as twice:
+        twice(x)
+        made, _ = accelerator.launches()
+        doubled = [twice(x) for _ in range(100)]
+        more, _ = accelerator.launches()
+        assert more - made > 80
+        assert all((each.numpy() == 2).all() for each in doubled)
+
+
+@needs_native
+def test_what_is_left_to_python_is_counted_by_reason(step: tuple[ps.Kernel, ps.Array]) -> None:
+    kernel, x = step
+    usual: dict[str, Any] = {"x": x, "n": N, "spin": 0, "add": 1, "threads": N}
+    for reason, unusual in (
+        ("names of arguments", {"nothing": 1}),
+        ("an argument that is no array of the device", {"x": np.zeros(N, np.uint32)}),
+        ("a number that is not a plain one", {"add": np.uint32(1)}),
+        ("a number of threads or groups that is new", {"threads": 3 * N - 1}),
+        ("an array that is new, moved, shown, guarded or closed", {"x": x[: N // 2]}),
+    ):
+        before, (_, left) = accelerator.left_to_python(), accelerator.launches()
+        with contextlib.suppress(ps.ArgumentError):
+            kernel(**{**usual, **unusual})
+        after = accelerator.left_to_python()
+        assert after == {**before, reason: before[reason] + 1}
+        assert accelerator.launches()[1] == left + 1
+
+
+@needs_native
 @pytest.mark.parametrize("times", [True, False])
 def test_a_traced_launch_is_on_the_receipt(step: tuple[ps.Kernel, ps.Array], times: bool) -> None:
     """On every driver; `differential` compares more on one."""
@@ -179,6 +213,15 @@ def test_a_traced_launch_is_on_the_receipt(step: tuple[ps.Kernel, ps.Array], tim
 def test_it_can_be_turned_off() -> None:
     script = "from penstock import accelerator as a; print(a.is_native(), a.status)"
     assert run_script(script, PENSTOCK_NATIVE="0").stdout == "False off (PENSTOCK_NATIVE=0)\n"
+
+
+def test_the_receipt_says_which_it_was() -> None:
+    with ps.trace() as t:
+        pass
+    assert f"\n  native step: {accelerator.status}" in str(t)
+    script = "import penstock as ps\nwith ps.trace() as t: pass\nprint(t)"
+    off = run_script(script, PENSTOCK_NATIVE="0").stdout
+    assert "\n  native step: off (PENSTOCK_NATIVE=0)\n" in off
 
 
 def test_a_module_of_another_version_is_refused() -> None:

@@ -6,12 +6,11 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import numpy as np
-
 from penstock import accelerator
 from penstock.errors import Closed, ReadOnly, RoleViolation, ViewHeld
 from penstock.ledger.hazards import Region
 from penstock.ledger.roles import POLICIES, Policy, Role
+from penstock.memory.copy_rows import one_row
 from penstock.memory.pool import Backing, Owner, Shown
 from penstock.tracing import events
 
@@ -94,7 +93,8 @@ class Buffer:
         """Whether a fresh backing may replace the current one; bounds how many are in flight."""
         if self.pinned or self.graphs:
             return False
-        self._old = [old for old in self._old if old.history.pending()]
+        if self._old:
+            self._old = [old for old in self._old if old.history.in_flight]
         return len(self._old) < _RENAMES
 
     def rename(self, reason: str, fresh: Backing | None = None) -> None:
@@ -270,7 +270,7 @@ class Buffer:
 
     def _copy_all(self, stream: Stream, fresh: Backing) -> None:
         whole = self.whole
-        rows = np.array([[self.backing.offset, fresh.offset, self.nbytes]], np.uint64)
+        rows = one_row(self.backing.offset, fresh.offset, self.nbytes)
         stream.copy(
             self.backing,
             whole,

@@ -260,7 +260,7 @@ class HostCopy:
 
 def check_no_writable_view(buffer: Buffer, conflicts: Conflicts) -> None:
     """Raise if a live writable view shows any of the bytes."""
-    if any(view.writable for view in conflicts.views):
+    if conflicts.views and any(view.writable for view in conflicts.views):
         region = conflicts.region
         raise ViewHeld(
             f"a live writable view shows bytes {region.lo}:{region.hi} of array {buffer.name!r}; "

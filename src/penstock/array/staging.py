@@ -16,15 +16,13 @@ import numpy.typing as npt
 
 from penstock.array.host_access import (
     emit_copy,
-    flush,
-    invalidate,
     is_memory_of,
     note_host_memory,
 )
 from penstock.array.view import HostView
 from penstock.errors import Closed, DeviceLost
 from penstock.ledger.hazards import Lane, Region
-from penstock.memory.copy_rows import packed_array, packed_layout, packed_rows, pieces
+from penstock.memory.copy_rows import packed_array, packed_rows, pieces
 from penstock.memory.pool import Backing
 from penstock.schedule.ordered_copies import Task
 from penstock.schedule.pending import Pending
@@ -46,11 +44,29 @@ def write_staged(array: Array, data: Host, stream: Stream, why: str, what: str) 
     """
     stream.need_room()
     scheduler = array.buffer.scheduler
-    sizes = scheduler.sizes
     target = array.buffer.backing_for(
         stream, array.region, what, write=True, reads=False, overwrite=array.is_whole
     )
-    if array.nbytes > sizes.staging_block and is_memory_of(data, scheduler, target, array.region):
+    if array.nbytes > scheduler.sizes.staging_block:
+        value = _write_in_parts(array, data, stream, target, why, what)
+    else:
+        block = scheduler.host_pool.allocate(array.nbytes)
+        try:
+            staged = Staged(array, data, block, why)
+            staged.fill()
+            value = staged.record(stream, target, what)
+        finally:
+            scheduler.host_pool.retire(block)
+    return Pending(scheduler, {stream.lane: value}, what, value=None)
+
+
+def _write_in_parts(
+    array: Array, data: Host, stream: Stream, target: Backing, why: str, what: str
+) -> int:
+    """`write_staged` of data that needs several blocks; returns the value of its last copy."""
+    scheduler = array.buffer.scheduler
+    sizes = scheduler.sizes
+    if is_memory_of(data, scheduler, target, array.region):
         # Source and target overlap: the device would overwrite parts that the host has yet to read.
         # NumPy assigns as if it had read the whole source first.
         data = data.copy()
@@ -70,12 +86,11 @@ def write_staged(array: Array, data: Host, stream: Stream, why: str, what: str) 
             for each in staged:
                 each.fill()
                 value = each.record(stream, target, what)
-                if len(parts) > 1:
-                    stream.submit()
+                stream.submit()
     finally:
         for block in blocks:
             scheduler.host_pool.retire(block)
-    return Pending(scheduler, {stream.lane: value}, what, value=None)
+    return value
 
 
 def read_staged(
@@ -87,7 +102,7 @@ def read_staged(
     block = scheduler.host_pool.allocate(array.nbytes)
     packed = Region(0, array.nbytes)
     try:
-        rows = packed_rows(array.layout, source, block, to_device=False)
+        rows = packed_rows(array, source, block, to_device=False)
         about = (array.name, array.region)
         value = stream.copy(source, array.region, block, packed, rows, f"{what}: {why}", about)
         shown = HostView(scheduler, block, packed, write=True)
@@ -95,7 +110,7 @@ def read_staged(
         scheduler.host_pool.retire(block)
 
     def finish() -> Host:
-        invalidate(scheduler, block, packed_layout(array.layout))
+        scheduler.invalidate(block.memory, block.offset, block.offset + array.nbytes)
         return shown.array(array.shape, array.dtype)
 
     def finish_locked() -> Host:
@@ -133,15 +148,16 @@ class Staged(NamedTuple):
     def fill(self) -> None:
         """Copy the content to the block, on the host."""
         start = time.perf_counter() if events.active else 0.0
-        np.copyto(packed_array(self.part, self.block), self.content)
-        flush(self.part.buffer.scheduler, self.block, packed_layout(self.part.layout))
+        part, block = self.part, self.block
+        np.copyto(packed_array(part, block), self.content)
+        part.buffer.scheduler.flush(block.memory, block.offset, block.offset + part.nbytes)
         if events.active:
-            emit_copy(self.part, "staged", f"snapshot: {self.why}", start)
+            emit_copy(part, "staged", f"snapshot: {self.why}", start)
 
     def record(self, stream: Stream, target: Backing, what: str) -> int:
         """Record the device copy from the block to the array; returns the value of its end."""
         part = self.part
-        rows = packed_rows(part.layout, target, self.block, to_device=True)
+        rows = packed_rows(part, target, self.block, to_device=True)
         about = (part.name, part.region)
         return stream.copy(self.block, self.packed, target, part.region, rows, what, about)
 

@@ -369,7 +369,7 @@ def copy(array: Array, source: Array, stream: Stream | None) -> Pending[None]:
         if origin is target and source.region.overlaps(array.region):
             value = _copy_overlapping(array, source, on, target, what)
         else:
-            rows = copy_rows(source.layout, origin, array.layout, target)
+            rows = copy_rows(source, origin, array, target)
             about = (array.name, array.region)
             value = on.copy(origin, source.region, target, array.region, rows, what, about)
         return Pending(scheduler, {on.lane: value}, what, value=None)
@@ -383,10 +383,10 @@ def _copy_overlapping(
     between = pool.allocate(array.nbytes)
     try:
         packed = Region(0, array.nbytes)
-        rows = packed_rows(source.layout, backing, between, to_device=False)
+        rows = packed_rows(source, backing, between, to_device=False)
         about = (source.name, source.region)
         stream.copy(backing, source.region, between, packed, rows, what, about)
-        rows = packed_rows(array.layout, backing, between, to_device=True)
+        rows = packed_rows(array, backing, between, to_device=True)
         about = (array.name, array.region)
         return stream.copy(between, packed, backing, array.region, rows, what, about)
     finally:

@@ -181,14 +181,14 @@ class Encoder:
 
     def copy(self, source: Array, target: Array) -> None:
         origin, goal = source.buffer.backing, target.buffer.backing
-        rows = copy_rows(source.layout, origin, target.layout, goal)
+        rows = copy_rows(source, origin, target, goal)
         uses = [(source.buffer, source.region, False), (target.buffer, target.region, True)]
         self.after(uses, "a copy").copy(origin.memory, goal.memory, rows)
 
     def put(self, content: Buffer, target: Array, what: str) -> None:
         """Copy packed bytes into an array."""
         origin, goal = content.backing, target.buffer.backing
-        rows = packed_rows(target.layout, goal, origin, to_device=True)
+        rows = packed_rows(target, goal, origin, to_device=True)
         packed = Region(0, target.nbytes)
         uses = [(content, packed, False), (target.buffer, target.region, True)]
         self.after(uses, what).copy(origin.memory, goal.memory, rows)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import struct
 import threading
 import time
 from collections import deque
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from penstock.schedule.scheduler import Scheduler
     from penstock.schedule.stream import Stream
 
+_bits = struct.Struct("d").pack
+_FAR = 1 << 63  # integers from here on are not NumPy's int64
 _VARIANTS = 16  # variants kept; beyond that, the least recently used is encoded anew
 
 Host = npt.NDArray[Any]
@@ -103,6 +106,9 @@ class Graph(Closing):
             else:
                 _key(name, value)
                 self._scalars[name] = Scalar(name, _frozen(value), self._called)
+        #: All parameters, arrays and numbers, as they were recorded.
+        numbers = {name: scalar.value for name, scalar in self._scalars.items()}
+        self._values: dict[str, Any] = {**self._arrays, **numbers}
         self._nodes: list[Node] = []
         self._kernels: set[Kernel] = set()
         self._growths: dict[Buffer, Growth] = {}
@@ -245,14 +251,15 @@ class Graph(Closing):
         """
         scheduler = self._scheduler
         scheduler.admit(stream)
-        check_source(scheduler, [*changed.values()])
-        changed = {name: _frozen(value) for name, value in changed.items()}
-        for name, value in changed.items():
-            if name in self._scalars and not isinstance(value, _PLAIN):
-                _key(name, value)  # raises unless they are numbers; those are safe under the lock
+        if changed:
+            check_source(scheduler, [*changed.values()])
+            changed = {name: _frozen(value) for name, value in changed.items()}
+            for name, value in changed.items():
+                if name in self._scalars and not isinstance(value, _PLAIN):
+                    _key(name, value)  # raises unless it is numbers; those are safe under the lock
         with scheduler.lock:
             on = self._check(stream)
-            variant = self._variant(self._values(changed))
+            variant = self._variant(changed)
             for growth in self._growths.values():
                 settle_counter(growth.array.appended, on)
             for buffer, region, write in variant.touched:
@@ -335,9 +342,11 @@ class Graph(Closing):
         scheduler.check()
         if self._closed:
             raise Closed("the graph is closed")
-        if any(graph is self and block.is_active for graph, block in scheduler.captures.values()):
-            raise NotWhileRecording("the graph is still being recorded")
-        check_not_capturing(scheduler, "a replay of another graph")
+        if scheduler.captures:
+            captures = scheduler.captures.values()
+            if any(graph is self and block.is_active for graph, block in captures):
+                raise NotWhileRecording("the graph is still being recorded")
+            check_not_capturing(scheduler, "a replay of another graph")
         if not self._recorded:
             raise Closed("the graph was not recorded to its end")
         for kernel in self._kernels:
@@ -345,21 +354,17 @@ class Graph(Closing):
                 raise Closed(f"{kernel.what}, which the graph launches, is closed")
         return scheduler.stream_or_default(stream)
 
-    def _values(self, changed: Mapping[str, Any]) -> dict[str, Any]:
-        """All parameters of a replay, arrays and numbers, with the changed ones replaced."""
-        values: dict[str, Any] = dict(self._arrays)
-        values |= {name: scalar.value for name, scalar in self._scalars.items()}
+    def _check_changed(self, changed: Mapping[str, Any]) -> None:
+        """Raise unless these can replace parameters of a replay."""
         for name, value in changed.items():
-            if name not in values:
-                known = ", ".join(values) or "none"
+            if name not in self._values:
+                known = ", ".join(self._values) or "none"
                 raise ArgumentError(f"the graph has no parameter {name!r}; it has {known}")
             recorded = self._arrays.get(name)
             if recorded is not None and value is not recorded:
                 self._check_array(name, recorded, value)
             elif recorded is None and isinstance(value, Array):
                 raise ArgumentError(f"parameter {name!r} was recorded as a number, not an array")
-            values[name] = value
-        return values
 
     def _check_new_array(self, name: str, array: Array) -> None:
         if array.buffer.scheduler is not self._scheduler:
@@ -387,8 +392,13 @@ class Graph(Closing):
                 f"{array.shape}{'' if array.contiguous else ', not contiguous,'} at replay"
             )
 
-    def _variant(self, values: dict[str, Any]) -> Variant:
-        key = tuple(_key(name, value) for name, value in values.items())
+    def _variant(self, changed: Mapping[str, Any]) -> Variant:
+        """The graph encoded with these parameters replaced."""
+        values = self._values
+        if changed:
+            self._check_changed(changed)
+            values = {**values, **changed}
+        key = tuple([_key(name, value) for name, value in values.items()])
         kept = self._variants.get(key)
         found = None if kept is None else _usable(kept)
         if found is not None:
@@ -440,6 +450,10 @@ def _key(name: str, value: Any) -> tuple[Any, ...]:
     """A key that distinguishes values of a parameter, also 0.0 from -0.0 and 1 from True."""
     if isinstance(value, Array):
         return value.buffer, value.buffer.backing, value.layout.offset
+    if type(value) is float:
+        return float, _bits(value)
+    if type(value) is int and -_FAR <= value < _FAR:
+        return int, value
     data = as_array(value, None)
     if data.dtype.kind == "O":
         raise ArgumentError(f"parameter {name!r} must be a number or several, not {value!r}")

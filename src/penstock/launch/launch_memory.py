@@ -164,9 +164,10 @@ class ResultMemory:
         """Read the result of a launch that has completed."""
         pool = self._pool
         pool.scheduler.invalidate(self.memory, self.offset, self.offset + pool.nbytes)
+        if pool.convert is not None:
+            return pool.convert(*self._content)
         values = [each[()] if each.shape == () else each.copy() for each in self._content]
-        value = values[0] if len(values) == 1 else pool.make(values)
-        return value if pool.convert is None else pool.convert(value)
+        return values[0] if len(values) == 1 else pool.make(values)
 
     def give_back(self) -> None:
         """Return the slot: its result was read or dropped. Safe in any thread, at any time."""
@@ -191,8 +192,8 @@ class ResultPool:
         self.nbytes = nbytes
         self.zeros = bytes(nbytes)
         self.make = _maker(members)
-        #: Converts what the kernel wrote to the value that users get.
-        self.convert: Callable[[Any], Any] | None = None
+        #: Makes the value that users get from the parts of the result, in place.
+        self.convert: Callable[..., Any] | None = None
         self.free: deque[ResultMemory] = deque()
         self._name = f"results of {what}"
         self._stride = _stride(scheduler, nbytes)

@@ -293,6 +293,15 @@ class History:
             self.reads = left
         return left
 
+    @property
+    def in_flight(self) -> bool:
+        """Whether any work uses this memory, as far as its lanes are known to have come."""
+        for entries in (self.writes, self.reads):
+            for access in entries:
+                if access.value > access.lane.complete:
+                    return True
+        return False
+
     def pending(self) -> dict[Lane, int]:
         """By lane: the value after which no work uses this memory any more."""
         return needs_of_host([*self.reads, *self.writes])

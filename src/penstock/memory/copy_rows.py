@@ -35,9 +35,15 @@ def pieces(array: Array, data: Host, most: int) -> list[tuple[Array, Host]]:
     return found
 
 
-def packed_rows(layout: Layout, array: Backing, packed: Backing, *, to_device: bool) -> CopyRegions:
-    """Copy regions between an array's layout and the same elements packed in another backing."""
-    return copy_rows(layout, array, packed_layout(layout), packed, reverse=to_device)
+def packed_rows(array: Array, backing: Backing, packed: Backing, *, to_device: bool) -> CopyRegions:
+    """Copy regions between an array's elements and the same elements packed in another backing."""
+    if array.contiguous:
+        here, there = backing.offset + array.region.lo, packed.offset
+        return (
+            one_row(there, here, array.nbytes) if to_device else one_row(here, there, array.nbytes)
+        )
+    layout = array.layout
+    return _rows(layout, backing, packed_layout(layout), packed, reverse=to_device)
 
 
 def packed_layout(layout: Layout) -> Layout:
@@ -46,7 +52,20 @@ def packed_layout(layout: Layout) -> Layout:
     return Layout(0, layout.shape, strides, layout.itemsize)
 
 
-def copy_rows(
+def copy_rows(source: Array, origin: Backing, target: Array, goal: Backing) -> CopyRegions:
+    """Copy regions from one array to another of the same shape."""
+    if source.contiguous and target.contiguous:
+        start = origin.offset + source.region.lo
+        return one_row(start, goal.offset + target.region.lo, source.nbytes)
+    return _rows(source.layout, origin, target.layout, goal)
+
+
+def one_row(source: int, target: int, nbytes: int) -> CopyRegions:
+    """The copy region of one contiguous run."""
+    return np.array([[source, target, nbytes]], np.uint64)
+
+
+def _rows(
     source: Layout, origin: Backing, target: Layout, goal: Backing, *, reverse: bool = False
 ) -> CopyRegions:
     """Copy regions from one layout to another of the same shape, one per contiguous run.

@@ -187,7 +187,7 @@ class Backing:
     @property
     def idle(self) -> bool:
         """Whether no host view and no work known to be in flight uses it."""
-        return not self.holds and not self.history.pending()
+        return not (self.holds or self.history.in_flight)
 
 
 class Pool:
@@ -237,7 +237,7 @@ class Pool:
         backing = self._take_free(self._free.get(size), for_device)
         if backing is None:
             self.reap()
-            backing = self._take_free(self._free_of(size), for_device)
+            backing = self._take_free(self._free.get(size) or self._free_of(size), for_device)
         if backing is None:
             backing = self._cut(size, nbytes)
         if self._clear is not None:
@@ -334,7 +334,7 @@ class Pool:
         for backing in retired:
             if backing.idle and not backing.released:
                 self._release(backing)
-        return deque(backing for backing in retired if not backing.released)
+        return deque([backing for backing in retired if not backing.released])
 
     def _take_handed_on(self, size: int) -> Backing | None:
         """Take the oldest fitting backing that a scratch array left and no host view shows."""

@@ -23,6 +23,7 @@ from penstock.dtypes import Dtype
 from penstock.errors import ArgumentError, CompileError, DtypeMismatch, InvalidValue, ShapeMismatch
 from penstock.handle import Closing
 from penstock.launch.arguments import how_to_pass, same_bytes
+from penstock.launch.checks import check_array
 from penstock.launch.kernel import Kernel
 from penstock.shader.signature import parse
 from penstock.shader.source import KernelSource
@@ -168,6 +169,7 @@ class Elementwise(Closing):
             if not hasattr(error, "errors"):
                 raise
             raise source.explain(self.name, error) from None
+        self._outputs = {each.name: each for each in self.kernel.parameters if each.writes}
         groups = _most(device, "group_count")[0]
         # A loop in the operation would count towards the same iteration limit (see `_MOST_EACH`).
         if device.info.kind == "cpu" and not _LOOP.search(f"{preamble}\n{operation}"):
@@ -199,7 +201,13 @@ class Elementwise(Closing):
     # The slow paths of a call.
 
     def _make(self, parameter: Parameter, shape: tuple[int, ...]) -> Array:
-        return self.device.empty(shape, parameter.dtype)
+        """An output, checked and bound here: a launch with it is none with a new array."""
+        made = self.device.empty(shape, parameter.dtype)
+        if made.size:
+            with self.kernel.scheduler.lock:
+                check_array(self.kernel, self._outputs[parameter.name], made, {})
+                made.bind()
+        return made
 
     def _explain_names(self, more: tuple[Any, ...], unknown: dict[str, Any]) -> NoReturn:
         what = f"no argument {', '.join(map(repr, sorted(unknown)))}" if unknown else ""

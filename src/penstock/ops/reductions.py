@@ -248,22 +248,25 @@ def _signature(operation: str, dtype: Dtype, parts: int) -> str:
 # Folding the partial values.
 
 
-def _fold(operation: str, dtype: Dtype, made: Any) -> Any:
-    """The value of the reduction, from the partial values in the launch's result."""
-    parts: Host = made.parts[: made.used]
+def _fold(operation: str, dtype: Dtype, used: Host, elements: Host, parts: Host) -> Any:
+    """The value of the reduction, from the partial values in the launch's result.
+
+    The arguments show the memory of the result, so what is returned must not.
+    """
+    parts = parts[: used.item()]
     if operation in ("any", "all"):
         return np.bool_(parts.any() == (operation == "any"))
     if operation in ("min", "max"):
-        return _value(operation, dtype, int(_joined(parts).max()))
+        return _value(operation, dtype, int(np.maximum.reduce(_joined(parts))))
     if operation in ("argmin", "argmax"):
         words = _words(dtype)
         keys = _joined(parts[:, :words])
         return np.intp(parts[keys == keys.max(), words].min())
     if dtype.kind == "f":
         with np.errstate(all="ignore"):
-            total = parts.sum(dtype=np.float64)
-            return dtype.type(total / np.float64(made.elements) if operation == "mean" else total)
-    return _whole(operation, dtype, parts, int(made.elements))
+            total = np.add.reduce(parts, dtype=np.float64)
+            return dtype.type(total / np.float64(elements) if operation == "mean" else total)
+    return _whole(operation, dtype, parts, elements.item())
 
 
 def _whole(operation: str, dtype: Dtype, parts: Host, elements: int) -> Any:

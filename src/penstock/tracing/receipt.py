@@ -14,6 +14,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple
 
+from penstock import accelerator
 from penstock.errors import ArgumentError
 from penstock.handle import Handle
 from penstock.locks import RLock
@@ -314,6 +315,7 @@ class Trace(Handle):
                 continue
             extra = f"  ({human_bytes(self.bytes_copied)})" if name == "copies" else ""
             lines.append(f"  {name:<12}{value:>7}{extra}")
+        lines.append(f"  native step: {accelerator.status}")
         if bounds := self.bounds_met:
             met = "; ".join(f"{count} × {bound}" for bound, count in bounds.items())
             lines.append(f"  bounds met: {met}")
