@@ -277,7 +277,7 @@ NATIVE = (
         ),
     ),
     NativeMutant(
-        "a file that is met first", "trace.c", "    if (is_user == NULL) {\n", "    if (0) {\n",
+        "a file that is met first", "trace.c", "is_user == NULL || PyErr_Occurred()", "0",
     ),
     NativeMutant(
         "a thread that runs no user's code", "trace.c",

@@ -111,11 +111,14 @@ handles_new(PyTypeObject *type, PyObject *keywords, const char *const *names)
         return NULL;
     uint64_t *part = (uint64_t *)((char *)made + sizeof(PyObject));
     for (; made != NULL && *names != NULL; names++, part++) {
-        PyObject *given = keywords == NULL ? NULL : PyDict_GetItemString(keywords, *names);
-        if (given == NULL)
-            PyErr_Format(PyExc_TypeError, "%s needs %s", type->tp_name, *names);
-        else
+        PyObject *name = PyUnicode_FromString(*names), *given = NULL;
+        if (name != NULL && keywords != NULL)
+            given = PyDict_GetItemWithError(keywords, name);
+        Py_XDECREF(name);
+        if (given != NULL)
             *part = PyLong_AsUnsignedLongLong(given);
+        else if (!PyErr_Occurred())
+            PyErr_Format(PyExc_TypeError, "%s needs %s", type->tp_name, *names);
         if (PyErr_Occurred())
             Py_CLEAR(made);
     }

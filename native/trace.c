@@ -60,8 +60,9 @@ user_code(int *instruction)
         Py_DECREF(frame);
         frame = back;
     }
-    if (is_user == NULL) {
+    if (is_user == NULL || PyErr_Occurred()) {
         PyErr_Clear();
+        Py_XDECREF(code);
         return NULL;
     }
     return code == NULL ? Py_NewRef(Py_None) : code;
