@@ -79,16 +79,20 @@ start(PyObject *stream)
     if (last < 0)
         return 0;
     PyObject *batch = Py_NewRef(PyList_GET_ITEM(spare, last));
-    int done = 0;
-    if (recording_begins(SLOT(batch, Batch_recording)) && opened(policy, batch) == 0 &&
-        put_number(&SLOT(batch, Batch_value), submitted + 1) == 0 &&
-        put_number(&SLOT(batch, Batch_count), 0) == 0 &&
-        PyList_SetSlice(spare, last, last + 1, NULL) == 0) {
+    PyObject *value = PyLong_FromLongLong(submitted + 1), *zero = PyLong_FromLong(0);
+    int done = value != NULL && zero != NULL && recording_begins(SLOT(batch, Batch_recording)) &&
+               opened(policy, batch) == 0 && PyList_SetSlice(spare, last, last + 1, NULL) == 0;
+    if (done) {
+        /* Nothing can fail from here on: the batch may be the stream's last one, which counts as
+           recorded from the moment that it has a new value. */
+        put(&SLOT(batch, Batch_value), value);
+        put(&SLOT(batch, Batch_count), zero);
         put(&SLOT(batch, Batch_must_publish), Py_False);
         put(&SLOT(batch, Batch_open), Py_True);
         put(&SLOT(stream, Stream__batch), batch);
-        done = 1;
     }
+    Py_XDECREF(value);
+    Py_XDECREF(zero);
     Py_DECREF(batch);
     PyErr_Clear();
     return done;
