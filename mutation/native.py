@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -26,8 +26,9 @@ _LIMIT = 120  # seconds for one mutant
 _RUN = """
 import runpy, sys
 import penstock
+module = sys.argv.pop(1)
 penstock.__path__.insert(0, sys.argv.pop(1))
-runpy.run_module("tests.native.differential", run_name="__main__")
+runpy.run_module(module, run_name="__main__")
 """
 
 
@@ -39,6 +40,24 @@ class NativeMutant(NamedTuple):
     old: str
     new: str
     also: tuple[tuple[str, str, str], ...] = ()  # further changes: file, old, new
+
+    @property
+    def file_name(self) -> str:
+        return self.name.replace(" ", "-")
+
+    @property
+    def changes(self) -> tuple[tuple[str, str, str], ...]:
+        return ((self.file, self.old, self.new), *self.also)
+
+    def applied(self, folder: Path) -> Path:
+        """Copy the sources into a new folder, and change them."""
+        shutil.copytree(build_native.SOURCES, folder)
+        for file, old, new in self.changes:
+            text = (folder / file).read_text()
+            if text.count(old) != 1:
+                raise SystemExit(f"mutation: {self.name!r} does not fit native/{file} any more")
+            (folder / file).write_text(text.replace(old, new))
+        return folder
 
 
 NATIVE = (
@@ -186,6 +205,10 @@ NATIVE = (
         "bytes of another length", "recorder.c",
         "PyBytes_GET_SIZE(a) == PyBytes_GET_SIZE(b) &&\n                      memcmp(",
         "1 || 0 * memcmp(",
+    ),
+    NativeMutant(
+        "what a command buffer has in it", "recorder.c",
+        "        put(recording, VulkanRecording__content, content);\n", "",
     ),
     NativeMutant(
         "a launch that begins a command buffer", "recorder.c",
@@ -464,7 +487,7 @@ NATIVE = (
     ),
     NativeMutant(
         "that a result slot returns", "result.c",
-        "if (SLOT(SLOT(slot, ResultMemory__pool), ResultPool_closed) == Py_False) {", "if (0) {",
+        "if (SLOT(SLOT(slot, ResultMemory__pool), ResultPool_closed) == Py_False &&", "if (0 &&",
     ),
     NativeMutant(
         "that a result is read once", "result.c",
@@ -526,30 +549,35 @@ NATIVE = (
 
 def outcome_of(mutant: NativeMutant | None, folder: Path) -> str | None:
     """What the programs say with a mutant, or without; None if they crash or hang."""
-    place = folder / (mutant.name.replace(" ", "-") if mutant else "intact")
-    sources = place / "sources"
-    shutil.copytree(build_native.SOURCES, sources)
-    if mutant is not None:
-        for file, old, new in ((mutant.file, mutant.old, mutant.new), *mutant.also):
-            text = (sources / file).read_text()
-            if text.count(old) != 1:
-                raise SystemExit(f"mutation: {mutant.name!r} does not fit native/{file} any more")
-            (sources / file).write_text(text.replace(old, new))
+    place = folder / (mutant.file_name if mutant else "intact")
+    place.mkdir(parents=True)
+    sources = mutant.applied(place / "sources") if mutant else build_native.SOURCES
     build_native.build(place, ["-O1", "-w"], sources)
     return run_programs(str(place))
 
 
 def run_programs(folder: str = "", **settings: str) -> str | None:
     """What the programs say, with the module in a folder."""
-    command = [sys.executable, "-c", _RUN, folder, *_PROGRAMS]
-    environment = {**os.environ, "LP_NUM_THREADS": "0", "PENSTOCK_NATIVE": "1", **settings}
+    return run_with("tests.native.differential", folder, _PROGRAMS, **settings)
+
+
+def run_with(module: str, folder: str, words: Sequence[str], **settings: str) -> str | None:
+    """What a module prints, with the native module in a folder; None if it fails or hangs."""
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=_LIMIT, env=environment,
-        )  # fmt: skip
+        done = run_module(module, folder, words, **settings)
     except subprocess.TimeoutExpired:
         return None
     return None if done.returncode else done.stdout
+
+
+def run_module(
+    module: str, folder: str, words: Sequence[str], limit: float = _LIMIT, **settings: str
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", _RUN, module, folder, *words]
+    environment = {**os.environ, "LP_NUM_THREADS": "0", "PENSTOCK_NATIVE": "1", **settings}
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=limit, env=environment
+    )
 
 
 def main(words: Sequence[str]) -> int:
@@ -558,25 +586,54 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_args(words)
     only = arguments.only
-    chosen = [m for m in NATIVE if not only or any(each in m.name for each in only)]
-    expected = run_programs(PENSTOCK_NATIVE="0")
-    if expected is None:
-        raise SystemExit("mutation: the programs break down without the native step")
+
+    def is_chosen(mutant: NativeMutant) -> bool:
+        return not only or any(each in mutant.name for each in only)
+
+    verdicts = [_differential, _disturbed]
     caught = {}
     with tempfile.TemporaryDirectory(prefix="penstock-mutants-") as made:
-        folder = Path(made)
-        if outcome_of(None, folder) != expected:
-            raise SystemExit("mutation: the native step differs from Python without any mutant")
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            outcomes = pool.map(lambda mutant: outcome_of(mutant, folder), chosen)
-            for mutant, outcome in zip(chosen, outcomes, strict=True):
-                how = "a crash" if outcome is None else "other calls"
-                caught[mutant.name] = how if outcome != expected else ""
+        for verdict in verdicts:
+            for name, how in verdict(is_chosen, Path(made)):
+                caught[name] = how
                 if not arguments.json:
-                    verdict = f"caught by {how}" if caught[mutant.name] else "SURVIVED"
-                    print(f"{mutant.name:<45} {verdict}", flush=True)
+                    print(f"{name:<45} {f'caught by {how}' if how else 'SURVIVED'}", flush=True)
     if arguments.json:
         print(json.dumps(caught))
     survivors = sum(not how for how in caught.values())
-    print(f"{len(chosen) - survivors} of {len(chosen)} mutants caught", file=sys.stderr)
+    print(f"{len(caught) - survivors} of {len(caught)} mutants caught", file=sys.stderr)
     return 1 if survivors else 0
+
+
+def _differential(
+    is_chosen: Callable[[NativeMutant], bool], folder: Path
+) -> Iterator[tuple[str, str]]:
+    """Each chosen mutant's name, and how the programs caught it ("": not)."""
+    chosen = [*filter(is_chosen, NATIVE)]
+    if not chosen:
+        return
+    expected = run_programs(PENSTOCK_NATIVE="0")
+    if expected is None:
+        raise SystemExit("mutation: the programs break down without the native step")
+    if outcome_of(None, folder) != expected:
+        raise SystemExit("mutation: the native step differs from Python without any mutant")
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        outcomes = pool.map(lambda mutant: outcome_of(mutant, folder), chosen)
+        for mutant, outcome in zip(chosen, outcomes, strict=True):
+            how = "a crash" if outcome is None else "other calls"
+            yield mutant.name, how if outcome != expected else ""
+
+
+def _disturbed(
+    is_chosen: Callable[[NativeMutant], bool], folder: Path
+) -> Iterator[tuple[str, str]]:
+    """The same, where the programs are disturbed in the middle."""
+    from mutation.disturbed import DISTURBED, survives
+
+    chosen = [each for each in DISTURBED if is_chosen(each.mutant)]
+    for words in {each.words for each in chosen}:
+        if not survives(None, words, folder / "-".join(words)):
+            raise SystemExit(f"mutation: {' '.join(words)} fails without any mutant")
+    for mutant, words in chosen:
+        lives = survives(mutant, words, folder / mutant.file_name)
+        yield mutant.name, "" if lives else " ".join(words)

@@ -398,6 +398,27 @@ has_content(PyObject *content, PyObject *generation, PyObject *published, PyObje
             same_numbers(PyTuple_GET_ITEM(first, 3), PyTuple_GET_ITEM(known, 3)));
 }
 
+/* `vkEndCommandBuffer`, whose result goes into a list; it may not be called again after a success,
+   so there is room for the result before that. 0 if it failed, or was not called. */
+static int
+end_commands(Recorder *recorder, PyObject *results)
+{
+    PyObject *success = PyLong_FromLong(0);
+    int ended = success != NULL && PyList_Append(results, success) == 0;
+    Py_XDECREF(success);
+    int32_t result = ended ? recorder->end(recorder->command) : 0;
+    if (result) {
+        PyObject *code = PyLong_FromLong(result);
+        if (code != NULL)
+            PyList_SetItem(results, 0, code);
+        else /* as if it had not been called */
+            PyList_SetSlice(results, 0, 1, NULL);
+        ended = 0;
+    }
+    PyErr_Clear();
+    return ended;
+}
+
 /* `recording.end()`. 0 if Python must do it. */
 int
 recording_ends(PyObject *recording)
@@ -429,14 +450,8 @@ recording_ends(PyObject *recording)
     else
         Py_INCREF(content);
     PyObject *results = SLOT(commands, PrimaryCommands__end_results);
-    int done = SLOT(commands, PrimaryCommands__timed) == Py_False && PyList_GET_SIZE(results) == 0;
-    if (done) {
-        PyObject *result = PyLong_FromLong(recorder->end(recorder->command));
-        /* Without memory for it the result is lost; then it is as if the call had failed. */
-        done = result != NULL && PyList_Append(results, result) == 0 && number(result) == 0;
-        Py_XDECREF(result);
-        PyErr_Clear();
-    }
+    int done = SLOT(commands, PrimaryCommands__timed) == Py_False &&
+               PyList_GET_SIZE(results) == 0 && end_commands(recorder, results);
     if (done) {
         put(commands, PrimaryCommands__unfinished, Py_False);
         put(recording, VulkanRecording__content, content);

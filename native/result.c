@@ -12,6 +12,15 @@ result_setup(void)
     return nothing == NULL ? -1 : 0;
 }
 
+/* Put a slot into a deque of free ones; -1 with an exception set if there is no memory. */
+static int
+give_back(PyObject *free, PyObject *slot)
+{
+    PyObject *done = PyObject_CallMethodOneArg(free, named.append, slot);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
 /* Take a slot that no launch in flight uses, and zero it: NULL if Python must do it. */
 static PyObject *
 take(PyObject *pool)
@@ -19,15 +28,14 @@ take(PyObject *pool)
     PyObject *free = SLOT(pool, ResultPool_free);
     if (PyObject_Size(free) <= 0)
         return NULL;
-    PyObject *slot = PyObject_CallMethodNoArgs(free, named.pop);
+    PyObject *slot = PyObject_CallMethodObjArgs(free, named.pop, NULL);
     if (slot == NULL)
         return NULL;
     PyObject *lane = SLOT(slot, ResultMemory__lane), *bytes = SLOT(slot, ResultMemory__bytes);
     if (SLOT(slot, ResultMemory_coherent) != Py_True || !PyMemoryView_Check(bytes) ||
         (lane != Py_None &&
          number(SLOT(slot, ResultMemory__value)) > number_in(lane, Lane_complete))) {
-        PyObject *arguments[] = {free, slot};
-        call_method(named.append, arguments, 2);
+        give_back(free, slot);
         Py_DECREF(slot);
         return NULL;
     }
@@ -50,8 +58,7 @@ result_new(PyObject *pool, PyObject *what)
     PyObject *result = points == NULL ? NULL : is.Result->tp_alloc(is.Result, 0);
     if (result == NULL) {
         Py_XDECREF(points);
-        PyObject *arguments[] = {SLOT(pool, ResultPool_free), slot};
-        call_method(named.append, arguments, 2);
+        give_back(SLOT(pool, ResultPool_free), slot);
         Py_DECREF(slot);
         return PyErr_NoMemory();
     }
@@ -110,11 +117,9 @@ value_of(PyObject *result)
     put(result, Result__value, value);
     Py_INCREF(slot);
     put(result, Result__memory, Py_None);
-    if (SLOT(SLOT(slot, ResultMemory__pool), ResultPool_closed) == Py_False) {
-        PyObject *arguments[] = {SLOT(slot, ResultMemory_home), slot};
-        if (call_method(named.append, arguments, 2) < 0)
-            Py_CLEAR(value);
-    }
+    if (SLOT(SLOT(slot, ResultMemory__pool), ResultPool_closed) == Py_False &&
+        give_back(SLOT(slot, ResultMemory_home), slot) < 0)
+        Py_CLEAR(value);
     Py_DECREF(slot);
     return value;
 }

@@ -106,16 +106,20 @@ start(PyObject *stream)
     if (last < 0)
         return 0;
     PyObject *batch = Py_NewRef(PyList_GET_ITEM(spare, last));
-    int done = 0;
-    if (recording_begins(SLOT(batch, Batch_recording)) && policy_opened(policy, batch) == 0 &&
-        put_number(batch, Batch_value, submitted + 1) == 0 &&
-        put_number(batch, Batch_count, 0) == 0 &&
-        PyList_SetSlice(spare, last, last + 1, NULL) == 0) {
+    PyObject *value = PyLong_FromLongLong(submitted + 1), *zero = PyLong_FromLong(0);
+    int done = value != NULL && zero != NULL && recording_begins(SLOT(batch, Batch_recording)) &&
+               policy_opened(policy, batch) == 0 && PyList_SetSlice(spare, last, last + 1, NULL) == 0;
+    if (done) {
+        /* Nothing can fail from here on: the batch may be the stream's last one, which counts as
+           recorded from the moment that it has a new value. */
+        put(batch, Batch_value, value);
+        put(batch, Batch_count, zero);
         put(batch, Batch_must_publish, Py_False);
         put(batch, Batch_open, Py_True);
         put(stream, Stream__batch, batch);
-        done = 1;
     }
+    Py_XDECREF(value);
+    Py_XDECREF(zero);
     Py_DECREF(batch);
     PyErr_Clear();
     return done;
