@@ -51,7 +51,7 @@ def test_a_disturbed_call_does_all_or_nothing(driver: str, disturbance: str, mod
     assert done.returncode == 0, done.stderr[-3000:]
     tried = [int(line.split()[-1]) for line in done.stdout.splitlines()]
     assert len(tried) == len(names) + len(more)
-    assert min(tried) > 2
+    assert sum(tried) > 10
 
 
 @pytest.mark.parametrize("name", ["noted before it is recorded", "a batch that is not taken out"])
