@@ -219,7 +219,11 @@ native_wait(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count
     PyObject *timeline = Py_NewRef(SLOT(stream, Stream_timeline));
     Py_INCREF(lane);
     Py_INCREF(value);
-    if (SLOT(shutdown, Shutdown_over) == Py_False)
+    /* A timeline whose lane is complete may be gone: until the guest was there, another thread could
+       release it. */
+    if (number(value) <= number(SLOT(lane, Lane_complete)))
+        reached = 1;
+    else if (SLOT(shutdown, Shutdown_over) == Py_False)
         reached = timeline_comes_soon(timeline, number(value));
     Py_DECREF(timeline);
     PySet_Discard(SLOT(shutdown, Shutdown_guests), guest);
