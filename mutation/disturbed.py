@@ -134,6 +134,14 @@ DISTURBED = (
     # Other threads run meanwhile.
     Disturbed(
         NativeMutant(
+            "a timeline that is released meanwhile", "stream.c",
+            "if (number(value) <= number(SLOT(lane, Lane_complete)))\n        reached = 1;",
+            "if (0)\n        ;",
+        ),
+        ("llvmpipe", "thread", "closed streams"),
+    ),
+    Disturbed(
+        NativeMutant(
             "a device that is closed meanwhile", "stream.c",
             "    return SLOT(shutdown, Shutdown_over) != Py_False &&", "    return 0 &&",
         ),

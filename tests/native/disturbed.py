@@ -42,6 +42,7 @@ PROGRAMS = {
     # Several in one batch; batches that are submitted alone, whose command buffer is used again.
     "many": ("launch",) * 6 + ("numpy",),
     "lone": ("launch", "synchronize") * 4,
+    "closed streams": ("launch", "launch_and_close", "launch", "launch_and_close"),
     **test_interrupts.PROGRAMS,
 }
 
@@ -110,10 +111,10 @@ class Elsewhere(Uses):
         self.thread = threading.Thread(target=super().act)
 
     def _each(self) -> Iterator[Callable[[], object]]:
-        yield self.bench.dev.default_stream.poll
         yield from super()._each()
         yield self._launch_on_another
         yield self.bench.dev.synchronize
+        yield lambda: self.bench.dev.memory  # and so to release what is done
 
     def _launch_on_another(self) -> None:
         with self.bench.dev.stream() as stream:

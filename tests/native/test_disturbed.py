@@ -25,7 +25,7 @@ _ALL = STRIDE == 1
 _MORE = {"interrupt": ("leaks",), "memory": ("leaks",), "thread": ("closing",)}
 #: In CI, programs in which most is done natively.
 _SOME = {
-    "llvmpipe": ("many", "lone", "results", "reads"),
+    "llvmpipe": ("many", "lone", "results", "reads", "closed streams"),
     "simulator": ("many", "results"),
 }
 
@@ -44,6 +44,8 @@ def test_a_disturbed_call_does_all_or_nothing(driver: str, disturbance: str, mod
         pytest.skip("only with PENSTOCK_INTERRUPTS=1")
     if driver != "simulator":
         _installed(driver)
+    elif disturbance == "thread":
+        pytest.skip("the simulator runs one thread at a time")
     more = _MORE.get(disturbance, ()) if driver != "simulator" else ()
     names = disturbed.PROGRAMS if _ALL else _SOME[driver]
     words = (driver, disturbance, *names, *more)
@@ -51,7 +53,7 @@ def test_a_disturbed_call_does_all_or_nothing(driver: str, disturbance: str, mod
     assert done.returncode == 0, done.stderr[-3000:]
     tried = [int(line.split()[-1]) for line in done.stdout.splitlines()]
     assert len(tried) == len(names) + len(more)
-    assert min(tried) > 1
+    assert sum(tried) > 10
 
 
 @pytest.mark.parametrize("name", ["noted before it is recorded", "a batch that is not taken out"])
