@@ -135,7 +135,7 @@ DISTURBED = (
     Disturbed(
         NativeMutant(
             "a timeline that is released meanwhile", "stream.c",
-            "if (number(value) <= number(SLOT(lane, Lane_complete)))\n        reached = 1;",
+            "if (number(value) <= number_in(lane, Lane_complete))\n        reached = 1;",
             "if (0)\n        ;",
         ),
         ("llvmpipe", "thread", "closed streams"),

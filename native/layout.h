@@ -218,6 +218,8 @@ static inline void
 put_in(PyObject *object, Py_ssize_t offset, PyObject *value)
 {
     PyObject *old;
+    if (slot_of(object, offset) == value)
+        return; /* references to what threads share cost them most */
     Py_BEGIN_CRITICAL_SECTION(object);
     old = swap(object, offset, value);
     Py_END_CRITICAL_SECTION();

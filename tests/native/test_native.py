@@ -13,7 +13,7 @@ import subprocess
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -348,6 +348,156 @@ def test_threads_that_launch_at_once(dev: ps.Device) -> None:
         assert all((x.numpy() == 300).all() for x in arrays)
 
 
+def at_once(*works: Callable[[], None]) -> None:
+    """Run each in a thread of its own, and raise what the first that failed has raised."""
+    raised: list[BaseException] = []
+    together = threading.Barrier(len(works))
+
+    def run(work: Callable[[], None]) -> None:
+        try:
+            together.wait()
+            work()
+        except BaseException as error:
+            raised.append(error)
+
+    threads = [threading.Thread(target=run, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if raised:
+        raise raised[0]
+
+
+def test_threads_that_name_arguments_in_other_orders(step: tuple[ps.Kernel, ps.Array]) -> None:
+    kernel, x = step
+    dev = x.device
+    arrays = [dev.zeros(N, np.uint32) for _ in range(3)]
+
+    def forwards() -> None:
+        for _ in range(1000):
+            kernel(x=arrays[0], n=N, spin=0, add=1, threads=N)
+
+    def backwards() -> None:
+        with dev.stream() as stream:
+            for _ in range(1000):
+                kernel(stream=stream, threads=N, add=2, spin=0, n=N, x=arrays[1])
+
+    def by_groups() -> None:
+        with dev.stream() as stream:
+            for _ in range(1000):
+                kernel(groups=N, spin=0, stream=stream, x=arrays[2], add=3, n=N)
+
+    at_once(forwards, backwards, by_groups)
+    assert [int(each.numpy()[0]) for each in arrays] == [1000, 2000, 3000]
+
+
+@pytest.mark.parametrize("which", ["kernel", "stream", "array"])
+def test_something_is_closed_while_threads_launch(dev: ps.Device, which: str) -> None:
+    for _ in range(5):
+        kernel, stream = new_kernel(dev, SLOW_ADD, "slow_add"), dev.stream()
+        x, y = dev.zeros(N, np.uint32), dev.zeros(N, np.uint32)
+        closing = {"kernel": kernel, "stream": stream, "array": y}[which]
+        made = [0, 0]
+        busy = threading.Barrier(3)
+
+        def launch(
+            number: int, made: list[int], busy: threading.Barrier, kernel: ps.Kernel, **given: Any
+        ) -> None:
+            kernel(**given, n=N, spin=0, add=1, threads=N)
+            busy.wait()
+            try:
+                for _ in range(20_000):
+                    kernel(**given, n=N, spin=0, add=1, threads=N)
+                    made[number] += 1
+            except ps.Closed:
+                pass
+
+        def close(busy: threading.Barrier, closing: Any) -> None:
+            busy.wait()
+            closing.close()
+
+        at_once(
+            partial(launch, 0, made, busy, kernel, x=x, stream=stream),
+            partial(launch, 1, made, busy, kernel, x=y),
+            partial(close, busy, closing),
+        )
+        dev.synchronize()
+        if which != "stream":
+            stream.close()
+        assert (x.numpy() == 1 + made[0]).all()
+        if which != "array":
+            assert (y.numpy() == 1 + made[1]).all()
+
+
+@needs_native
+def test_a_launch_waits_for_another_threads_lock(step: tuple[ps.Kernel, ps.Array]) -> None:
+    kernel, x = step
+    taken, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with x.device.scheduler.lock:
+            taken.set()
+            release.wait()
+
+    def launch() -> None:
+        taken.wait()
+        threading.Timer(0.05, release.set).start()
+        made, left = accelerator.launches()
+        kernel(x=x, n=N, spin=0, add=1, threads=N)
+        assert accelerator.launches() == (made + 1, left)
+
+    at_once(hold, launch)
+    assert (x.numpy() == 1).all()
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
+def test_a_signal_ends_the_wait_for_the_lock(step: tuple[ps.Kernel, ps.Array]) -> None:
+    kernel, x = step
+    taken, release = threading.Event(), threading.Event()
+
+    class Interrupt(Exception):
+        pass
+
+    def interrupt(*_: Any) -> None:
+        raise Interrupt
+
+    def hold() -> None:
+        with x.device.scheduler.lock:
+            taken.set()
+            release.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    taken.wait()
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(Interrupt):
+            kernel(x=x, n=N, spin=0, add=1, threads=N)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        release.set()
+        holder.join()
+    assert (x.numpy() == 0).all()
+    kernel(x=x, n=N, spin=0, add=1, threads=N)
+    assert (x.numpy() == 1).all()
+
+
+@pytest.mark.skipif(
+    not sysconfig.get_config_var("Py_GIL_DISABLED"), reason="this Python always has a GIL"
+)
+def test_it_leaves_the_gil_off() -> None:
+    script = """
+import sys, cffi, ml_dtypes, numpy, vulkan
+before = sys._is_gil_enabled()
+from penstock import accelerator
+print(before, sys._is_gil_enabled())
+"""
+    before, after = run_script(script, PENSTOCK_NATIVE="1").stdout.split()
+    assert before == after
+
+
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
 def test_signals_while_it_launches(step: tuple[ps.Kernel, ps.Array]) -> None:
     kernel, x = step
@@ -493,11 +643,9 @@ def test_it_uses_memory_as_it_should(tmp_path: Path) -> None:
         ).stdout.strip()
         for name in ("libasan.so", "libubsan.so")
     ]
-    said = run_programs(
-        str(tmp_path),
-        LD_PRELOAD=" ".join(libraries),
-        ASAN_OPTIONS="detect_leaks=0",
-        PYTHONMALLOC="malloc",
-    )
+    settings = {"LD_PRELOAD": " ".join(libraries), "ASAN_OPTIONS": "detect_leaks=0"}
+    if not sysconfig.get_config_var("Py_GIL_DISABLED"):  # which has an allocator of its own
+        settings["PYTHONMALLOC"] = "malloc"
+    said = run_programs(str(tmp_path), **settings)
     assert said is not None
     assert "step 249:" in said

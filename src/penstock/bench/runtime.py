@@ -433,6 +433,12 @@ def _scaling(device: ps.Device, ending: ExitStack) -> Iterator[list[Piece]]:
     return curves(device, ending)
 
 
+def _threads(device: ps.Device, ending: ExitStack) -> Iterator[list[Piece]]:
+    from penstock.bench.threads import pieces
+
+    return pieces(device, ending)
+
+
 Group = Callable[[ps.Device, ExitStack], Iterator[list[Piece]]]
 GROUPS: dict[str, Group] = {
     "launch": _launch,
@@ -442,4 +448,5 @@ GROUPS: dict[str, Group] = {
     "access": _access,
     "load": _load,
     "scaling": _scaling,
+    "threads": _threads,
 }
