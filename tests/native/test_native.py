@@ -181,7 +181,7 @@ def test_what_is_left_to_python_is_counted_by_reason(step: tuple[ps.Kernel, ps.A
 @needs_native
 @pytest.mark.parametrize("times", [True, False])
 def test_a_traced_launch_is_on_the_receipt(step: tuple[ps.Kernel, ps.Array], times: bool) -> None:
-    """On every driver; `differential` compares more on one."""
+    """With what Python says of it. `differential` compares more of it, on one driver."""
     kernel, x = step
     stream = x.device.default_stream
     said: list[list[Any]] = []

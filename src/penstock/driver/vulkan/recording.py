@@ -80,7 +80,9 @@ class VulkanRecording:
                 return
             self._start()
         commands = self._commands
-        commands.launch(program, bindings, block, commands.vk_dispatch, groups)
+        commands.bind(program, bindings, block)
+        x, y, z = groups
+        commands.vk_dispatch(commands.command, x, y, z)
 
     def dispatch_indirect(
         self,
