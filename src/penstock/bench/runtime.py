@@ -433,6 +433,12 @@ def _scaling(device: ps.Device, ending: ExitStack) -> Iterator[list[Piece]]:
     return curves(device, ending)
 
 
+def _small(device: ps.Device, ending: ExitStack) -> Iterator[list[Piece]]:
+    from penstock.bench.small import calls
+
+    return calls(device, ending)
+
+
 Group = Callable[[ps.Device, ExitStack], Iterator[list[Piece]]]
 GROUPS: dict[str, Group] = {
     "launch": _launch,
@@ -441,5 +447,6 @@ GROUPS: dict[str, Group] = {
     "adopt": _adopt,
     "access": _access,
     "load": _load,
+    "small": _small,
     "scaling": _scaling,
 }
