@@ -8,6 +8,7 @@ from __future__ import annotations
 import bisect
 import functools
 import re
+import threading
 from collections.abc import Callable
 from datetime import date, datetime, timedelta
 from fractions import Fraction
@@ -239,6 +240,23 @@ def test_pitched_rows(busy: bool, mode: str, shared_device: OpenDevice) -> None:
     assert same(out[:, 2:15], expected)
     assert not out[:, :2].any()
     assert not out[:, 15:].any()
+
+
+def test_a_thread_that_waits_for_a_read_makes_its_copy(
+    shared_device: OpenDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dev = shared_device(transfers="unmapped")
+    x, out = dev.zeros(N, np.uint32), np.zeros(N, np.uint32)
+    with dev.stream() as stream:
+        # As if the stream's own thread was never given a core.
+        monkeypatch.setattr(stream.copier, "_thread", threading.current_thread())
+        for count in range(1, 4):
+            slow_add(x, 1, stream)
+            read = x.read(stream, out=out)
+            with held(stream), pytest.raises(ps.Timeout):
+                x.read(stream, out=np.zeros(N, np.uint32)).result(timeout=0.01)
+            assert (read.result(timeout=60) == count).all()
+        stream.synchronize(timeout=60)
 
 
 # Changes: whatever is assigned, to whatever slice, idle or busy.

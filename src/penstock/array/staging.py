@@ -127,7 +127,7 @@ def read_staged(
     if events.active:
         emit_copy(array, "staged", "to the caller's array")
     copier = stream.copier
-    task = Task({stream.lane: value}, copy_out)
+    task = Task({stream.lane: value}, copy_out, for_caller=True)
     try:
         ready = copier.add(task)
         note_host_memory(scheduler, out, True, copier.lane, ready, what)

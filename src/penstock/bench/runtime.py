@@ -439,6 +439,12 @@ def _threads(device: ps.Device, ending: ExitStack) -> Iterator[list[Piece]]:
     return pieces(device, ending)
 
 
+def _small(device: ps.Device, ending: ExitStack) -> Iterator[list[Piece]]:
+    from penstock.bench.small import calls
+
+    return calls(device, ending)
+
+
 Group = Callable[[ps.Device, ExitStack], Iterator[list[Piece]]]
 GROUPS: dict[str, Group] = {
     "launch": _launch,
@@ -447,6 +453,7 @@ GROUPS: dict[str, Group] = {
     "adopt": _adopt,
     "access": _access,
     "load": _load,
+    "small": _small,
     "scaling": _scaling,
     "threads": _threads,
 }

@@ -4,16 +4,21 @@ The *ordered* path of a transfer. The copier waits for the work that the copy co
 copies, and signals a value of its lane; later work on the same bytes waits for that value, on the
 device. So the caller waits for nothing, no byte is copied twice, and no other work is delayed.
 
+A thread that waits for a copy to the caller's memory makes it itself, if the copier has not begun:
+that is quicker than to wake the copier and to be woken by it.
+
 There is no deadlock: a task waits only for work submitted before it was queued, and that work waits
 only for tasks queued before it. Each stream has its own copier, so streams do not delay each other.
 """
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -29,11 +34,15 @@ if TYPE_CHECKING:
 class Task:
     """A copy to be made after certain points, whose work is all submitted."""
 
-    __slots__ = ("after", "cancelled", "copy", "value")
+    __slots__ = ("after", "cancelled", "copy", "for_caller", "value")
 
-    def __init__(self, after: dict[Lane, int], copy: Callable[[], None]) -> None:
+    def __init__(
+        self, after: dict[Lane, int], copy: Callable[[], None], *, for_caller: bool = False
+    ) -> None:
+        """`for_caller` says that the copy writes memory of the caller, and not of the device."""
         self.after = after
         self.copy = copy
+        self.for_caller = for_caller
         self.cancelled = False  # whether an exception came before the ledger had the copy
         self.value = 0  # the lane's value when the copy is made
 
@@ -47,6 +56,8 @@ class Copier(HostLane):
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._last_value = 0  # that a task was given
+        self._unmade: deque[Task] = deque()  # all tasks whose copies are not made, in order
+        self._making = threading.RLock()  # held by the thread that makes a copy
         self._next: Task | None = None  # the task that `_step` makes next (inline drivers only)
         if self._inline is not None:
             self._inline.attend(self._step)
@@ -64,9 +75,40 @@ class Copier(HostLane):
         # A value of its own, even if an interrupted call has left a task and not `submitted`: the
         # copy would count as made once that task is done.
         task.value = self._last_value = self._last_value + 1
+        self._unmade.append(task)
         self._tasks.put(task)  # first: without a task, a wait for its value would never end
         self.lane.submitted = max(task.value, self.lane.submitted)
         return task.value
+
+    def wait(self, value: int, timeout: float) -> bool:
+        if self._inline is None and not self._help(value, timeout):
+            return self.lane.complete >= value
+        return super().wait(value, timeout)
+
+    def _help(self, value: int, timeout: float) -> bool:
+        """Make the next copies, up to this value, in the calling thread, if they are for callers.
+
+        Returns False if their predecessors were not done within `timeout` seconds. Not copies to
+        the device: a signal handler that waits for the copy in whose middle it runs makes it, and
+        then the thread does again, when later work on the device may have begun.
+        """
+        scheduler = self._scheduler()
+        while scheduler is not None and not self.aborted:
+            task = next(iter(self._unmade.copy()), None)
+            if task is None or task.value > value or not task.for_caller:
+                break
+            if not scheduler.await_points(task.after, timeout):
+                return False
+            try:
+                if not self._making.acquire(blocking=False):
+                    break  # the copier, or another thread that waits, is at it
+                self._copy_once(task)
+            except Error as error:
+                self._fail(scheduler, error)
+            finally:
+                with contextlib.suppress(RuntimeError):  # it was not free
+                    self._making.release()
+        return True
 
     def stop(self) -> None:
         """End the thread after the tasks it has. Safe to call twice."""
@@ -111,17 +153,28 @@ class Copier(HostLane):
                 self._driver.wait(points, 0)
             else:
                 scheduler.await_points(task.after, closing=True)
-            start = time.perf_counter() if events.active else 0.0
-            if not task.cancelled:
-                task.copy()
-            if start and events.active:
-                events.emit(
-                    "done", "a host copy in stream order", start=start,
-                    seconds=events.since(start), at=(self.lane.place, task.value, 0),
-                )  # fmt: skip
-            self.finish(task.value)
+            self._copy_once(task)
         except Error as error:
-            # `mark_lost` gives the error to threads that wait for this copy or for later work;
-            # `abort` releases the device work that waits for the copy.
-            scheduler.mark_lost(error)
-            self.abort()
+            self._fail(scheduler, error)
+
+    def _copy_once(self, task: Task) -> None:
+        """Make a copy whose predecessors are done, unless another thread has, and signal it."""
+        with self._making:
+            if self.lane.complete < task.value:
+                start = time.perf_counter() if events.active else 0.0
+                if not task.cancelled:
+                    task.copy()
+                if start and events.active:
+                    events.emit(
+                        "done", "a host copy in stream order", start=start,
+                        seconds=events.since(start), at=(self.lane.place, task.value, 0),
+                    )  # fmt: skip
+            self.finish(task.value)
+            while self._unmade and self._unmade[0].value <= task.value:
+                self._unmade.popleft()
+
+    def _fail(self, scheduler: Scheduler, error: Error) -> None:
+        # `mark_lost` gives the error to threads that wait for this copy or for later work; `abort`
+        # releases the device work that waits for the copy.
+        scheduler.mark_lost(error)
+        self.abort()
