@@ -48,9 +48,10 @@ _CALLS = (
     "hipEventRecord", "hipFree", "hipGraphDestroy", "hipGraphExecDestroy", "hipGraphExecUpdate",
     "hipGraphInstantiate", "hipGraphLaunch", "hipHostFree", "hipHostGetDevicePointer",
     "hipHostMalloc", "hipHostRegister", "hipHostUnregister", "hipMalloc", "hipMemcpy2DAsync",
-    "hipMemcpyAsync", "hipMemsetD32Async", "hipModuleGetFunction", "hipModuleLaunchKernel",
-    "hipModuleLoadData", "hipModuleUnload", "hipSetDevice", "hipStreamBeginCapture",
-    "hipStreamCreateWithFlags", "hipStreamDestroy", "hipStreamEndCapture", "hipStreamWaitEvent",
+    "hipMemcpyAsync", "hipMemcpyWithStream", "hipMemsetD32Async", "hipModuleGetFunction",
+    "hipModuleLaunchKernel", "hipModuleLoadData", "hipModuleUnload", "hipSetDevice",
+    "hipStreamBeginCapture", "hipStreamCreateWithFlags", "hipStreamDestroy", "hipStreamEndCapture",
+    "hipStreamWaitEvent",
 )  # fmt: skip
 
 
@@ -106,6 +107,7 @@ class HipDriver:
     """An opened HIP device. Everything made from it must be closed before it."""
 
     inline = False
+    copies = True
     language = "hip"
 
     def __init__(self, index: int, notify: Notify) -> None:
@@ -128,6 +130,7 @@ class HipDriver:
         self.replayed_on: dict[int, set[HipReplayable]] = {}  # by stream
         self._programs: set[HipProgram] = set()
         self._capturing: int | None = None  # the stream used for captures
+        self._copying = ffi.new("handle *")  # the stream of `copy_in` and `copy_out`, once made
         self._counts: dict[int, deque[Counts]] = {}  # by stream: for its next launches
         self._spare_counts: list[Counts] = []
         self._made_counts: list[Counts] = []
@@ -175,6 +178,27 @@ class HipDriver:
 
     def invalidate(self, memory: HipMemory, lo: int, hi: int) -> None:
         """All memory is coherent."""
+
+    def copy_in(self, memory: HipMemory, offset: int, address: int, nbytes: int) -> None:
+        self._copy_now(memory.handle + offset, address, nbytes)
+
+    def copy_out(self, memory: HipMemory, offset: int, address: int, nbytes: int) -> None:
+        self._copy_now(address, memory.handle + offset, nbytes)
+
+    def _copy_now(self, target: int, source: int, nbytes: int) -> None:
+        """Copy on a stream that has no other work. HIP returns when the bytes have arrived.
+
+        One call, so that no exception can come between the copy and its end. (`hipMemcpyAsync`
+        from memory that is not pinned would wait for the work of its stream before it.)
+        """
+        self.select()
+        if not self._copying[0]:
+            with self.issuing:
+                if not self._copying[0]:
+                    result = self.call.hipStreamCreateWithFlags(self._copying, _NON_BLOCKING)
+                    self.must(result, "hipStreamCreateWithFlags")
+        copy, stream = self.call.hipMemcpyWithStream, self._copying[0]
+        self.must(copy(target, source, nbytes, _COPY_DEFAULT, stream), "hipMemcpyWithStream")
 
     # Programs.
 
@@ -362,6 +386,8 @@ class HipDriver:
             self.forget(program)
         if self._capturing is not None:
             self.call.hipStreamDestroy(self._capturing)
+        if self._copying[0]:
+            self.call.hipStreamDestroy(self._copying[0])
         for counts in self._made_counts:
             counts.close()
         self.events.close()

@@ -231,6 +231,7 @@ class SimDriver:
     """
 
     inline = True
+    copies = False
     language = "spirv"
 
     def __init__(
