@@ -100,15 +100,16 @@ HIP = [
     _mutant(
         "an event is used again before it has happened",
         "timeline",
-        "            self._events.append((value, event))\n            self.issued = value\n",
-        "            self._events.append((value, event))\n            self.issued = value\n"
-        "            self._driver.events.give_back(event)\n",
+        "        self._events.append((value, event))\n        self.issued = value\n",
+        "        self._events.append((value, event))\n        self.issued = value\n"
+        "        self._driver.events.give_back(event)\n",
     ),
     _mutant(
         "a submission that is made again begins anew",
         "recording",
-        "        driver.select()\n        if not recording.event:\n",
-        "        driver.select()\n        recording.issued = 0\n        if not recording.event:\n",
+        "            driver.select()\n        if not recording.event:\n",
+        "            driver.select()\n"
+        "        recording.issued = 0\n        if not recording.event:\n",
     ),
     # Arguments and graphs.
     _mutant(

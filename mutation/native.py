@@ -2,7 +2,8 @@
 
 `python -m mutation native [NAME ...]` builds the module with each in turn, and runs the programs of
 `tests.native.differential`, whose every driver call must be the one that Python makes. A mutant is
-caught if the output differs, or the process crashes or hangs.
+caught if the output differs, or the process crashes or hangs. Mutants of what the native step does
+over a driver in Python are caught by tests over the stand-in for HIP.
 """
 
 from __future__ import annotations
@@ -23,11 +24,21 @@ from tools import build_native
 
 _PROGRAMS = ("0", "8", "250")  # the first seed, how many, and steps of each
 _LIMIT = 120  # seconds for one mutant
+_HIP = "tests/native/test_native_hip.py"
 _RUN = """
 import runpy, sys
 import penstock
 penstock.__path__.insert(0, sys.argv.pop(1))
 runpy.run_module("tests.native.differential", run_name="__main__")
+"""
+
+
+_TEST = """
+import sys
+import penstock
+penstock.__path__.insert(0, sys.argv.pop(1))
+import pytest
+sys.exit(pytest.main(["-x", "-q", "--assert=plain", "-p", "no:cacheprovider", sys.argv[1]]))
 """
 
 
@@ -39,6 +50,7 @@ class NativeMutant(NamedTuple):
     old: str
     new: str
     also: tuple[tuple[str, str, str], ...] = ()  # further changes: file, old, new
+    tests: str = ""  #: the tests that notice it, if the programs cannot
 
 
 NATIVE = (
@@ -226,13 +238,57 @@ NATIVE = (
     ),
     NativeMutant(
         "how much to hand over at a time", "stream.c",
-        "put_number(&SLOT(policy, SubmitPolicy_first_look), dry ? next : 1) == 0 &&", "",
+        "put_number(&SLOT(policy, SubmitPolicy_first_look), dry ? next : 1) == 0)", "1)",
+    ),
+    # Drivers in Python.
+    NativeMutant(
+        "a loss when it polls", "stream.c",
+        "    if (asked < 0)\n        return failed(SLOT(stream, Stream_scheduler));",
+        "    if (asked < 0)\n        return -1;", tests=_HIP,
+    ),
+    NativeMutant(
+        "a failed poll of a launch", "stream.c", "    if (polled < 0)\n        return -1;\n",
+        "    PyErr_Clear();\n", tests=_HIP,
+    ),
+    NativeMutant(
+        "a failed poll of a new batch", "stream.c",
+        "        if (polled <= 0)\n            return polled;",
+        "        if (!polled)\n            return 0;\n        PyErr_Clear();", tests=_HIP,
+    ),
+    NativeMutant(
+        "a loss when it submits", "stream.c",
+        "    if (submitted < 0)\n        return failed(SLOT(stream, Stream_scheduler));",
+        "    if (submitted < 0)\n        return -1;", tests=_HIP,
+    ),
+    NativeMutant(
+        "a loss when it waits", "stream.c", "reached < 0 && failed(scheduler) < 0", "reached < 0",
+        tests=_HIP,
+    ),
+    NativeMutant(
+        "no memory to submit", "stream.c",
+        "    if (!PyErr_ExceptionMatches((PyObject *)is.OutOfMemory))\n        return -1;",
+        "    if (1)\n        return -1;", tests=_HIP,
+    ),
+    NativeMutant(
+        "an error of a submission", "stream.c",
+        "    if (!PyErr_ExceptionMatches((PyObject *)is.OutOfMemory))\n        return -1;", "",
+        tests=_HIP,
+    ),
+    NativeMutant(
+        "that a value is not reached", "recorder.c", "asked < 0 ? -1 : reached >= value",
+        "asked < 0 ? -1 : 1", tests=_HIP,
+    ),
+    NativeMutant(
+        "the guest of a failed wait", "stream.c",
+        "    PySet_Discard(SLOT(shutdown, Shutdown_guests), guest);\n",
+        "    if (reached >= 0)\n        PySet_Discard(SLOT(shutdown, Shutdown_guests), guest);\n",
+        tests=_HIP,
     ),
 )  # fmt: skip
 
 
 def outcome_of(mutant: NativeMutant | None, folder: Path) -> str | None:
-    """What the programs say with a mutant, or without; None if they crash or hang."""
+    """What the programs or tests say with a mutant, or without; None if they fail or hang."""
     place = folder / (mutant.name.replace(" ", "-") if mutant else "intact")
     sources = place / "sources"
     shutil.copytree(build_native.SOURCES, sources)
@@ -243,13 +299,19 @@ def outcome_of(mutant: NativeMutant | None, folder: Path) -> str | None:
                 raise SystemExit(f"mutation: {mutant.name!r} does not fit native/{file} any more")
             (sources / file).write_text(text.replace(old, new))
     build_native.build(place, ["-O1", "-w"], sources)
+    if mutant is not None and mutant.tests:
+        return _run([sys.executable, "-c", _TEST, str(place), mutant.tests], PENSTOCK_NATIVE="1")
     return run_programs(str(place))
 
 
 def run_programs(folder: str = "", **settings: str) -> str | None:
     """What the programs say, with the module in a folder."""
-    command = [sys.executable, "-c", _RUN, folder, *_PROGRAMS]
-    environment = {**os.environ, "LP_NUM_THREADS": "0", "PENSTOCK_NATIVE": "1", **settings}
+    given = {"LP_NUM_THREADS": "0", "PENSTOCK_NATIVE": "1", **settings}
+    return _run([sys.executable, "-c", _RUN, folder, *_PROGRAMS], **given)
+
+
+def _run(command: Sequence[str], **settings: str) -> str | None:
+    environment = {**os.environ, **settings}
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=_LIMIT, env=environment,
@@ -278,9 +340,13 @@ def main(words: Sequence[str]) -> int:
             outcomes = pool.map(lambda mutant: outcome_of(mutant, folder), chosen)
             for mutant, outcome in zip(chosen, outcomes, strict=True):
                 how = "a crash" if outcome is None else "other calls"
-                caught[mutant.name] = how if outcome != expected else ""
+                if mutant.tests:
+                    caught[mutant.name] = "a test" if outcome is None else ""
+                else:
+                    caught[mutant.name] = how if outcome != expected else ""
                 if not arguments.json:
-                    verdict = f"caught by {how}" if caught[mutant.name] else "SURVIVED"
+                    how = caught[mutant.name]
+                    verdict = f"caught by {how}" if how else "SURVIVED"
                     print(f"{mutant.name:<45} {verdict}", flush=True)
     if arguments.json:
         print(json.dumps(caught))

@@ -302,21 +302,12 @@ end:
 static void
 leave_lock(Callable *self)
 {
-#if PY_VERSION_HEX >= 0x030C0000
-    PyObject *raised = PyErr_GetRaisedException();
-#else
-    PyObject *kind, *raised, *traceback;
-    PyErr_Fetch(&kind, &raised, &traceback);
-#endif
+    Raised raised = take_raised();
     PyObject *released = PyObject_CallNoArgs(self->release);
     if (released == NULL)
         PyErr_Clear(); /* it was ours: this cannot be refused */
     Py_XDECREF(released);
-#if PY_VERSION_HEX >= 0x030C0000
-    PyErr_SetRaisedException(raised);
-#else
-    PyErr_Restore(kind, raised, traceback);
-#endif
+    raise_again(raised);
 }
 
 /* Launch if that is usual. NULL without an exception if Python must do it. */
@@ -459,7 +450,8 @@ has_core_classes(void)
 {
     return is.Lane && is.Access && is.History && is.Backing && is.Buffer && is.Array && is.Bound &&
            is.Batch && is.Stream && is.SubmitPolicy && is.Scheduler && is.FinaliserQueue &&
-           is.HostViews && is.Shutdown && is.Guest && is.Result && is.ResultMemory;
+           is.HostViews && is.Shutdown && is.Guest && is.Result && is.ResultMemory &&
+           is.OutOfMemory;
 }
 
 PyDoc_STRVAR(get_ready_doc,
@@ -568,5 +560,6 @@ int
 call_setup(void)
 {
     empty_bytes = PyBytes_FromStringAndSize(NULL, 0);
-    return empty_bytes == NULL ? -1 : 0;
+    nothing = PyTuple_New(0);
+    return empty_bytes == NULL || nothing == NULL ? -1 : 0;
 }

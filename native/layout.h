@@ -106,7 +106,7 @@
     CLASS(FinaliserQueue) CLASS(HostViews) CLASS(Shutdown) CLASS(Guest) CLASS(Result)              \
     CLASS(ResultMemory) CLASS(VulkanRecording) CLASS(Commands) CLASS(PrimaryCommands)              \
     CLASS(VulkanProgram) CLASS(VulkanQueue) CLASS(VulkanTimeline) CLASS(VulkanDriver)              \
-    CLASS(Backlog)
+    CLASS(Backlog) CLASS(HipTimeline) CLASS(OutOfMemory)
 
 /* Where each slot is, in bytes. */
 typedef struct {
@@ -168,10 +168,40 @@ call_method(PyObject *name, PyObject *const *arguments, size_t count)
     return done == NULL ? -1 : 0;
 }
 
+/* An exception that is set aside: of the kind `kind`, which is NULL if there is none. */
+typedef struct {
+    PyObject *kind, *error, *traceback;
+} Raised;
+
+static inline Raised
+take_raised(void)
+{
+    Raised raised = {NULL, NULL, NULL};
+#if PY_VERSION_HEX >= 0x030C0000
+    raised.error = PyErr_GetRaisedException();
+#else
+    PyErr_Fetch(&raised.kind, &raised.error, &raised.traceback);
+    if (raised.kind != NULL)
+        PyErr_NormalizeException(&raised.kind, &raised.error, &raised.traceback);
+#endif
+    return raised;
+}
+
+static inline void
+raise_again(Raised raised)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    PyErr_SetRaisedException(raised.error);
+#else
+    PyErr_Restore(raised.kind, raised.error, raised.traceback);
+#endif
+}
+
 /* Names of Python methods, interned. */
 #define METHODS(NAME)                                                                              \
-    NAME(__call__) NAME(_consider_submitting) NAME(_start) NAME(barrier) NAME(dispatch)            \
-    NAME(groups) NAME(launched) NAME(new) NAME(note) NAME(stream) NAME(tear_down) NAME(threads)
+    NAME(__call__) NAME(_consider_submitting) NAME(_start) NAME(barrier) NAME(begin)               \
+    NAME(dispatch) NAME(groups) NAME(launched) NAME(new) NAME(note) NAME(note_failure)             \
+    NAME(publish) NAME(stream) NAME(submit) NAME(tear_down) NAME(threads) NAME(value)
 
 typedef struct {
 #define DECLARE(name) PyObject *name;
@@ -180,13 +210,15 @@ typedef struct {
 } Names;
 
 extern Names named;
+extern PyObject *nothing;
 extern PyTypeObject Callable_Type, Recorder_Type, Program_Type, Timeline_Type, Queue_Type;
 
 /* ledger.c */
 int ledger_needs(PyObject *lane, PyObject *use, int *barrier);
 int ledger_note(PyObject *lane, PyObject *use, PyObject *value, PyObject *what);
 
-/* recorder.c: what the driver does */
+/* recorder.c: what the driver does. Other drivers than Vulkan's are called as Python calls them.
+   Of three outcomes, 1 is done, 0 is for Python to do, and -1 has failed, with an exception set. */
 int record_barrier(PyObject *recording);
 int record_dispatch(PyObject *recording, PyObject *program, PyObject *bindings, PyObject *block,
                     PyObject *groups);

@@ -17,7 +17,19 @@ note_state(PyObject *stream)
     put(&SLOT(stream, Stream_plain), plain ? Py_True : Py_False);
 }
 
-/* `stream.poll()`: 0 if Python must do it. */
+/* A call of the driver failed: `scheduler.note_failure(error)`. -1, with the exception still set. */
+static int
+failed(PyObject *scheduler)
+{
+    Raised raised = take_raised();
+    PyObject *arguments[] = {scheduler, raised.error};
+    if (call_method(named.note_failure, arguments, 2) < 0)
+        PyErr_Clear(); /* the driver's error matters more */
+    raise_again(raised);
+    return -1;
+}
+
+/* `stream.poll()`: 1, 0 if Python must do it, -1 with an exception set. */
 static int
 poll(PyObject *stream)
 {
@@ -25,7 +37,10 @@ poll(PyObject *stream)
     long long complete = number(SLOT(lane, Lane_complete)), reached;
     if (complete == number(SLOT(lane, Lane_submitted)))
         return 1;
-    if (!timeline_reached(SLOT(stream, Stream_timeline), &reached))
+    int asked = timeline_reached(SLOT(stream, Stream_timeline), &reached);
+    if (asked < 0)
+        return failed(SLOT(stream, Stream_scheduler));
+    if (!asked)
         return 0;
     if (reached != complete && put_number(&SLOT(lane, Lane_complete), reached) < 0) {
         PyErr_Clear();
@@ -44,7 +59,7 @@ opened(PyObject *policy, PyObject *batch)
     return 0;
 }
 
-/* `stream._start()`: 0 if Python must do it; it may do all of it. */
+/* `stream._start()`: 1, 0 if Python must do it, and may do all of it; -1 with an exception set. */
 static int
 start(PyObject *stream)
 {
@@ -56,8 +71,9 @@ start(PyObject *stream)
         number(SLOT(policy, SubmitPolicy_first_look)) > 1)
         return 0;
     if (PyList_GET_SIZE(in_flight)) {
-        if (!poll(stream))
-            return 0;
+        int polled = poll(stream);
+        if (polled <= 0)
+            return polled;
         long long complete = number(SLOT(lane, Lane_complete));
         while (PyList_GET_SIZE(in_flight)) {
             PyObject *oldest = PyList_GET_ITEM(in_flight, 0);
@@ -80,7 +96,11 @@ start(PyObject *stream)
         return 0;
     PyObject *batch = Py_NewRef(PyList_GET_ITEM(spare, last));
     int done = 0;
-    if (recording_begins(SLOT(batch, Batch_recording)) && opened(policy, batch) == 0 &&
+    if (recording_begins(SLOT(batch, Batch_recording)) < 0) {
+        Py_DECREF(batch);
+        return failed(SLOT(stream, Stream_scheduler));
+    }
+    if (opened(policy, batch) == 0 &&
         put_number(&SLOT(batch, Batch_value), submitted + 1) == 0 &&
         put_number(&SLOT(batch, Batch_count), 0) == 0 &&
         PyList_SetSlice(spare, last, last + 1, NULL) == 0) {
@@ -100,12 +120,16 @@ PyObject *
 stream_batch(PyObject *stream)
 {
     PyObject *batch = SLOT(stream, Stream__batch);
-    if (SLOT(batch, Batch_open) == Py_True || start(stream))
+    int started = SLOT(batch, Batch_open) == Py_True ? 1 : start(stream);
+    if (started < 0)
+        return NULL;
+    if (started)
         return Py_NewRef(SLOT(stream, Stream__batch));
     return PyObject_CallMethodNoArgs(stream, named._start);
 }
 
-/* `stream._submit(reason)`, which only a trace asks for: 0 if Python must do it; it may do all. */
+/* `stream._submit(reason)`, which only a trace asks for: 1, 0 if Python must do it, and may do all;
+   -1 with an exception set. */
 static int
 submit(PyObject *stream)
 {
@@ -117,12 +141,17 @@ submit(PyObject *stream)
     if (SLOT(batch, Batch_open) != Py_True || PyDict_GET_SIZE(SLOT(stream, Stream__waits)))
         return 0;
     if (SLOT(batch, Batch_must_publish) == Py_True) {
-        if (!recording_publishes(recording))
-            return 0;
+        int published = recording_publishes(recording);
+        if (published <= 0)
+            return published;
         put(&SLOT(stream, Stream_published), value);
     }
     put(&SLOT(batch, Batch_open), Py_False);
-    if (!queue_submits(SLOT(stream, Stream_queue), recording, SLOT(stream, Stream_timeline), value))
+    PyObject *queue = SLOT(stream, Stream_queue), *timeline = SLOT(stream, Stream_timeline);
+    int submitted = queue_submits(queue, recording, timeline, value);
+    if (submitted < 0)
+        return failed(SLOT(stream, Stream_scheduler));
+    if (!submitted)
         return 0;
     if (PyList_Append(in_flight, batch) < 0) {
         PyErr_Clear();
@@ -133,20 +162,38 @@ submit(PyObject *stream)
     return 1;
 }
 
+/* A submission failed. Without memory for it, the next command tries again: 0, as in
+   `_consider_submitting`. Else -1, with the exception still set. */
+static int
+put_off(PyObject *batch)
+{
+    if (!PyErr_ExceptionMatches((PyObject *)is.OutOfMemory))
+        return -1;
+    PyErr_Clear();
+    return put_number(&SLOT(batch, Batch_look_at), 1);
+}
+
 /* `stream._consider_submitting(batch)`. -1 with an exception set if it failed. */
 int
 stream_consider(PyObject *stream, PyObject *batch)
 {
     PyObject *lane = SLOT(stream, Stream_lane), *policy = SLOT(stream, Stream__policy);
     PyObject *arguments[] = {stream, batch};
-    if (Py_TYPE(policy) == is.SubmitPolicy && poll(stream)) {
+    int polled = Py_TYPE(policy) == is.SubmitPolicy ? poll(stream) : 0;
+    if (polled < 0)
+        return -1;
+    if (polled) {
         long long count = number(SLOT(batch, Batch_count));
         long long next = 2 * count < LONGEST ? 2 * count : LONGEST;
         int dry = number(SLOT(lane, Lane_complete)) == number(SLOT(lane, Lane_submitted));
         if ((dry || count >= LONGEST) &&
-            put_number(&SLOT(policy, SubmitPolicy_first_look), dry ? next : 1) == 0 &&
-            submit(stream))
-            return 0;
+            put_number(&SLOT(policy, SubmitPolicy_first_look), dry ? next : 1) == 0) {
+            int submitted = submit(stream);
+            if (submitted > 0)
+                return 0;
+            if (submitted < 0)
+                return put_off(batch);
+        }
     }
     PyErr_Clear();
     return call_method(named._consider_submitting, arguments, 2);
@@ -165,21 +212,24 @@ is_plain(PyObject *stream)
 PyObject *
 native_start(PyObject *Py_UNUSED(module), PyObject *stream)
 {
-    if (is_plain(stream) && start(stream))
-        return Py_NewRef(SLOT(stream, Stream__batch));
-    Py_RETURN_NONE;
+    int started = is_plain(stream) ? start(stream) : 0;
+    if (started < 0)
+        return NULL;
+    return Py_NewRef(started ? SLOT(stream, Stream__batch) : Py_None);
 }
 
 PyObject *
 native_submit(PyObject *Py_UNUSED(module), PyObject *stream)
 {
-    return PyBool_FromLong(is_plain(stream) && submit(stream));
+    int submitted = is_plain(stream) ? submit(stream) : 0;
+    return submitted < 0 ? NULL : PyBool_FromLong(submitted);
 }
 
 PyObject *
 native_poll(PyObject *Py_UNUSED(module), PyObject *stream)
 {
-    return PyBool_FromLong(is_plain(stream) && poll(stream));
+    int polled = is_plain(stream) ? poll(stream) : 0;
+    return polled < 0 ? NULL : PyBool_FromLong(polled);
 }
 
 /* Whether there is anything that a wait has to do besides waiting. */
@@ -218,14 +268,18 @@ native_wait(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count
     if (SLOT(shutdown, Shutdown_over) == Py_False)
         reached = timeline_comes_soon(timeline, number(value));
     Py_DECREF(timeline);
+    int lost = reached < 0 && failed(scheduler) < 0;
+    Raised raised = take_raised();
     PySet_Discard(SLOT(shutdown, Shutdown_guests), guest);
     Py_DECREF(guest);
     PyObject *arguments[] = {shutdown};
-    int failed = SLOT(shutdown, Shutdown_over) != Py_False &&
-                 call_method(named.tear_down, arguments, 1) < 0;
-    if (reached && number(value) > number(SLOT(lane, Lane_complete)))
+    lost |= SLOT(shutdown, Shutdown_over) != Py_False &&
+            call_method(named.tear_down, arguments, 1) < 0;
+    if (raised.error != NULL)
+        raise_again(raised);
+    if (reached > 0 && number(value) > number(SLOT(lane, Lane_complete)))
         put(&SLOT(lane, Lane_complete), value);
     Py_DECREF(lane);
     Py_DECREF(value);
-    return failed ? NULL : PyBool_FromLong(reached);
+    return lost ? NULL : PyBool_FromLong(reached);
 }

@@ -36,6 +36,7 @@ from penstock.shader.spirv import Interface
 
 _QUEUES = 4  # hardware queues, at least; streams share them
 _PARAMETER_BYTES = 4096  # the limit for the parameters of a launch
+_NULL = ffi.NULL
 _GLANCE = 2e-4  # seconds between two polls of held submissions
 
 #: HIP's numbers of device attributes.
@@ -120,7 +121,7 @@ class HipDriver:
         self.info = _describe(self.hip, index)
         self.architecture = self.hip.architecture(index)
         self.queue_count = _QUEUES
-        self._several = count > 1
+        self.several = count > 1
         self.backlog = Backlog()
         #: Locked while commands are issued to HIP: all threads pass arguments in the same memory.
         self.issuing = self.backlog.lock
@@ -140,7 +141,7 @@ class HipDriver:
 
     def select(self, *, always: bool = False) -> None:
         """Make this the calling thread's current device; HIP has one per thread."""
-        if self._several or always:
+        if self.several or always:
             self.must(self.call.hipSetDevice(self.info.index), "hipSetDevice")
 
     # Errors.
@@ -223,7 +224,7 @@ class HipDriver:
 
     # The commands as HIP calls. Called with `issuing` locked.
 
-    def once(self, call: Callable[..., int], *arguments: object) -> int:
+    def once(self, call: Callable[..., int], arguments: tuple[object, ...]) -> int:
         """Make a command's HIP call exactly once, even if issuing is interrupted and repeated."""
         recording = self.handing_over
         if recording is None:
@@ -250,8 +251,8 @@ class HipDriver:
             program.passed = block
         result = self.once(
             self.call.hipModuleLaunchKernel,
-            program.function, *groups, *program.size, 0, stream, program.parameters, ffi.NULL,
-        )  # fmt: skip
+            (program.function, *groups, *program.size, 0, stream, program.parameters, _NULL),
+        )
         if result:
             self.failed(result, "hipModuleLaunchKernel")
 
@@ -278,15 +279,16 @@ class HipDriver:
         return True
 
     def copy(self, stream: int, target: int, source: int, nbytes: int) -> None:
-        result = self.once(self.call.hipMemcpyAsync, target, source, nbytes, _COPY_DEFAULT, stream)
+        arguments = (target, source, nbytes, _COPY_DEFAULT, stream)
+        result = self.once(self.call.hipMemcpyAsync, arguments)
         self.must(result, "hipMemcpyAsync")
 
     def copy_rows(self, stream: int, *rows: int) -> None:
-        result = self.once(self.call.hipMemcpy2DAsync, *rows, _COPY_DEFAULT, stream)
+        result = self.once(self.call.hipMemcpy2DAsync, (*rows, _COPY_DEFAULT, stream))
         self.must(result, "hipMemcpy2DAsync")
 
     def fill(self, stream: int, target: int, word: int, count: int) -> None:
-        result = self.once(self.call.hipMemsetD32Async, target, word, count, stream)
+        result = self.once(self.call.hipMemsetD32Async, (target, word, count, stream))
         self.must(result, "hipMemsetD32Async")
 
     def replay(self, stream: int, sequence: HipReplayable) -> None:
