@@ -93,7 +93,8 @@ DISTURBED = (
     Disturbed(
         NativeMutant(
             "a batch that is not taken out", "stream.c",
-            "opened(policy, batch) == 0 && PyList_SetSlice(spare, last, last + 1, NULL) == 0;",
+            "opened(policy, batch) == 0 &&\n"
+            "               PyList_SetSlice(spare, last, last + 1, NULL) == 0;",
             "opened(policy, batch) == 0;",
             (("stream.c", "        put(batch, Batch_must_publish, Py_False);\n",
               "        if (PyList_SetSlice(spare, last, last + 1, NULL) < 0)\n"
@@ -143,7 +144,7 @@ DISTURBED = (
     Disturbed(
         NativeMutant(
             "a device that is closed meanwhile", "stream.c",
-            "    return SLOT(shutdown, Shutdown_over) != Py_False &&", "    return 0 &&",
+            "int torn = SLOT(shutdown, Shutdown_over) == Py_False ||", "int torn = 1 ||",
         ),
         ("llvmpipe", "thread", "closing"),
     ),

@@ -2,7 +2,8 @@
 
 `python -m mutation native [NAME ...]` builds the module with each in turn, and runs the programs of
 `tests.native.differential`, whose every driver call must be the one that Python makes. A mutant is
-caught if the output differs, or the process crashes or hangs.
+caught if the output differs, or the process crashes or hangs. Mutants of what the native step does
+over a driver in Python are caught by tests over the stand-in for HIP.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tools import build_native
 
 _PROGRAMS = ("0", "8", "250")  # the first seed, how many, and steps of each
 _LIMIT = 120  # seconds for one mutant
+_HIP = "tests/native/test_native_hip.py"
 _RUN = """
 import runpy, sys
 import penstock
@@ -30,6 +32,7 @@ module = sys.argv.pop(1)
 penstock.__path__.insert(0, sys.argv.pop(1))
 runpy.run_module(module, run_name="__main__")
 """
+_PYTEST = ("-x", "-q", "--assert=plain", "-p", "no:cacheprovider")
 
 
 class NativeMutant(NamedTuple):
@@ -40,6 +43,7 @@ class NativeMutant(NamedTuple):
     old: str
     new: str
     also: tuple[tuple[str, str, str], ...] = ()  # further changes: file, old, new
+    tests: str = ""  #: the tests that notice it, if the programs cannot
 
     @property
     def file_name(self) -> str:
@@ -373,7 +377,7 @@ NATIVE = (
     ),
     NativeMutant(
         "how much to hand over at a time", "stream.c",
-        "put_number(policy, SubmitPolicy_first_look, dry ? next : 1) == 0 &&", "",
+        "put_number(policy, SubmitPolicy_first_look, dry ? next : 1) == 0) {", "1) {",
     ),
     # Waits.
     NativeMutant(
@@ -544,15 +548,61 @@ NATIVE = (
         "Py_TYPE(adopted) != is.HostMemory ||\n"
         "        PyDict_GET_SIZE(SLOT(adopted, HostMemory_pieces)) ||\n", "",
     ),
+    # Drivers in Python.
+    NativeMutant(
+        "a loss when it polls", "stream.c",
+        "    if (asked < 0)\n        return failed(SLOT(stream, Stream_scheduler));",
+        "    if (asked < 0)\n        return -1;", tests=_HIP,
+    ),
+    NativeMutant(
+        "a failed poll of a launch", "stream.c", "    if (polled < 0)\n        return -1;\n",
+        "    PyErr_Clear();\n", tests=_HIP,
+    ),
+    NativeMutant(
+        "a failed poll of a new batch", "stream.c",
+        "        if (polled <= 0)\n            return polled;",
+        "        if (!polled)\n            return 0;\n        PyErr_Clear();", tests=_HIP,
+    ),
+    NativeMutant(
+        "a loss when it submits", "stream.c",
+        "    if (submitted < 0)\n        return failed(SLOT(stream, Stream_scheduler));",
+        "    if (submitted < 0)\n        return -1;", tests=_HIP,
+    ),
+    NativeMutant(
+        "a loss when it waits", "stream.c", "        failed(scheduler);\n", "        ;\n",
+        tests=_HIP,
+    ),
+    NativeMutant(
+        "no memory to submit", "stream.c",
+        "    if (!PyErr_ExceptionMatches((PyObject *)is.OutOfMemory))\n        return -1;",
+        "    if (1)\n        return -1;", tests=_HIP,
+    ),
+    NativeMutant(
+        "an error of a submission", "stream.c",
+        "    if (!PyErr_ExceptionMatches((PyObject *)is.OutOfMemory))\n        return -1;", "",
+        tests=_HIP,
+    ),
+    NativeMutant(
+        "that a value is not reached", "recorder.c", "asked < 0 ? -1 : reached >= value",
+        "asked < 0 ? -1 : 1", tests=_HIP,
+    ),
+    NativeMutant(
+        "the guest of a failed wait", "stream.c",
+        "    PySet_Discard(SLOT(shutdown, Shutdown_guests), guest);\n",
+        "    if (reached >= 0)\n        PySet_Discard(SLOT(shutdown, Shutdown_guests), guest);\n",
+        tests=_HIP,
+    ),
 )  # fmt: skip
 
 
 def outcome_of(mutant: NativeMutant | None, folder: Path) -> str | None:
-    """What the programs say with a mutant, or without; None if they crash or hang."""
+    """What the programs or tests say with a mutant, or without; None if they fail or hang."""
     place = folder / (mutant.file_name if mutant else "intact")
     place.mkdir(parents=True)
     sources = mutant.applied(place / "sources") if mutant else build_native.SOURCES
     build_native.build(place, ["-O1", "-w"], sources)
+    if mutant is not None and mutant.tests:
+        return run_with("pytest", str(place), (*_PYTEST, mutant.tests))
     return run_programs(str(place))
 
 
@@ -621,7 +671,10 @@ def _differential(
         outcomes = pool.map(lambda mutant: outcome_of(mutant, folder), chosen)
         for mutant, outcome in zip(chosen, outcomes, strict=True):
             how = "a crash" if outcome is None else "other calls"
-            yield mutant.name, how if outcome != expected else ""
+            if mutant.tests:
+                yield mutant.name, "a test" if outcome is None else ""
+            else:
+                yield mutant.name, how if outcome != expected else ""
 
 
 def _disturbed(

@@ -587,7 +587,8 @@ has_core_classes(void)
     return is.Lane && is.Access && is.History && is.Backing && is.Buffer && is.Array && is.Bound &&
            is.Batch && is.Stream && is.SubmitPolicy && is.Scheduler && is.FinaliserQueue &&
            is.KernelParameter && is.HostMemory && is.HostViews && is.Shutdown && is.Guest &&
-           is.Result && is.ResultPool && is.ResultMemory && trace_is_ready();
+           is.Result && is.ResultPool && is.ResultMemory && is.OutOfMemory &&
+           trace_is_ready();
 }
 
 PyDoc_STRVAR(get_ready_doc,
@@ -699,5 +700,6 @@ int
 call_setup(void)
 {
     empty_bytes = PyBytes_FromStringAndSize(NULL, 0);
-    return empty_bytes == NULL ? -1 : 0;
+    nothing = PyTuple_New(0);
+    return empty_bytes == NULL || nothing == NULL ? -1 : 0;
 }

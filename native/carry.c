@@ -14,7 +14,7 @@ is_done(PyObject *entries)
         PyObject *stream = SLOT(lane, Lane_owner);
         if (number(SLOT(access, Access_value)) <= number_in(lane, Lane_complete))
             continue;
-        if (Py_TYPE(stream) != is.Stream || !stream_polls(stream) ||
+        if (Py_TYPE(stream) != is.Stream || stream_polls(stream) <= 0 ||
             number(SLOT(access, Access_value)) > number_in(lane, Lane_complete))
             return 0;
     }
@@ -52,6 +52,7 @@ is_writeable(PyObject *host)
     PyObject *writeable = flags == NULL ? NULL : PyObject_GetAttr(flags, named.writeable);
     Py_XDECREF(flags);
     Py_XDECREF(writeable);
+    PyErr_Clear(); /* it may be anything */
     return writeable == Py_True;
 }
 
@@ -95,6 +96,7 @@ copied(PyObject *scheduler, const Carried *one, int back)
 void
 carry_ends(Carried *carried, Py_ssize_t count, int launched)
 {
+    Raised aside = set_aside();
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *spare = SLOT(carried[i].parameter, KernelParameter_spare);
         if (PyList_Insert(spare, launched ? PyList_GET_SIZE(spare) : carried[i].place,
@@ -102,10 +104,11 @@ carry_ends(Carried *carried, Py_ssize_t count, int launched)
             PyErr_Clear(); /* then it returns to the pool */
         Py_CLEAR(carried[i].array);
     }
+    raise_again(aside);
 }
 
 /* `bring_in` for all NumPy arrays of a call: each gets a temporary with its content. 0 if Python
-   must do it; then none has. */
+   must do it, or with an exception set; then none has. */
 int
 carry_in(PyObject *scheduler, Carried *carried, Py_ssize_t count)
 {
@@ -118,10 +121,8 @@ carry_in(PyObject *scheduler, Carried *carried, Py_ssize_t count)
         return 0;
     for (Py_ssize_t i = 0; i < count; i++) {
         backs += carried[i].back;
-        if (carried[i].back && (backs > 1 || !is_writeable(carried[i].host))) {
-            PyErr_Clear();
+        if (carried[i].back && (backs > 1 || !is_writeable(carried[i].host)))
             return 0; /* two that are written might share memory */
-        }
     }
     if (!lock_taken(scheduler, at.Scheduler_plain))
         return 0;
@@ -131,10 +132,8 @@ carry_in(PyObject *scheduler, Carried *carried, Py_ssize_t count)
     int done = taken == count;
     for (Py_ssize_t i = 0; done && i < count; i++)
         done = copied(scheduler, &carried[i], 0);
-    if (!done) {
-        PyErr_Clear();
+    if (!done)
         carry_ends(carried, taken, 0);
-    }
     return done;
 }
 

@@ -24,7 +24,7 @@ submitted(PyObject *scheduler, PyObject *stream, PyObject *value)
         return 0;
     int done = stream_submits(stream);
     lock_left(scheduler);
-    return done && number(value) <= number_in(lane, Lane_submitted);
+    return done > 0 && number(value) <= number_in(lane, Lane_submitted);
 }
 
 /* `scheduler.wait_for({lane: value}, None, …)`, for as long as Python sleeps at a time. Whether the
@@ -72,7 +72,7 @@ native_synchronize(PyObject *Py_UNUSED(module), PyObject *stream)
     int usual = SLOT(stream, Stream__closed) == Py_False &&
                 PyDict_GET_SIZE(SLOT(stream, Stream__waits)) == 0 &&
                 number_in(copies, Lane_submitted) <= number_in(copies, Lane_complete) &&
-                stream_submits(stream);
+                stream_submits(stream) > 0;
     PyObject *value = Py_NewRef(SLOT(SLOT(stream, Stream__batch), Batch_value));
     lock_left(scheduler);
     int reached = 0;
@@ -104,7 +104,7 @@ find_conflict(PyObject *scheduler, PyObject *entries, PyObject *region, int writ
         }
         PyObject *stream = SLOT(on, Lane_owner);
         if (Py_TYPE(stream) != is.Stream || SLOT(stream, Stream_scheduler) != scheduler ||
-            !stream_polls(stream))
+            stream_polls(stream) <= 0)
             return 0;
         if (number(until) <= number_in(on, Lane_complete)) {
             if (!write && !follow_closely(stream))
@@ -179,9 +179,7 @@ native_read(PyObject *Py_UNUSED(module), PyObject *array)
         PyObject *seen = bytes_of(array, 0);
         int usual = seen != NULL && find_conflicts(array, 0, &lane, &value);
         if (!usual || lane == NULL) {
-            PyErr_Clear();
-            PyObject *copy = usual ? PyObject_CallMethodNoArgs(seen, named.copy)
-                                   : Py_NewRef(Py_None);
+            PyObject *copy = usual ? PyObject_CallMethodNoArgs(seen, named.copy) : leave(Py_None);
             lock_left(scheduler);
             return copy;
         }
@@ -227,7 +225,6 @@ native_write(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t coun
     int done = seen != NULL && may_write(args[0], seen, args[1]) &&
                find_conflicts(args[0], 1, &lane, &value) && lane == NULL &&
                PyObject_SetItem(seen, Py_Ellipsis, args[1]) == 0;
-    PyErr_Clear();
     lock_left(scheduler);
-    return PyBool_FromLong(done);
+    return leave(done ? Py_True : Py_False);
 }

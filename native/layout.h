@@ -154,7 +154,8 @@ enum { PLACE = 24 };
     CLASS(Scheduler) CLASS(FinaliserQueue) CLASS(HostMemory) CLASS(HostViews) CLASS(Shutdown)      \
     CLASS(Guest) CLASS(Result) CLASS(ResultPool) CLASS(ResultMemory) CLASS(VulkanRecording)        \
     CLASS(Commands) CLASS(PrimaryCommands) CLASS(VulkanProgram) CLASS(VulkanQueue)                 \
-    CLASS(VulkanTimeline) CLASS(VulkanDriver) CLASS(Backlog) CLASS(Timestamps)
+    CLASS(VulkanTimeline) CLASS(VulkanDriver) CLASS(Backlog) CLASS(Timestamps)             \
+    CLASS(HipTimeline) CLASS(OutOfMemory)
 
 /* Where each slot is, in bytes. */
 typedef struct {
@@ -298,7 +299,7 @@ call_method(PyObject *name, PyObject *const *arguments, size_t count)
 
 /* An exception that is set aside while something else is done. */
 typedef struct {
-    PyObject *kind, *raised, *traceback;
+    PyObject *kind, *error, *traceback;
 } Raised;
 
 static inline Raised
@@ -306,9 +307,11 @@ set_aside(void)
 {
     Raised aside = {NULL, NULL, NULL};
 #if PY_VERSION_HEX >= 0x030C0000
-    aside.raised = PyErr_GetRaisedException();
+    aside.error = PyErr_GetRaisedException();
 #else
-    PyErr_Fetch(&aside.kind, &aside.raised, &aside.traceback);
+    PyErr_Fetch(&aside.kind, &aside.error, &aside.traceback);
+    if (aside.kind != NULL)
+        PyErr_NormalizeException(&aside.kind, &aside.error, &aside.traceback);
 #endif
     return aside;
 }
@@ -317,19 +320,20 @@ static inline void
 raise_again(Raised aside)
 {
 #if PY_VERSION_HEX >= 0x030C0000
-    PyErr_SetRaisedException(aside.raised);
+    PyErr_SetRaisedException(aside.error);
 #else
-    PyErr_Restore(aside.kind, aside.raised, aside.traceback);
+    PyErr_Restore(aside.kind, aside.error, aside.traceback);
 #endif
 }
 
 /* Names of Python methods and attributes, interned. */
 #define METHODS(NAME)                                                                              \
     NAME(__call__) NAME(_consider_submitting) NAME(_is_user) NAME(_local) NAME(_start)             \
-    NAME(active) NAME(append) NAME(barrier) NAME(copy) NAME(dispatch) NAME(dtype) NAME(emit)       \
-    NAME(end) NAME(flags) NAME(groups) NAME(host_writes) NAME(mark) NAME(new) NAME(note)           \
-    NAME(pop) NAME(read) NAME(records) NAME(shape) NAME(stream) NAME(tear_down) NAME(thread)       \
-    NAME(threads) NAME(timing) NAME(under_lock) NAME(writeable)
+    NAME(active) NAME(append) NAME(barrier) NAME(begin) NAME(copy) NAME(dispatch) NAME(dtype)      \
+    NAME(emit) NAME(end) NAME(flags) NAME(groups) NAME(host_writes) NAME(mark) NAME(new)           \
+    NAME(note) NAME(note_failure) NAME(pop) NAME(publish) NAME(read) NAME(records) NAME(shape)     \
+    NAME(stream) NAME(submit) NAME(tear_down) NAME(thread) NAME(threads) NAME(timing)              \
+    NAME(under_lock) NAME(value) NAME(writeable)
 
 typedef struct {
 #define DECLARE(name) PyObject *name;
@@ -338,6 +342,7 @@ typedef struct {
 } Names;
 
 extern Names named;
+extern PyObject *nothing;
 extern PyTypeObject Callable_Type, Recorder_Type, Program_Type, Timeline_Type, Queue_Type,
     Stamps_Type;
 
@@ -360,7 +365,8 @@ int regions_overlap(PyObject *a, PyObject *b);
 int ledger_needs(PyObject *lane, PyObject *use, PyObject **behind);
 int ledger_note(PyObject *lane, PyObject *use, PyObject *value, PyObject *what);
 
-/* recorder.c: what the driver does */
+/* recorder.c: what the driver does. Other drivers than Vulkan's are called as Python calls them.
+   Of three outcomes, 1 is done, 0 is for Python to do, and -1 has failed, with an exception set. */
 int record_barrier(PyObject *recording);
 int record_dispatch(PyObject *recording, PyObject *program, PyObject *bindings, PyObject *block,
                     PyObject *groups);
@@ -388,7 +394,6 @@ PyObject *native_launches(PyObject *module, PyObject *ignored);
 PyObject *native_left(PyObject *module, PyObject *ignored);
 
 /* result.c */
-int result_setup(void);
 PyObject *result_new(PyObject *pool, PyObject *what);
 int result_launched(PyObject *result, PyObject *lane, PyObject *value);
 PyObject *native_result(PyObject *module, PyObject *result);

@@ -131,7 +131,7 @@ PyInit__native(void)
     for (size_t i = 0; i < Py_ARRAY_LENGTH(METHOD_NAMES); i++)
         if ((*METHOD_NAMES[i].name = PyUnicode_InternFromString(METHOD_NAMES[i].text)) == NULL)
             return NULL;
-    if (call_setup() < 0 || result_setup() < 0 || trace_setup() < 0)
+    if (call_setup() < 0 || trace_setup() < 0)
         return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL)

@@ -131,6 +131,8 @@ HANDLES(Queue, QUEUE, "A queue, and the structures in which a submission is desc
 HANDLES(Stamps, STAMPS, "A pool of timestamps, and the function that writes one.")
 HANDLES(Timeline, TIMELINE, "A timeline semaphore, and the functions that read it and wait for it.")
 
+PyObject *nothing; /* an empty tuple: what a submission waits for on other timelines */
+
 static double
 now(void)
 {
@@ -351,12 +353,14 @@ record_mark(PyObject *recording, int end)
     return query;
 }
 
-/* `recording.begin()`. 0 if Python must do it. */
+/* `recording.begin()`. 1, or -1. */
 int
 recording_begins(PyObject *recording)
 {
-    if (native_commands(recording) == NULL)
-        return 0;
+    if (native_commands(recording) == NULL) {
+        PyObject *arguments[] = {recording};
+        return call_method(named.begin, arguments, 1) < 0 ? -1 : 1;
+    }
     put(recording, VulkanRecording__started, Py_False);
     put(recording, VulkanRecording__ended, Py_False);
     put(recording, VulkanRecording__published, Py_False);
@@ -364,13 +368,15 @@ recording_begins(PyObject *recording)
     return 1;
 }
 
-/* `recording.publish()`. 0 if Python must do it. */
+/* `recording.publish()`. 1, 0 or -1. */
 int
 recording_publishes(PyObject *recording)
 {
     PyObject *commands = native_commands(recording);
-    if (commands == NULL)
-        return 0;
+    if (commands == NULL) {
+        PyObject *arguments[] = {recording};
+        return call_method(named.publish, arguments, 1) < 0 ? -1 : 1;
+    }
     if (SLOT(recording, VulkanRecording__started) == Py_True) {
         Recorder *recorder = (Recorder *)SLOT(commands, Commands_native);
         if (recorder->to_host == NULL)
@@ -461,11 +467,15 @@ recording_ends(PyObject *recording)
     return done;
 }
 
-/* `queue.submit(recording, (), timeline, value)`. 0 if Python must do it, and may do all of it. */
+/* `queue.submit(recording, (), timeline, value)`. 1, 0 or -1. If 0, Python may do all of it. */
 int
 queue_submits(PyObject *queue, PyObject *recording, PyObject *timeline, PyObject *value)
 {
-    if (Py_TYPE(queue) != is.VulkanQueue || Py_TYPE(timeline) != is.VulkanTimeline ||
+    if (Py_TYPE(queue) != is.VulkanQueue) {
+        PyObject *arguments[] = {queue, recording, nothing, timeline, value};
+        return call_method(named.submit, arguments, 5) < 0 ? -1 : 1;
+    }
+    if (Py_TYPE(timeline) != is.VulkanTimeline ||
         Py_TYPE(SLOT(queue, VulkanQueue_native)) != &Queue_Type ||
         Py_TYPE(SLOT(timeline, VulkanTimeline_native)) != &Timeline_Type ||
         number(SLOT(queue, VulkanQueue__waited)) != 0 ||
@@ -505,12 +515,17 @@ queue_submits(PyObject *queue, PyObject *recording, PyObject *timeline, PyObject
     return 1;
 }
 
-/* `timeline.value()`. 0 if Python must ask. */
+/* `timeline.value()`. 1, 0 or -1. */
 int
 timeline_reached(PyObject *timeline, long long *reached)
 {
-    if (Py_TYPE(timeline) != is.VulkanTimeline ||
-        Py_TYPE(SLOT(timeline, VulkanTimeline_native)) != &Timeline_Type)
+    if (Py_TYPE(timeline) != is.VulkanTimeline) {
+        PyObject *value = PyObject_CallMethodNoArgs(timeline, named.value);
+        *reached = number(value);
+        Py_XDECREF(value);
+        return value == NULL ? -1 : 1;
+    }
+    if (Py_TYPE(SLOT(timeline, VulkanTimeline_native)) != &Timeline_Type)
         return 0;
     Timeline *native = (Timeline *)SLOT(timeline, VulkanTimeline_native);
     uint64_t value;
@@ -532,10 +547,16 @@ has_backlog(PyObject *timeline)
 }
 
 /* `driver.wait([(timeline, value)], …)` without the interpreter's lock: poll for a moment, then
-   sleep for as long as Python would. 0 if the value has not come, or Python must wait. */
+   sleep for as long as Python would. HIP's is asked once. 0 if the value has not come, or Python
+   must wait; -1 with an exception set. */
 int
 timeline_comes(PyObject *timeline, long long value)
 {
+    if (Py_TYPE(timeline) == is.HipTimeline) {
+        long long reached;
+        int asked = timeline_reached(timeline, &reached);
+        return asked < 0 ? -1 : reached >= value;
+    }
     if (Py_TYPE(timeline) != is.VulkanTimeline ||
         Py_TYPE(SLOT(timeline, VulkanTimeline_native)) != &Timeline_Type)
         return 0;

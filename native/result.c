@@ -3,15 +3,6 @@
 
 #include "layout.h"
 
-static PyObject *nothing; /* an empty tuple */
-
-int
-result_setup(void)
-{
-    nothing = PyTuple_New(0);
-    return nothing == NULL ? -1 : 0;
-}
-
 /* Put a slot into a deque of free ones; -1 with an exception set if there is no memory. */
 static int
 give_back(PyObject *free, PyObject *slot)

@@ -36,7 +36,19 @@ is_traced(PyObject *stream)
     return SLOT(SLOT(stream, Stream_scheduler), Scheduler_plain) != Py_True;
 }
 
-/* `stream.poll()`: 0 if Python must do it. */
+/* A call of the driver failed: `scheduler.note_failure(error)`. -1, with the exception still set. */
+static int
+failed(PyObject *scheduler)
+{
+    Raised raised = set_aside();
+    PyObject *arguments[] = {scheduler, raised.error};
+    if (call_method(named.note_failure, arguments, 2) < 0)
+        PyErr_Clear(); /* the driver's error matters more */
+    raise_again(raised);
+    return -1;
+}
+
+/* `stream.poll()`: 1, 0 if Python must do it, -1 with an exception set. */
 int
 stream_polls(PyObject *stream)
 {
@@ -44,7 +56,10 @@ stream_polls(PyObject *stream)
     long long complete = number_in(lane, Lane_complete), reached;
     if (complete == number(SLOT(lane, Lane_submitted)))
         return 1;
-    if (!timeline_reached(SLOT(stream, Stream_timeline), &reached))
+    int asked = timeline_reached(SLOT(stream, Stream_timeline), &reached);
+    if (asked < 0)
+        return failed(SLOT(stream, Stream_scheduler));
+    if (!asked)
         return 0;
     if (is_traced(stream) && reached > complete && trace_done(lane, reached) < 0) {
         PyErr_Clear();
@@ -71,7 +86,7 @@ policy_opened(PyObject *policy, PyObject *batch)
     return put_number(batch, Batch_look_at, number_in(policy, SubmitPolicy_first_look));
 }
 
-/* `stream._start()`: 0 if Python must do it; it may do all of it. */
+/* `stream._start()`: 1, 0 if Python must do it, and may do all of it; -1 with an exception set. */
 static int
 start(PyObject *stream)
 {
@@ -83,8 +98,9 @@ start(PyObject *stream)
         number_in(policy, SubmitPolicy_first_look) > 1)
         return 0;
     if (PyList_GET_SIZE(in_flight)) {
-        if (!stream_polls(stream))
-            return 0;
+        int polled = stream_polls(stream);
+        if (polled <= 0)
+            return polled;
         long long complete = number_in(lane, Lane_complete);
         while (PyList_GET_SIZE(in_flight)) {
             PyObject *oldest = PyList_GET_ITEM(in_flight, 0);
@@ -107,8 +123,9 @@ start(PyObject *stream)
         return 0;
     PyObject *batch = Py_NewRef(PyList_GET_ITEM(spare, last));
     PyObject *value = PyLong_FromLongLong(submitted + 1), *zero = PyLong_FromLong(0);
-    int done = value != NULL && zero != NULL && recording_begins(SLOT(batch, Batch_recording)) &&
-               policy_opened(policy, batch) == 0 && PyList_SetSlice(spare, last, last + 1, NULL) == 0;
+    int begun = value != NULL && zero != NULL ? recording_begins(SLOT(batch, Batch_recording)) : 0;
+    int done = begun > 0 && policy_opened(policy, batch) == 0 &&
+               PyList_SetSlice(spare, last, last + 1, NULL) == 0;
     if (done) {
         /* Nothing can fail from here on: the batch may be the stream's last one, which counts as
            recorded from the moment that it has a new value. */
@@ -121,6 +138,8 @@ start(PyObject *stream)
     Py_XDECREF(value);
     Py_XDECREF(zero);
     Py_DECREF(batch);
+    if (begun < 0)
+        return failed(SLOT(stream, Stream_scheduler));
     PyErr_Clear();
     return done;
 }
@@ -131,13 +150,16 @@ PyObject *
 stream_batch(PyObject *stream)
 {
     PyObject *batch = SLOT(stream, Stream__batch);
-    if (SLOT(batch, Batch_open) == Py_True || start(stream))
+    int started = SLOT(batch, Batch_open) == Py_True ? 1 : start(stream);
+    if (started < 0)
+        return NULL;
+    if (started)
         return Py_NewRef(SLOT(stream, Stream__batch));
     return PyObject_CallMethodNoArgs(stream, named._start);
 }
 
-/* `stream._submit(reason)` without a trace, which would ask for the reason: 0 if Python must do it;
-   it may do all. */
+/* `stream._submit(reason)` without a trace, which would ask for the reason: 1, 0 if Python must do
+   it, and may do all; -1 with an exception set. */
 int
 stream_submits(PyObject *stream)
 {
@@ -150,12 +172,17 @@ stream_submits(PyObject *stream)
         PyDict_GET_SIZE(SLOT(stream, Stream__waits)))
         return 0;
     if (SLOT(batch, Batch_must_publish) == Py_True) {
-        if (!recording_publishes(recording))
-            return 0;
+        int published = recording_publishes(recording);
+        if (published <= 0)
+            return published;
         put(stream, Stream_published, value);
     }
     put(batch, Batch_open, Py_False);
-    if (!queue_submits(SLOT(stream, Stream_queue), recording, SLOT(stream, Stream_timeline), value))
+    PyObject *queue = SLOT(stream, Stream_queue), *timeline = SLOT(stream, Stream_timeline);
+    int submitted = queue_submits(queue, recording, timeline, value);
+    if (submitted < 0)
+        return failed(SLOT(stream, Stream_scheduler));
+    if (!submitted)
         return 0;
     if (PyList_Append(in_flight, batch) < 0) {
         PyErr_Clear();
@@ -166,20 +193,38 @@ stream_submits(PyObject *stream)
     return 1;
 }
 
+/* A submission failed. Without memory for it, the next command tries again: 0, as in
+   `_consider_submitting`. Else -1, with the exception still set. */
+static int
+put_off(PyObject *batch)
+{
+    if (!PyErr_ExceptionMatches((PyObject *)is.OutOfMemory))
+        return -1;
+    PyErr_Clear();
+    return put_number(batch, Batch_look_at, 1);
+}
+
 /* `stream._consider_submitting(batch)`. -1 with an exception set if it failed. */
 int
 stream_consider(PyObject *stream, PyObject *batch)
 {
     PyObject *lane = SLOT(stream, Stream_lane), *policy = SLOT(stream, Stream__policy);
     PyObject *arguments[] = {stream, batch};
-    if (Py_TYPE(policy) == is.SubmitPolicy && stream_polls(stream)) {
+    int polled = Py_TYPE(policy) == is.SubmitPolicy ? stream_polls(stream) : 0;
+    if (polled < 0)
+        return -1;
+    if (polled) {
         long long count = number(SLOT(batch, Batch_count));
         long long next = 2 * count < LONGEST ? 2 * count : LONGEST;
         int dry = number_in(lane, Lane_complete) == number(SLOT(lane, Lane_submitted));
         if ((dry || count >= LONGEST) &&
-            put_number(policy, SubmitPolicy_first_look, dry ? next : 1) == 0 &&
-            stream_submits(stream))
-            return 0;
+            put_number(policy, SubmitPolicy_first_look, dry ? next : 1) == 0) {
+            int submitted = stream_submits(stream);
+            if (submitted > 0)
+                return 0;
+            if (submitted < 0)
+                return put_off(batch);
+        }
     }
     PyErr_Clear();
     return call_method(named._consider_submitting, arguments, 2);
@@ -198,15 +243,17 @@ is_plain(PyObject *stream)
 PyObject *
 native_start(PyObject *Py_UNUSED(module), PyObject *stream)
 {
-    if (is_plain(stream) && start(stream))
-        return Py_NewRef(SLOT(stream, Stream__batch));
-    Py_RETURN_NONE;
+    int started = is_plain(stream) ? start(stream) : 0;
+    if (started < 0)
+        return NULL;
+    return Py_NewRef(started ? SLOT(stream, Stream__batch) : Py_None);
 }
 
 PyObject *
 native_submit(PyObject *Py_UNUSED(module), PyObject *stream)
 {
-    return PyBool_FromLong(is_plain(stream) && stream_submits(stream));
+    int submitted = is_plain(stream) ? stream_submits(stream) : 0;
+    return submitted < 0 ? NULL : PyBool_FromLong(submitted);
 }
 
 PyObject *
@@ -221,7 +268,8 @@ native_reach(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t coun
 PyObject *
 native_poll(PyObject *Py_UNUSED(module), PyObject *stream)
 {
-    return PyBool_FromLong(is_plain(stream) && stream_polls(stream));
+    int polled = is_plain(stream) ? stream_polls(stream) : 0;
+    return polled < 0 ? NULL : PyBool_FromLong(polled);
 }
 
 /* Whether there is anything that a wait has to do besides waiting. */
@@ -258,18 +306,20 @@ guest_enters(PyObject *scheduler, PyObject *points)
     return guest;
 }
 
-/* The calling thread is done. -1 with an exception set if tearing down, which it may have delayed,
-   failed. */
+/* The calling thread is done. -1 with an exception set: one that was set before, or of tearing down,
+   which the guest may have delayed. */
 int
 guest_leaves(PyObject *scheduler, PyObject *guest)
 {
+    Raised aside = set_aside();
     PyObject *shutdown = SLOT(scheduler, Scheduler_shutdown), *arguments[] = {shutdown};
     PySet_Discard(SLOT(shutdown, Shutdown_guests), guest);
     Py_DECREF(guest);
-    return SLOT(shutdown, Shutdown_over) != Py_False &&
-                   call_method(named.tear_down, arguments, 1) < 0
-               ? -1
-               : 0;
+    int torn = SLOT(shutdown, Shutdown_over) == Py_False ||
+               call_method(named.tear_down, arguments, 1) == 0;
+    if (aside.error != NULL)
+        raise_again(aside);
+    return torn && aside.error == NULL ? 0 : -1;
 }
 
 /* `scheduler.await_points({lane: value})` of a stream's lane, for as long as Python sleeps at a time.
@@ -293,7 +343,9 @@ await_point(PyObject *scheduler, PyObject *stream, PyObject *value)
         reached = 1;
     else if (SLOT(SLOT(scheduler, Scheduler_shutdown), Shutdown_over) == Py_False)
         reached = timeline_comes(SLOT(stream, Stream_timeline), number(value));
-    if (reached)
+    if (reached < 0)
+        failed(scheduler);
+    else if (reached)
         reach(lane, value);
     return guest_leaves(scheduler, guest) < 0 ? -1 : reached;
 }

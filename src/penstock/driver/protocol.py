@@ -1,8 +1,9 @@
 """What a driver must provide: memory, programs, recordings, timelines. Nothing else.
 
 A driver knows bytes and commands. It knows no arrays, keeps no hazards, decides no waits and
-takes no locks: everything above it calls it under the device's lock, except `wait` and `signal`,
-which any thread may call at any time, and `Timeline.value`, which is a plain poll.
+takes no locks: everything above it calls it under the device's lock, except `wait`, `signal` and
+the copies of a `CopyingDriver`, which any thread may call at any time, and `Timeline.value`, which
+is a plain poll.
 
 Ordering, in full. Commands of one queue start in the order they were recorded and submitted, and
 may overlap, finish out of order and see stale memory unless ordered by one of these:
@@ -199,6 +200,7 @@ class Driver(Protocol):
     info: DeviceInfo
     queue_count: int
     inline: bool  #: whether it is an `InlineDriver`
+    copies: bool  #: whether it is a `CopyingDriver`
     #: The language of kernels that `load` accepts: "spirv" (and GLSL), or "hip". It also selects
     #: the form of Penstock's own kernels.
     language: str
@@ -299,6 +301,28 @@ class InlineDriver(Driver, Protocol):
 def as_inline(driver: Driver) -> InlineDriver | None:
     """The driver, if it runs in the caller's thread."""
     return cast(InlineDriver, driver) if driver.inline else None
+
+
+class CopyingDriver(Driver, Protocol):
+    """A driver that copies between any host memory and its own, in the caller's thread.
+
+    No work in flight may use the bytes. The call takes as long as the copy and waits for no other
+    work. Work submitted after it sees the bytes that it copied in; it copies out the writes of
+    published work whose timeline value the host has seen.
+    """
+
+    def copy_in(self, memory: Any, offset: int, address: int, nbytes: int) -> None:
+        """Copy from a host address to memory."""
+        ...
+
+    def copy_out(self, memory: Any, offset: int, address: int, nbytes: int) -> None:
+        """Copy from memory to a host address."""
+        ...
+
+
+def as_copying(driver: Driver) -> CopyingDriver | None:
+    """The driver, if it copies between host memory and its own."""
+    return cast(CopyingDriver, driver) if driver.copies else None
 
 
 class OpenOptions(NamedTuple):

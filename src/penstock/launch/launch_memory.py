@@ -157,13 +157,15 @@ class ResultMemory:
         """Zero the slot and return the `Result` of the next launch that writes it."""
         pool = self._pool
         self._bytes[:] = pool.zeros
-        pool.scheduler.flush(self.memory, self.offset, self.offset + pool.nbytes)
+        if not self.memory.coherent:
+            pool.scheduler.flush(self.memory, self.offset, self.offset + pool.nbytes)
         return Result(pool.scheduler, what, self)
 
     def read(self) -> Any:
         """Read the result of a launch that has completed."""
         pool = self._pool
-        pool.scheduler.invalidate(self.memory, self.offset, self.offset + pool.nbytes)
+        if not self.memory.coherent:
+            pool.scheduler.invalidate(self.memory, self.offset, self.offset + pool.nbytes)
         if pool.convert is not None:
             return pool.convert(*self._content)
         values = [each[()] if each.shape == () else each.copy() for each in self._content]

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.driver.protocol import CopyRegions, Recording
     from penstock.schedule.scheduler import Scheduler
 
+accelerator.share(OutOfMemory)
 _RECORDINGS = 8  # recordings to allocate at once
 
 

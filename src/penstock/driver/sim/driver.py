@@ -230,6 +230,7 @@ class SimDriver:
     """
 
     inline = True
+    copies = False
     language = "spirv"
 
     def __init__(
