@@ -91,11 +91,12 @@ WITHOUT_MUTANT = {
     "carry.c": "is_done is_writeable copied",
     "host.c": "host_waits leave scheduler_of",
     "module.c": "share natively PyInit__native",
-    "recorder.c": "handles_new HANDLES now moment_from_now let_others_run native_commands same_numbers "
-    "record_barrier is_native_program is_native_launch timeline_reached has_backlog timeline_comes",
+    "recorder.c": "handles_new HANDLES now moment_from_now let_others_run native_commands "
+    "same_numbers record_barrier is_native_program is_native_launch timeline_reached has_backlog "
+    "recording_ends",
     "result.c": "give_back result_new native_result",
-    "stream.c": "note_state is_traced stream_batch is_plain native_start native_submit native_poll "
-    "native_reach native_wait guest_enters guest_leaves",
+    "stream.c": "note_state failed is_traced stream_batch is_plain native_start native_submit "
+    "native_poll native_reach native_wait guest_enters guest_leaves",
     "trace.c": "of_events emit place trace_barrier trace_launch trace_done trace_is_ready "
     "trace_setup native_share_events",
 }
