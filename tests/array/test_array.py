@@ -6,9 +6,10 @@ NumPy itself is the reference: what is done to an array is done to a NumPy array
 from __future__ import annotations
 
 import bisect
+import contextlib
 import functools
 import re
-import threading
+import time
 from collections.abc import Callable
 from datetime import date, datetime, timedelta
 from fractions import Fraction
@@ -247,9 +248,9 @@ def test_a_thread_that_waits_for_a_read_makes_its_copy(
 ) -> None:
     dev = shared_device(transfers="unmapped")
     x, out = dev.zeros(N, np.uint32), np.zeros(N, np.uint32)
-    with dev.stream() as stream:
-        # As if the stream's own thread was never given a core.
-        monkeypatch.setattr(stream.copier, "_thread", threading.current_thread())
+    with dev.stream() as stream, contextlib.ExitStack() as after:
+        after.callback(stream.copier.hand_over)
+        monkeypatch.setattr(stream.copier, "hand_over", lambda: None)  # its thread gets no copies
         for count in range(1, 4):
             slow_add(x, 1, stream)
             read = x.read(stream, out=out)
@@ -257,6 +258,17 @@ def test_a_thread_that_waits_for_a_read_makes_its_copy(
                 x.read(stream, out=np.zeros(N, np.uint32)).result(timeout=0.01)
             assert (read.result(timeout=60) == count).all()
         stream.synchronize(timeout=60)
+
+
+def test_a_read_that_nothing_waits_for_is_made(shared_device: OpenDevice) -> None:
+    dev = shared_device(transfers="unmapped")
+    x, out = dev.full(N, 7, np.uint32), np.zeros(N, np.uint32)
+    slow_add(x, 1)
+    x.read(out=out)
+    until = time.monotonic() + 60
+    while not (out == 8).all():
+        assert time.monotonic() < until
+        time.sleep(0.001)
 
 
 # Changes: whatever is assigned, to whatever slice, idle or busy.

@@ -127,7 +127,8 @@ def read_staged(
     if events.active:
         emit_copy(array, "staged", "to the caller's array")
     copier = stream.copier
-    task = Task({stream.lane: value}, copy_out, for_caller=True)
+    small = array.nbytes <= scheduler.sizes.under_lock
+    task = Task({stream.lane: value}, copy_out, can_help=small)
     try:
         ready = copier.add(task)
         note_host_memory(scheduler, out, True, copier.lane, ready, what)

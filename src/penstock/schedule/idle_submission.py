@@ -56,7 +56,10 @@ class IdleSubmitter:
             if scheduler.closed or scheduler.lost is not None:
                 return False
             streams = scheduler.living_streams()
-            for step in (*(stream.submit_if_dry for stream in streams), scheduler.drain):
+            steps = [
+                step for each in streams for step in (each.submit_if_dry, each.copier.hand_over)
+            ]
+            for step in (*steps, scheduler.drain):
                 try:
                     step()
                 except OutOfMemory:

@@ -4,8 +4,9 @@ The *ordered* path of a transfer. The copier waits for the work that the copy co
 copies, and signals a value of its lane; later work on the same bytes waits for that value, on the
 device. So the caller waits for nothing, no byte is copied twice, and no other work is delayed.
 
-A thread that waits for a copy to the caller's memory makes it itself, if the copier has not begun:
-that is quicker than to wake the copier and to be woken by it.
+A thread that waits for a small copy to the caller's memory makes it itself: that is quicker than to
+wake the copier and to be woken by it. So the copier is not woken for such a copy before the idle
+submitter's next tick, or before device work or a poll of the host is to follow it.
 
 There is no deadlock: a task waits only for work submitted before it was queued, and that work waits
 only for tasks queued before it. Each stream has its own copier, so streams do not delay each other.
@@ -22,6 +23,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from penstock import accelerator
 from penstock.errors import Error
 from penstock.ledger.hazards import Lane
 from penstock.schedule.host_lane import HostLane
@@ -34,15 +36,15 @@ if TYPE_CHECKING:
 class Task:
     """A copy to be made after certain points, whose work is all submitted."""
 
-    __slots__ = ("after", "cancelled", "copy", "for_caller", "value")
+    __slots__ = ("after", "can_help", "cancelled", "copy", "value")
 
     def __init__(
-        self, after: dict[Lane, int], copy: Callable[[], None], *, for_caller: bool = False
+        self, after: dict[Lane, int], copy: Callable[[], None], *, can_help: bool = False
     ) -> None:
-        """`for_caller` says that the copy writes memory of the caller, and not of the device."""
+        """`can_help` says that a thread that waits for the copy may make it: see `Copier._help`."""
         self.after = after
         self.copy = copy
-        self.for_caller = for_caller
+        self.can_help = can_help
         self.cancelled = False  # whether an exception came before the ledger had the copy
         self.value = 0  # the lane's value when the copy is made
 
@@ -57,6 +59,7 @@ class Copier(HostLane):
         self._thread: threading.Thread | None = None
         self._last_value = 0  # that a task was given
         self._unmade: deque[Task] = deque()  # all tasks whose copies are not made, in order
+        self._put_off: deque[Task] = deque()  # those that the thread does not have yet, in order
         self._making = threading.RLock()  # held by the thread that makes a copy
         self._next: Task | None = None  # the task that `_step` makes next (inline drivers only)
         if self._inline is not None:
@@ -64,21 +67,41 @@ class Copier(HostLane):
 
     def add(self, task: Task) -> int:
         """Queue a copy; returns the lane's value when it is made."""
-        if self._thread is None and self._inline is None:
-            self._thread = threading.Thread(
-                target=self._run, name=f"penstock {self.lane.name}", daemon=True
-            )
-            self._thread.start()
         seen = self.lane.seen  # the values that the copier waits for, as on a stream's lane
         for lane, value in task.after.items():
             seen[lane.number] = max(value, seen.get(lane.number, 0))
         # A value of its own, even if an interrupted call has left a task and not `submitted`: the
         # copy would count as made once that task is done.
         task.value = self._last_value = self._last_value + 1
+        # First: without a task, a wait for its value would never end.
         self._unmade.append(task)
-        self._tasks.put(task)  # first: without a task, a wait for its value would never end
+        self._put_off.append(task)
+        scheduler = self._scheduler()
+        if task.can_help and self._inline is None and scheduler is not None:
+            scheduler.idle_submitter.wake()
+        else:
+            self.hand_over()
         self.lane.submitted = max(task.value, self.lane.submitted)
         return task.value
+
+    def hand_over(self) -> None:
+        """Give the thread all tasks. A task that it gets twice, after an interrupt, it makes once.
+
+        The caller holds the device's lock.
+        """
+        while self._put_off:
+            if self._thread is None and self._inline is None:
+                self._thread = threading.Thread(
+                    target=self._run, name=f"penstock {self.lane.name}", daemon=True
+                )
+                self._thread.start()
+            oldest = self._oldest()
+            if oldest is not None and oldest.value <= self._put_off[0].value:  # else it is made
+                self._tasks.put(self._put_off[0])
+            self._put_off.popleft()
+
+    def ensure_submitted(self, value: int) -> None:
+        self.hand_over()
 
     def wait(self, value: int, timeout: float) -> bool:
         if self._inline is None and not self._help(value, timeout):
@@ -86,7 +109,7 @@ class Copier(HostLane):
         return super().wait(value, timeout)
 
     def _help(self, value: int, timeout: float) -> bool:
-        """Make the next copies, up to this value, in the calling thread, if they are for callers.
+        """Make the next copies, up to this value, in the calling thread, if it may.
 
         Returns False if their predecessors were not done within `timeout` seconds. Not copies to
         the device: a signal handler that waits for the copy in whose middle it runs makes it, and
@@ -94,10 +117,13 @@ class Copier(HostLane):
         """
         scheduler = self._scheduler()
         while scheduler is not None and not self.aborted:
-            task = next(iter(self._unmade.copy()), None)
-            if task is None or task.value > value or not task.for_caller:
+            task = self._oldest()
+            if task is None or task.value > value or not task.can_help:
                 break
-            if not scheduler.await_points(task.after, timeout):
+            if not (
+                accelerator.native.wait(scheduler, task.after)
+                or scheduler.await_points(task.after, timeout)
+            ):
                 return False
             try:
                 if not self._making.acquire(blocking=False):
@@ -110,8 +136,15 @@ class Copier(HostLane):
                     self._making.release()
         return True
 
+    def _oldest(self) -> Task | None:
+        """The first task whose copy is not made; other threads make copies meanwhile."""
+        with contextlib.suppress(IndexError):
+            return self._unmade[0]
+        return None
+
     def stop(self) -> None:
-        """End the thread after the tasks it has. Safe to call twice."""
+        """End the thread after all tasks. Safe to call twice."""
+        self.hand_over()
         if self._thread is not None:
             self._tasks.put(None)
             if self._thread is not threading.current_thread():

@@ -330,6 +330,7 @@ class Stream(Closing):
     def is_done(self) -> bool:
         """Whether all work is done, so that a closed or dropped stream can be released."""
         self._submit("the stream was closed or dropped")
+        self.copier.hand_over()
         self._publish_the_rest()
         self.poll()
         done = not self.points()
