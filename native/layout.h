@@ -168,7 +168,7 @@ call_method(PyObject *name, PyObject *const *arguments, size_t count)
     return done == NULL ? -1 : 0;
 }
 
-/* An exception that is set aside: of the kind `kind`, which is NULL if there is none. */
+/* An exception that is set aside; `error` is NULL if there is none. */
 typedef struct {
     PyObject *kind, *error, *traceback;
 } Raised;
@@ -195,6 +195,14 @@ raise_again(Raised raised)
 #else
     PyErr_Restore(raised.kind, raised.error, raised.traceback);
 #endif
+}
+
+static inline void
+drop_raised(Raised raised)
+{
+    Py_XDECREF(raised.kind);
+    Py_XDECREF(raised.error);
+    Py_XDECREF(raised.traceback);
 }
 
 /* Names of Python methods, interned. */

@@ -17,15 +17,16 @@ note_state(PyObject *stream)
     put(&SLOT(stream, Stream_plain), plain ? Py_True : Py_False);
 }
 
-/* A call of the driver failed: `scheduler.note_failure(error)`. -1, with the exception still set. */
+/* A call of the driver failed: `scheduler.note_failure(error)`. -1, with an exception still set. */
 static int
 failed(PyObject *scheduler)
 {
     Raised raised = take_raised();
     PyObject *arguments[] = {scheduler, raised.error};
-    if (call_method(named.note_failure, arguments, 2) < 0)
-        PyErr_Clear(); /* the driver's error matters more */
-    raise_again(raised);
+    if (call_method(named.note_failure, arguments, 2) == 0)
+        raise_again(raised);
+    else
+        drop_raised(raised); /* for what a signal handler has raised meanwhile */
     return -1;
 }
 
