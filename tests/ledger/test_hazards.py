@@ -6,6 +6,7 @@ From these it knows what is bound to be complete when, and judges what the ledge
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock import accelerator
 from penstock.ledger import hazards
 from penstock.ledger.hazards import (
     Access,
@@ -315,3 +317,32 @@ def test_accesses_on_both_sides_of_a_barrier_stay_two() -> None:
     history.note(Region(64, 128), True, lane, 1, "k")
     assert needs_of_lane(lane, [(history, Region(0, 64), False)]) == (None, {})
     assert needs_of_lane(lane, [(history, Region(64, 128), False)]) == (history.writes[1], {})
+
+
+@pytest.mark.parametrize("native", [False, accelerator.is_native()])
+def test_what_is_complete_stays_complete(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not native:
+        monkeypatch.setattr(accelerator, "native", accelerator.InPython())
+    lane = Lane("A", None)
+    seen = []
+    together = threading.Barrier(3)
+
+    def learn(first: int) -> None:
+        together.wait()
+        for value in range(first, 20_000, 2):  # beyond the integers that Python never frees
+            lane.reach(value)
+
+    def look() -> None:
+        together.wait()
+        while lane.complete < 19_999:
+            seen.append(lane.complete)
+
+    threads = [threading.Thread(target=learn, args=(first,)) for first in (0, 1)]
+    threads.append(threading.Thread(target=look))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == sorted(seen)
+    lane.reach(7)
+    assert lane.complete == 19_999

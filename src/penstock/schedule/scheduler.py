@@ -87,8 +87,7 @@ class Scheduler:
         self.closed = False
         #: While graphs are recorded: by thread, the graph and the `with` block that records it.
         self.captures: dict[int, tuple[Graph, Block[Graph]]] = {}
-        self.ready = False  # whether a launch has nothing to ask about the device: `note_state`
-        self.plain = False  # and no trace is active, either
+        self.ready = self.plain = False  # kept by `note_state`
         self.host_memory = HostMemory()
         self.host_copies = HostCopies(self)
         self.views = HostViews(self)
@@ -153,7 +152,7 @@ class Scheduler:
             raise DeviceLost(str(self.lost))
 
     def note_state(self) -> None:
-        """Keep `ready` and `plain`. Called by all that close or lose the device, capture, trace."""
+        """Keep `ready`: a launch has nothing to ask about the device; `plain`: no trace, either."""
         was = None
         while was != (now := (not (self.closed or self.lost or self.captures), not events.active)):
             was = now  # and look again: another thread may have changed it meanwhile
@@ -247,12 +246,8 @@ class Scheduler:
 
     def poll(self) -> None:
         """Ask the driver how far every stream has come."""
-        try:
-            for stream in self.living_streams():
-                stream.poll()
-        except DeviceLost as error:
-            self.mark_lost(error)
-            raise
+        for stream in self.living_streams():
+            stream.poll()
 
     def reached(self, points: dict[Lane, int]) -> bool:
         """Whether all points are reached. Submits what they need, and does not wait."""

@@ -415,22 +415,9 @@ class Stream(Closing):
                     why = "makes device writes visible to the host"
                     events.emit("barrier", why, path="host", at=batch.here())
             batch.open = False
-        waits: list[tuple[Any, int]] = []
-        if self._waits:
-            waits = [
-                (other.owner.timeline, reached)
-                for other, reached in self._waits.items()
-                if reached > other.complete
-            ]
-        awaited: tuple[events.Awaited, ...] = ()
-        start = 0.0
-        if events.active:
-            awaited = tuple(
-                (other.place, reached, "")
-                for other, reached in self._waits.items()
-                if reached > other.complete
-            )
-            start = time.perf_counter()
+        ahead = [(other, at) for other, at in self._waits.items() if at > other.complete]
+        waits = [(other.owner.timeline, at) for other, at in ahead]
+        start = time.perf_counter() if events.active else 0.0
         try:
             self.queue.submit(batch.recording, waits, self.timeline, value)
         except BaseException as error:
@@ -446,6 +433,7 @@ class Stream(Closing):
         if events.active:
             count = batch.count
             words = "%d command on %s: %s" if count == 1 else "%d commands on %s: %s"
+            awaited = tuple((other.place, at, "") for other, at in ahead)
             events.emit(
                 "submission", (words, count, self.name, reason), start=start,
                 seconds=events.since(start), at=(lane.place, value, 0), awaited=awaited,
