@@ -129,13 +129,11 @@ stream_batch(PyObject *stream)
     return PyObject_CallMethodNoArgs(stream, named._start);
 }
 
-/* `stream._submit(reason)`, which only a trace asks for: 1, 0 if Python must do it, and may do all;
-   -1 with an exception set. */
+/* Submit a batch, to be complete at this value: see `submit`. */
 static int
-submit(PyObject *stream)
+submit_batch(PyObject *stream, PyObject *batch, PyObject *value)
 {
-    PyObject *batch = SLOT(stream, Stream__batch), *lane = SLOT(stream, Stream_lane);
-    PyObject *value = SLOT(batch, Batch_value), *in_flight = SLOT(stream, Stream__in_flight);
+    PyObject *lane = SLOT(stream, Stream_lane), *in_flight = SLOT(stream, Stream__in_flight);
     PyObject *recording = SLOT(batch, Batch_recording);
     if (number(value) == number(SLOT(lane, Lane_submitted)))
         return 1;
@@ -161,6 +159,19 @@ submit(PyObject *stream)
     put(&SLOT(lane, Lane_submitted), value);
     note_state(stream);
     return 1;
+}
+
+/* `stream._submit(reason)`, which only a trace asks for: 1, 0 if Python must do it, and may do all;
+   -1 with an exception set. */
+static int
+submit(PyObject *stream)
+{
+    PyObject *batch = Py_NewRef(SLOT(stream, Stream__batch));
+    PyObject *value = Py_NewRef(SLOT(batch, Batch_value));
+    int done = submit_batch(stream, batch, value);
+    Py_DECREF(value);
+    Py_DECREF(batch);
+    return done;
 }
 
 /* A submission failed. Without memory for it, the next command tries again: 0, as in
