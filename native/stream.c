@@ -159,13 +159,11 @@ stream_batch(PyObject *stream)
     return PyObject_CallMethodNoArgs(stream, named._start);
 }
 
-/* `stream._submit(reason)` without a trace, which would ask for the reason: 1, 0 if Python must do
-   it, and may do all; -1 with an exception set. */
-int
-stream_submits(PyObject *stream)
+/* Submit a batch, to be complete at this value: see `stream_submits`. */
+static int
+submit_batch(PyObject *stream, PyObject *batch, PyObject *value)
 {
-    PyObject *batch = SLOT(stream, Stream__batch), *lane = SLOT(stream, Stream_lane);
-    PyObject *value = SLOT(batch, Batch_value), *in_flight = SLOT(stream, Stream__in_flight);
+    PyObject *lane = SLOT(stream, Stream_lane), *in_flight = SLOT(stream, Stream__in_flight);
     PyObject *recording = SLOT(batch, Batch_recording);
     if (number(value) == number(SLOT(lane, Lane_submitted)))
         return 1;
@@ -192,6 +190,19 @@ stream_submits(PyObject *stream)
     put(lane, Lane_submitted, value);
     note_state(stream);
     return 1;
+}
+
+/* `stream._submit(reason)` without a trace, which would ask for the reason: 1, 0 if Python must do
+   it, and may do all; -1 with an exception set. */
+int
+stream_submits(PyObject *stream)
+{
+    PyObject *batch = Py_NewRef(SLOT(stream, Stream__batch));
+    PyObject *value = Py_NewRef(SLOT(batch, Batch_value));
+    int done = submit_batch(stream, batch, value);
+    Py_DECREF(value);
+    Py_DECREF(batch);
+    return done;
 }
 
 /* A submission failed. Without memory for it, the next command tries again: 0, as in
