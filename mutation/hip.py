@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from mutation.mutants import Mutant
 
+_ELSEWHERE = {"holding": "driver.holding", "numpy_arguments": "launch.numpy_arguments"}
+
 
 def _mutant(name: str, module: str, old: str, new: str) -> Mutant:
-    place = "driver.holding" if module == "holding" else f"driver.hip.{module}"
+    place = _ELSEWHERE.get(module, f"driver.hip.{module}")
     return Mutant(name, place, old, new, driver="hip")
 
 
@@ -98,15 +100,16 @@ HIP = [
     _mutant(
         "an event is used again before it has happened",
         "timeline",
-        "            self._events.append((value, event))\n            self.issued = value\n",
-        "            self._events.append((value, event))\n            self.issued = value\n"
-        "            self._driver.events.give_back(event)\n",
+        "        self._events.append((value, event))\n        self.issued = value\n",
+        "        self._events.append((value, event))\n        self.issued = value\n"
+        "        self._driver.events.give_back(event)\n",
     ),
     _mutant(
         "a submission that is made again begins anew",
         "recording",
-        "        driver.select()\n        if not recording.event:\n",
-        "        driver.select()\n        recording.issued = 0\n        if not recording.event:\n",
+        "            driver.select()\n        if not recording.event:\n",
+        "            driver.select()\n"
+        "        recording.issued = 0\n        if not recording.event:\n",
     ),
     # Arguments and graphs.
     _mutant(
@@ -132,6 +135,37 @@ HIP = [
         "recording",
         "            replayable.forget_stream()\n",
         "            pass\n",
+    ),
+    # Copies from and to the caller's memory, at once.
+    _mutant(
+        "a copy at once is not waited for",
+        "driver",
+        "        copy, stream = self.call.hipMemcpyWithStream, self._copying[0]\n",
+        "        copy, stream = self.call.hipMemcpyAsync, self._copying[0]\n",
+    ),
+    _mutant(
+        "a copy at once keeps step with the default stream",
+        "driver",
+        "self.call.hipStreamCreateWithFlags(self._copying, _NON_BLOCKING)",
+        "self.call.hipStreamCreateWithFlags(self._copying, 0)",
+    ),
+    _mutant(
+        "a copy at once goes to memory that is yet to be cleared",
+        "numpy_arguments",
+        "        return not array.buffer.backing.history.pending()\n",
+        "        return True\n",
+    ),
+    _mutant(
+        "an array that is not in one piece is copied as if it were",
+        "numpy_arguments",
+        "    return scheduler.driver.copies and waits and host.flags.c_contiguous\n",
+        "    return scheduler.driver.copies and waits\n",
+    ),
+    _mutant(
+        "a loss during a copy at once is not noted",
+        "numpy_arguments",
+        "        scheduler.mark_lost(error)\n",
+        "        pass\n",
     ),
     # Flags of HIP calls.
     _mutant(

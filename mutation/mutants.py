@@ -123,8 +123,8 @@ _SINGLE = [
     Mutant(
         "conflicts of the same lane need no barrier",
         "ledger.hazards",
-        "                barrier = True\n",
-        "                barrier = False\n",
+        "                    behind = access\n",
+        "                    behind = None\n",
     ),
     Mutant(
         "conflicts of other lanes need no wait",

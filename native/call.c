@@ -3,9 +3,10 @@
    A call either does everything, or finds something unusual before it has changed anything; then
    it calls the Python function with the arguments as they came. What is usual: every argument by
    its name, arrays that this kernel has had before, plain numbers, a stream with room, nothing that
-   waits for another stream, no trace, no graph being captured, a device lock that is free. */
+   waits for another stream, no graph being captured, a device lock that is free. */
 
 #include "layout.h"
+#include <stdatomic.h>
 
 enum { MOST_ARRAYS = 24, MOST_ARGUMENTS = 64, MOST_BYTES = 256 };
 
@@ -22,16 +23,15 @@ typedef struct {
     OBJECT(names) /* a tuple: the names of the arrays, then of the scalars, all interned */        \
     OBJECT(wants) /* a tuple: what each array must have been accepted for */                       \
     OBJECT(counts_of_threads) OBJECT(counts_of_groups) /* dicts */                                 \
-    OBJECT(scheduler) OBJECT(default_stream) OBJECT(program) OBJECT(what)                          \
-    OBJECT(results) OBJECT(result_bytes)                                                           \
-    OBJECT(is_locked_here) OBJECT(acquire) OBJECT(release) /* of the device's lock */              \
-    OBJECT(known_names) /* of the last call */
+    OBJECT(scheduler) OBJECT(default_stream) OBJECT(program) OBJECT(name) OBJECT(what)             \
+    OBJECT(results) OBJECT(parameters) /* a tuple */ OBJECT(bring_back)
 
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
-    /* What the call needs to know of the kernel; `ready` is 0 where only Python can call it. */
-    int ready;
+    /* What the call needs to know of the kernel, which does not change: threads read it without a
+       lock. `ready` is 0 where only Python can call it, or the kernel is closed. */
+    atomic_int ready;
     Py_ssize_t arrays, scalars, nbytes;
     unsigned char writes[MOST_ARRAYS];
     signed char order[MOST_ARRAYS + 1]; /* by binding: an array's number, or -1 for the result */
@@ -40,11 +40,17 @@ typedef struct {
 #define DECLARE(name) PyObject *name;
     OBJECTS(DECLARE)
 #undef DECLARE
-    unsigned char known_places[MOST_ARGUMENTS + 3]; /* by name of the last call: what it is for */
 } Callable;
 
 static PyObject *empty_bytes;
-static unsigned long long made, left; /* launches: natively, and left to Python */
+#ifdef Py_GIL_DISABLED
+typedef atomic_ullong Counter;
+#define COUNT(which) atomic_fetch_add_explicit(&which, 1, memory_order_relaxed)
+#else
+typedef unsigned long long Counter;
+#define COUNT(which) which++
+#endif
+static Counter made, left; /* launches: natively, and left to Python */
 
 /* Why a launch is left to Python, as far as it is found here. */
 #define REASONS(REASON)                                                                            \
@@ -53,8 +59,7 @@ static unsigned long long made, left; /* launches: natively, and left to Python 
     REASON(NO_ARRAY, "an argument that is no array of the device")                                 \
     REASON(NUMBER, "a number that is not a plain one")                                             \
     REASON(COUNTS, "a number of threads or groups that is new")                                    \
-    REASON(STATE, "a trace, a graph being recorded, a stream that is full or closed")              \
-    REASON(LOCK, "a lock that is held")                                                            \
+    REASON(STATE, "a graph being recorded, a stream that is full or closed, a call within a call") \
     REASON(NEW_ARRAY, "an array that is new, moved, shown, guarded or closed")                     \
     REASON(LEDGER, "the ledger: another stream, or many accesses")
 enum {
@@ -67,44 +72,43 @@ static const char *const WORDS[] = {
     REASONS(TEXT)
 #undef TEXT
 };
-static unsigned long long left_for[Py_ARRAY_LENGTH(WORDS)];
+static Counter left_for[Py_ARRAY_LENGTH(WORDS)];
 
 static void
 leave(int reason)
 {
-    left_for[reason]++;
+    COUNT(left_for[reason]);
 }
 
 /* --- which name is which argument ----------------------------------------------------------- */
 
-/* Find out what each name of a call is for; 0 if a name is unknown, given by an object other than
-   the interned one, or missing. */
+/* Put each value of a call in the place of what its name says it is for; 0 if a name is unknown,
+   given by an object other than the interned one, or missing. */
 static int
-learn_names(Callable *self, PyObject *names)
+place_values(Callable *self, PyObject *const *values, PyObject *names, PyObject **given)
 {
-    Py_ssize_t given = PyTuple_GET_SIZE(names), wanted = self->arrays + self->scalars;
-    if (given > wanted + 3)
-        return 0;
-    Py_ssize_t found = 0;
-    Py_CLEAR(self->known_names);
-    for (Py_ssize_t i = 0; i < given; i++) {
+    Py_ssize_t wanted = self->arrays + self->scalars, found = 0, next = 0;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); i++) {
         PyObject *name = PyTuple_GET_ITEM(names, i);
-        int place = name == named.threads  ? THREADS
-                    : name == named.groups ? GROUPS
-                    : name == named.stream ? STREAM
-                                          : -1;
-        for (Py_ssize_t j = 0; place < 0 && j < wanted; j++)
-            if (PyTuple_GET_ITEM(self->names, j) == name)
-                place = (int)j;
-        if (place < 0)
+        Py_ssize_t place = next; /* most calls name the arguments in their order */
+        if (place >= wanted || PyTuple_GET_ITEM(self->names, place) != name)
+            for (place = 0; place < wanted && PyTuple_GET_ITEM(self->names, place) != name;)
+                place++;
+        if (place < wanted) {
+            next = place + 1;
+            found++;
+        }
+        else if (name == named.threads)
+            place = THREADS;
+        else if (name == named.groups)
+            place = GROUPS;
+        else if (name == named.stream)
+            place = STREAM;
+        else
             return 0;
-        found += place < MOST_ARGUMENTS;
-        self->known_places[i] = (unsigned char)place;
+        given[place] = values[i];
     }
-    if (found != wanted)
-        return 0;
-    self->known_names = Py_NewRef(names);
-    return 1;
+    return found == wanted;
 }
 
 /* --- scalars --------------------------------------------------------------------------------- */
@@ -168,9 +172,11 @@ pack(const Scalar *scalar, PyObject *value, char *block)
 /* What a launch uses: borrowed references, good while the device's lock is held. */
 typedef struct {
     PyObject *stream, *lane, *counts, *block;
+    PyObject *value; /* of its completion; owned, once it is recorded */
     PyObject *arrays[MOST_ARRAYS], *bound[MOST_ARRAYS];
     PyObject *uses[MOST_ARRAYS + 1];
     Py_ssize_t used;
+    PyObject *behind; /* the access that a barrier separates it from, if one is needed */
 } Launch;
 
 /* Whether group counts are asked for in a way that a dict can be asked: its keys compare equal to
@@ -188,19 +194,33 @@ is_plain_count(PyObject *groups)
     return 1;
 }
 
-/* How many groups to run, from what was learned from earlier calls; NULL if that does not tell, or
-   none are to be run. */
+/* What a dict that other threads change has for a key; a new reference, or NULL. */
+static PyObject *
+find(PyObject *dict, PyObject *key)
+{
+    PyObject *found;
+#if PY_VERSION_HEX >= 0x030D0000
+    PyDict_GetItemRef(dict, key, &found);
+#else
+    found = Py_XNewRef(PyDict_GetItemWithError(dict, key));
+#endif
+    PyErr_Clear();
+    return found;
+}
+
+/* How many groups to run, from what was learned from earlier calls; a new reference. NULL if that
+   does not tell, or none are to be run. */
 static PyObject *
 group_counts(Callable *self, PyObject *threads, PyObject *groups)
 {
     PyObject *counts = NULL;
     if (groups == Py_None && PyLong_CheckExact(threads))
-        counts = PyDict_GetItemWithError(self->counts_of_threads, threads);
+        counts = find(self->counts_of_threads, threads);
     else if (threads == Py_None && is_plain_count(groups))
-        counts = PyDict_GetItemWithError(self->counts_of_groups, groups);
-    if (counts == NULL)
-        PyErr_Clear();
-    return counts != NULL && number(PyTuple_GET_ITEM(counts, 0)) > 0 ? counts : NULL;
+        counts = find(self->counts_of_groups, groups);
+    if (counts != NULL && number(PyTuple_GET_ITEM(counts, 0)) <= 0)
+        Py_CLEAR(counts);
+    return counts;
 }
 
 /* Whether an array can be used as it is: checked for this kernel before, not moved, not shown by a
@@ -208,26 +228,39 @@ group_counts(Callable *self, PyObject *threads, PyObject *groups)
 static int
 is_usual(Callable *self, Py_ssize_t i, PyObject *array, PyObject **bound)
 {
-    PyObject *accepted = SLOT(array, Array_accepted), *buffer = SLOT(array, Array_buffer);
+    /* First whether it was accepted: only then is it the lock of the array's own device. */
+    PyObject *accepted = reference_in(array, Array_accepted);
+    int known = accepted != NULL && PySet_CheckExact(accepted) &&
+                PySet_Contains(accepted, PyTuple_GET_ITEM(self->wants, i)) == 1;
+    Py_XDECREF(accepted);
+    PyObject *buffer = SLOT(array, Array_buffer);
     *bound = SLOT(array, Array_bound);
-    if (accepted == NULL || buffer == NULL || *bound == NULL || !PySet_CheckExact(accepted) ||
-        Py_TYPE(*bound) != is.Bound)
+    if (!known || buffer == NULL || *bound == NULL || Py_TYPE(*bound) != is.Bound)
         return 0;
     PyObject *backing = SLOT(buffer, Buffer_backing);
     return SLOT(*bound, Bound_backing) == backing &&
            PyList_GET_SIZE(SLOT(backing, Backing_views)) == 0 &&
            SLOT(buffer, Buffer_closed) == Py_False &&
-           (!self->writes[i] || SLOT(buffer, Buffer_guarded) == Py_False) &&
-           PySet_Contains(accepted, PyTuple_GET_ITEM(self->wants, i)) == 1;
+           (!self->writes[i] || SLOT(buffer, Buffer_guarded) == Py_False);
+}
+
+/* What the bytes that a launch uses demand of it: 0, or -1 if Python must find out. */
+static int
+find_needs(Launch *launch)
+{
+    launch->behind = NULL;
+    for (Py_ssize_t i = 0; i < launch->used; i++)
+        if (ledger_needs(launch->lane, launch->uses[i], &launch->behind) < 0)
+            return -1;
+    return 0;
 }
 
 /* Everything that may refuse: 1 if the launch is usual, 0 if Python must do it. Under the lock. */
 static int
-check(Callable *self, Launch *launch, int *barrier)
+check(Callable *self, Launch *launch)
 {
     PyObject *stream = launch->stream;
-    if (!self->ready || SLOT(self->scheduler, Scheduler_plain) != Py_True ||
-        SLOT(stream, Stream_plain) != Py_True)
+    if (!self->ready || SLOT(stream, Stream_plain) != Py_True)
         return leave(STATE), 0;
     PyObject *lane = launch->lane = SLOT(stream, Stream_lane);
     if (PyList_GET_SIZE(SLOT(lane, Lane_appended)))
@@ -240,11 +273,12 @@ check(Callable *self, Launch *launch, int *barrier)
         launch->uses[i] = SLOT(bound, Bound_reading);
         if (self->writes[i])
             launch->uses[i] = SLOT(bound, Bound_writing);
-        if (Py_TYPE(PyTuple_GET_ITEM(launch->uses[i], 0)) != is.History ||
-            ledger_needs(lane, launch->uses[i], barrier) < 0)
+        if (Py_TYPE(PyTuple_GET_ITEM(launch->uses[i], 0)) != is.History)
             return leave(LEDGER), 0;
     }
     launch->used = self->arrays;
+    if (find_needs(launch) < 0)
+        return leave(LEDGER), 0;
     return 1;
 }
 
@@ -252,35 +286,27 @@ check(Callable *self, Launch *launch, int *barrier)
 static PyObject *
 flat_bindings(Callable *self, Launch *launch, PyObject *result_memory)
 {
-    PyObject *flat = PyTuple_New(3 * self->bindings);
+    PyObject *flat = PyBytes_FromStringAndSize(NULL, PLACE * self->bindings);
     for (Py_ssize_t i = 0; flat != NULL && i < self->bindings; i++) {
-        PyObject *three[3];
-        if (self->order[i] < 0) {
-            three[0] = SLOT(result_memory, ResultMemory_handle);
-            three[1] = SLOT(result_memory, ResultMemory_offset);
-            three[2] = self->result_bytes;
-        }
-        else {
-            PyObject *place = SLOT(launch->bound[self->order[i]], Bound_place);
-            for (int j = 0; j < 3; j++)
-                three[j] = PyTuple_GET_ITEM(place, j);
-        }
-        for (int j = 0; j < 3; j++)
-            PyTuple_SET_ITEM(flat, 3 * i + j, Py_NewRef(three[j]));
+        PyObject *place = self->order[i] < 0
+                              ? SLOT(result_memory, ResultMemory_place)
+                              : SLOT(launch->bound[self->order[i]], Bound_place);
+        memcpy(PyBytes_AS_STRING(flat) + PLACE * i, PyBytes_AS_STRING(place), PLACE);
     }
     return flat;
 }
 
 /* Record a launch that was checked: `Launch.record`. Its result, or None; NULL if it failed. */
 static PyObject *
-record(Callable *self, Launch *launch, int barrier)
+record(Callable *self, Launch *launch)
 {
-    PyObject *stream = launch->stream, *lane = launch->lane;
+    PyObject *stream = launch->stream, *lane = launch->lane, *behind = NULL;
     PyObject *result = Py_NewRef(Py_None), *memory = NULL, *flat = NULL, *batch = NULL;
+    PyObject *here = NULL, *began = NULL; /* for receipts: its place, and a mark of its start */
+    int traced = SLOT(self->scheduler, Scheduler_plain) != Py_True;
     int done = 0;
     if (self->results != Py_None) {
-        PyObject *arguments[] = {self->results, self->what};
-        Py_SETREF(result, PyObject_VectorcallMethod(named.new, arguments, 2, NULL));
+        Py_SETREF(result, result_new(self->results, self->what));
         if (result == NULL)
             return NULL;
         memory = SLOT(result, Result__memory);
@@ -288,13 +314,21 @@ record(Callable *self, Launch *launch, int barrier)
         if (Py_TYPE(PyTuple_GET_ITEM(launch->uses[launch->used], 0)) != is.History)
             goto end;
         launch->used++;
+        if (find_needs(launch) < 0) /* again: whatever made the result may have polled the stream */
+            goto end;
     }
+    behind = Py_XNewRef(launch->behind);
     flat = flat_bindings(self, launch, memory);
     if (flat == NULL || (batch = stream_batch(stream)) == NULL)
         goto end;
     PyObject *recording = SLOT(batch, Batch_recording), *value = SLOT(batch, Batch_value);
-    if (barrier && (record_barrier(recording) < 0 ||
-                    put_number(&SLOT(lane, Lane_epoch), number(SLOT(lane, Lane_epoch)) + 1) < 0))
+    if (traced && (here = trace_place(lane, batch)) == NULL)
+        goto end;
+    if (behind != NULL &&
+        (record_barrier(recording) < 0 || (traced && trace_barrier(behind, here) < 0) ||
+         put_number(lane, Lane_epoch, number(SLOT(lane, Lane_epoch)) + 1) < 0))
+        goto end;
+    if (traced && (began = trace_begins(batch)) == NULL)
         goto end;
     for (Py_ssize_t i = 0; i < launch->used; i++) {
         PyObject *use = launch->uses[i];
@@ -302,23 +336,29 @@ record(Callable *self, Launch *launch, int barrier)
             goto end;
         if (PyTuple_GET_ITEM(use, 2) == Py_True &&
             SLOT(PyTuple_GET_ITEM(use, 0), History_device_only) != Py_True)
-            put(&SLOT(batch, Batch_must_publish), Py_True);
+            put(batch, Batch_must_publish, Py_True);
     }
     if (memory != NULL) {
-        PyObject *arguments[] = {result, lane, value};
-        if (call_method(named.launched, arguments, 3) < 0)
+        if (result_launched(result, lane, value) < 0)
             goto end;
-        put(&SLOT(batch, Batch_must_publish), Py_True);
+        put(batch, Batch_must_publish, Py_True);
     }
     if (record_dispatch(recording, self->program, flat, launch->block, launch->counts) < 0)
         goto end;
+    if (traced && (trace_launch(self->name, launch->counts, here) < 0 ||
+                   trace_ends(batch, began, here) < 0))
+        goto end;
     long long commands = number(SLOT(batch, Batch_count)) + 1;
-    if (put_number(&SLOT(batch, Batch_count), commands) < 0)
+    if (put_number(batch, Batch_count, commands) < 0)
         goto end;
-    if (commands >= number(SLOT(batch, Batch_look_at)) && stream_consider(stream, batch) < 0)
+    if (commands >= number_in(batch, Batch_look_at) && stream_consider(stream, batch) < 0)
         goto end;
+    launch->value = Py_NewRef(value);
     done = 1;
 end:
+    Py_XDECREF(began);
+    Py_XDECREF(here);
+    Py_XDECREF(behind);
     Py_XDECREF(flat);
     Py_XDECREF(batch);
     if (done)
@@ -327,25 +367,79 @@ end:
     return NULL;
 }
 
-/* Release the device's lock, whether or not an exception is set. */
-static void
-leave_lock(Callable *self)
+/* Launch with arrays of the device, if that is usual. NULL without an exception if Python must. */
+static PyObject *
+launch_arrays(Callable *self, Launch *launch, const char *block)
 {
-#if PY_VERSION_HEX >= 0x030C0000
-    PyObject *raised = PyErr_GetRaisedException();
-#else
-    PyObject *kind, *raised, *traceback;
-    PyErr_Fetch(&kind, &raised, &traceback);
-#endif
-    PyObject *released = PyObject_CallNoArgs(self->release);
-    if (released == NULL)
-        PyErr_Clear(); /* it was ours: this cannot be refused */
-    Py_XDECREF(released);
-#if PY_VERSION_HEX >= 0x030C0000
-    PyErr_SetRaisedException(raised);
-#else
-    PyErr_Restore(kind, raised, traceback);
-#endif
+    PyObject *scheduler = Py_NewRef(self->scheduler), *result = NULL;
+    if (!lock_taken(scheduler, at.Scheduler_ready)) {
+        Py_DECREF(scheduler);
+        return leave(STATE), NULL;
+    }
+    if (check(self, launch)) {
+        launch->block = self->nbytes ? PyBytes_FromStringAndSize(block, self->nbytes)
+                                     : Py_NewRef(empty_bytes);
+        if (launch->block != NULL)
+            result = record(self, launch);
+        Py_XDECREF(launch->block);
+    }
+    lock_left(scheduler);
+    Py_DECREF(scheduler);
+    return result;
+}
+
+/* Have Python wait for a launch and copy back what it wrote; -1 with an exception set. One that is
+   set already is raised then: the launch is recorded, so its outcome must reach the caller. */
+static int
+bring_back(PyObject *function, Launch *launch, Carried *carried, Py_ssize_t count)
+{
+    Raised aside = set_aside();
+    PyObject *list = PyList_New(count);
+    for (Py_ssize_t i = 0; list != NULL && i < count; i++) {
+        PyObject *three = PyTuple_Pack(3, carried[i].host, carried[i].array, carried[i].parameter);
+        if (three == NULL)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, i, three);
+    }
+    PyObject *arguments[] = {list, launch->stream, launch->value};
+    PyObject *done = list == NULL ? NULL : PyObject_Vectorcall(function, arguments, 3, NULL);
+    Py_XDECREF(list);
+    Py_XDECREF(done);
+    if (done == NULL) {
+        Raised newer = set_aside();
+        raise_again(aside);
+        PyErr_Clear();
+        raise_again(newer);
+    }
+    else
+        raise_again(aside);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* The same with NumPy arrays among the arguments. */
+static PyObject *
+launch_carrying(Callable *self, Launch *launch, const char *block, Carried *carried,
+                Py_ssize_t count, const Py_ssize_t *places)
+{
+    PyObject *scheduler = self->scheduler;
+    if (!carry_in(scheduler, carried, count))
+        return leave(NO_ARRAY), NULL;
+    /* Another thread may close the kernel while this one waits. */
+    PyObject *function = Py_NewRef(self->bring_back);
+    Py_INCREF(scheduler);
+    for (Py_ssize_t i = 0; i < count; i++)
+        launch->arrays[places[i]] = carried[i].array;
+    PyObject *result = launch_arrays(self, launch, block);
+    int launched = result != NULL;
+    if (launched &&
+        !carry_back(scheduler, launch->lane, launch->value, carried, count) &&
+        bring_back(function, launch, carried, count) < 0)
+        Py_CLEAR(result);
+    carry_ends(carried, count, launched);
+    Py_DECREF(scheduler);
+    Py_DECREF(function);
+    return result;
 }
 
 /* Launch if that is usual. NULL without an exception if Python must do it. */
@@ -354,50 +448,37 @@ launch(Callable *self, PyObject *const *values, PyObject *names)
 {
     PyObject *given[PLACES];
     Launch launch = {0};
+    Carried carried[MOST_ARRAYS];
+    Py_ssize_t places[MOST_ARRAYS], count = 0;
     char block[MOST_BYTES];
     given[STREAM] = given[THREADS] = given[GROUPS] = Py_None;
-    if (names == NULL || (names != self->known_names && !learn_names(self, names)))
+    if (names == NULL || !place_values(self, values, names, given))
         return leave(NAMES), NULL;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); i++)
-        given[self->known_places[i]] = values[i];
     for (Py_ssize_t i = 0; i < self->arrays; i++) {
-        if (Py_TYPE(given[i]) != is.Array)
-            return leave(NO_ARRAY), NULL;
         launch.arrays[i] = given[i];
+        if (Py_TYPE(given[i]) != is.Array) {
+            PyObject *parameter = PyTuple_GET_ITEM(self->parameters, i);
+            if (PyList_GET_SIZE(SLOT(parameter, KernelParameter_spare)) == 0)
+                return leave(NO_ARRAY), NULL; /* not a NumPy array, or the first one */
+            carried[count] = (Carried){given[i], parameter, self->writes[i], NULL, 0};
+            places[count++] = i;
+        }
     }
     memset(block, 0, (size_t)self->nbytes);
     for (Py_ssize_t i = 0; i < self->scalars; i++)
         if (!pack(&self->scalar[i], given[self->arrays + i], block))
             return leave(NUMBER), NULL;
-    launch.counts = group_counts(self, given[THREADS], given[GROUPS]);
     launch.stream = given[STREAM] == Py_None ? self->default_stream : given[STREAM];
+    if (Py_TYPE(launch.stream) != is.Stream ||
+        SLOT(launch.stream, Stream_scheduler) != self->scheduler)
+        return leave(STATE), NULL;
+    launch.counts = group_counts(self, given[THREADS], given[GROUPS]);
     if (launch.counts == NULL)
         return leave(COUNTS), NULL;
-    if (Py_TYPE(launch.stream) != is.Stream ||
-        SLOT(launch.stream, Stream_scheduler) != self->scheduler ||
-        SLOT(self->scheduler, Scheduler_plain) != Py_True) /* a forked child has no lock to take */
-        return leave(STATE), NULL;
-    PyObject *locked = PyObject_CallNoArgs(self->is_locked_here);
-    Py_XDECREF(locked);
-    if (locked != Py_False)
-        return leave(LOCK), NULL;
-    locked = PyObject_CallOneArg(self->acquire, Py_False);
-    Py_XDECREF(locked);
-    if (locked != Py_True)
-        return leave(LOCK), NULL;
-    PyObject *result = NULL;
-    int barrier = 0;
-    if (check(self, &launch, &barrier)) {
-        launch.block = self->nbytes ? PyBytes_FromStringAndSize(block, self->nbytes)
-                                    : Py_NewRef(empty_bytes);
-        if (launch.block != NULL) {
-            Py_INCREF(launch.counts);
-            result = record(self, &launch, barrier);
-            Py_DECREF(launch.counts);
-            Py_DECREF(launch.block);
-        }
-    }
-    leave_lock(self);
+    PyObject *result = count ? launch_carrying(self, &launch, block, carried, count, places)
+                             : launch_arrays(self, &launch, block);
+    Py_DECREF(launch.counts);
+    Py_XDECREF(launch.value);
     return result;
 }
 
@@ -407,13 +488,13 @@ call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names)
     if (((Callable *)self)->ready && PyVectorcall_NARGS(nargsf) == 0) {
         PyObject *result = launch((Callable *)self, args, names);
         if (result != NULL || PyErr_Occurred()) {
-            made++;
+            COUNT(made);
             return result;
         }
     }
     else
         leave(KERNEL);
-    left++;
+    COUNT(left);
     /* Not `tp_call`, which leads back here. */
     PyObject *function = PyObject_GetAttr((PyObject *)Py_TYPE(self), named.__call__);
     if (function == NULL)
@@ -441,7 +522,7 @@ call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names)
 PyObject *
 native_launches(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
-    return Py_BuildValue("KK", made, left);
+    return Py_BuildValue("KK", (unsigned long long)made, (unsigned long long)left);
 }
 
 PyObject *
@@ -505,7 +586,9 @@ has_core_classes(void)
 {
     return is.Lane && is.Access && is.History && is.Backing && is.Buffer && is.Array && is.Bound &&
            is.Batch && is.Stream && is.SubmitPolicy && is.Scheduler && is.FinaliserQueue &&
-           is.HostViews && is.Shutdown && is.Guest && is.Result && is.ResultMemory;
+           is.KernelParameter && is.HostMemory && is.HostViews && is.Shutdown && is.Guest &&
+           is.Result && is.ResultPool && is.ResultMemory && is.OutOfMemory &&
+           trace_is_ready();
 }
 
 PyDoc_STRVAR(get_ready_doc,
@@ -519,18 +602,23 @@ static PyObject *
 get_ready(PyObject *object, PyObject *args)
 {
     Callable *self = (Callable *)object;
+    if (self->names != NULL) {
+        PyErr_SetString(PyExc_ValueError, "this kernel is ready: threads may be calling it");
+        return NULL;
+    }
     PyObject *names, *wants, *writes, *order, *scalars, *threads, *groups, *scheduler, *stream,
-        *program, *what, *results, *result_bytes, *is_locked_here, *acquire, *release;
+        *program, *name, *what, *results, *parameters, *bring_back;
     Py_ssize_t nbytes;
-    if (!PyArg_ParseTuple(args, "O!O!O!O!O!n(O!O!OOOOOOOOO):get_ready", &PyTuple_Type, &names,
+    if (!PyArg_ParseTuple(args, "O!O!O!O!O!n(O!O!OOOOOOO!O):get_ready", &PyTuple_Type, &names,
                           &PyTuple_Type, &wants, &PyTuple_Type, &writes, &PyTuple_Type, &order,
                           &PyTuple_Type, &scalars, &nbytes, &PyDict_Type, &threads, &PyDict_Type,
-                          &groups, &scheduler, &stream, &program, &what, &results, &result_bytes,
-                          &is_locked_here, &acquire, &release))
+                          &groups, &scheduler, &stream, &program, &name, &what, &results,
+                          &PyTuple_Type, &parameters, &bring_back))
         return NULL;
     Py_ssize_t arrays = PyTuple_GET_SIZE(wants), count = PyTuple_GET_SIZE(scalars);
     if (!has_core_classes() || !PyObject_TypeCheck(scheduler, is.Scheduler) ||
         Py_TYPE(stream) != is.Stream || arrays > MOST_ARRAYS ||
+        PyTuple_GET_SIZE(parameters) != arrays ||
         PyTuple_GET_SIZE(writes) != arrays || arrays + count > MOST_ARGUMENTS ||
         PyTuple_GET_SIZE(names) != arrays + count || PyTuple_GET_SIZE(order) > MOST_ARRAYS + 1 ||
         nbytes < 0 || nbytes > MOST_BYTES) {
@@ -549,7 +637,6 @@ get_ready(PyObject *object, PyObject *args)
     }
     if (PyErr_Occurred())
         return NULL;
-    callable_clear(object);
     self->arrays = arrays;
     self->scalars = count;
     self->nbytes = nbytes;
@@ -561,12 +648,11 @@ get_ready(PyObject *object, PyObject *args)
     self->scheduler = Py_NewRef(scheduler);
     self->default_stream = Py_NewRef(stream);
     self->program = Py_NewRef(program);
+    self->name = Py_NewRef(name);
     self->what = Py_NewRef(what);
     self->results = Py_NewRef(results);
-    self->result_bytes = Py_NewRef(result_bytes);
-    self->is_locked_here = Py_NewRef(is_locked_here);
-    self->acquire = Py_NewRef(acquire);
-    self->release = Py_NewRef(release);
+    self->parameters = Py_NewRef(parameters);
+    self->bring_back = Py_NewRef(bring_back);
     self->ready = 1;
     Py_RETURN_NONE;
 }
@@ -574,7 +660,7 @@ get_ready(PyObject *object, PyObject *args)
 static PyObject *
 retire(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
-    callable_clear(object);
+    ((Callable *)object)->ready = 0; /* and no more: another thread may be in the middle of a call */
     Py_RETURN_NONE;
 }
 
@@ -614,5 +700,6 @@ int
 call_setup(void)
 {
     empty_bytes = PyBytes_FromStringAndSize(NULL, 0);
-    return empty_bytes == NULL ? -1 : 0;
+    nothing = PyTuple_New(0);
+    return empty_bytes == NULL || nothing == NULL ? -1 : 0;
 }

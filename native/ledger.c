@@ -4,8 +4,8 @@
 #include "layout.h"
 
 /* Whether two regions without pitch share a byte; -1 if one has a pitch. */
-static int
-overlap(PyObject *a, PyObject *b)
+int
+regions_overlap(PyObject *a, PyObject *b)
 {
     if (number(PyTuple_GET_ITEM(a, 3)) || number(PyTuple_GET_ITEM(b, 3)))
         return -1;
@@ -13,16 +13,16 @@ overlap(PyObject *a, PyObject *b)
            number(PyTuple_GET_ITEM(b, 0)) < number(PyTuple_GET_ITEM(a, 1));
 }
 
-/* What the accesses of a list demand of a new one on `lane`: adds to *barrier. 0 if that is all; -1
-   if the Python function must find out. */
+/* What the accesses of a list demand of a new one on `lane`: *behind becomes the first that needs a
+   barrier, unless there is one. 0 if that is all; -1 if the Python function must find out. */
 static int
-needs_after(PyObject *lane, PyObject *entries, PyObject *region, int *barrier)
+needs_after(PyObject *lane, PyObject *entries, PyObject *region, PyObject **behind)
 {
     long long epoch = number(SLOT(lane, Lane_epoch));
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(entries); i++) {
         PyObject *access = PyList_GET_ITEM(entries, i);
         if (SLOT(access, Access_region) != region) {
-            int shared = overlap(region, SLOT(access, Access_region));
+            int shared = regions_overlap(region, SLOT(access, Access_region));
             if (shared < 0)
                 return -1;
             if (!shared)
@@ -30,11 +30,11 @@ needs_after(PyObject *lane, PyObject *entries, PyObject *region, int *barrier)
         }
         PyObject *other = SLOT(access, Access_lane);
         long long value = number(SLOT(access, Access_value));
-        if (value <= number(SLOT(other, Lane_complete)))
+        if (value <= number_in(other, Lane_complete))
             continue;
         if (other == lane) {
-            if (number(SLOT(access, Access_epoch)) >= epoch)
-                *barrier = 1;
+            if (*behind == NULL && number(SLOT(access, Access_epoch)) >= epoch)
+                *behind = access;
         }
         else {
             PyObject *seen = PyDict_GetItemWithError(SLOT(lane, Lane_seen),
@@ -48,16 +48,16 @@ needs_after(PyObject *lane, PyObject *entries, PyObject *region, int *barrier)
 
 /* `needs_of_lane` for one use: (history, region, write). 0, or -1 if Python must find out. */
 int
-ledger_needs(PyObject *lane, PyObject *use, int *barrier)
+ledger_needs(PyObject *lane, PyObject *use, PyObject **behind)
 {
     PyObject *history = PyTuple_GET_ITEM(use, 0), *region = PyTuple_GET_ITEM(use, 1);
     int write = PyTuple_GET_ITEM(use, 2) == Py_True;
     if (SLOT(history, History_many) != Py_False)
         return -1;
-    if (needs_after(lane, SLOT(history, History_writes), region, barrier) < 0)
+    if (needs_after(lane, SLOT(history, History_writes), region, behind) < 0)
         return -1;
     if (write)
-        return needs_after(lane, SLOT(history, History_reads), region, barrier);
+        return needs_after(lane, SLOT(history, History_reads), region, behind);
     return 0;
 }
 
@@ -74,9 +74,9 @@ ledger_note(PyObject *lane, PyObject *use, PyObject *value, PyObject *what)
         for (Py_ssize_t i = 0; i < PyList_GET_SIZE(entries); i++) {
             PyObject *known = PyList_GET_ITEM(entries, i);
             if (SLOT(known, Access_region) == region && SLOT(known, Access_lane) == lane) {
-                put(&SLOT(known, Access_value), value);
-                put(&SLOT(known, Access_epoch), SLOT(lane, Lane_epoch));
-                put(&SLOT(known, Access_what), what);
+                put(known, Access_value, value);
+                put(known, Access_epoch, SLOT(lane, Lane_epoch));
+                put(known, Access_what, what);
                 return 0;
             }
         }

@@ -8,7 +8,7 @@
 #include <structmember.h>
 
 /* Increased when the Python code comes to rely on something else; see `penstock.accelerator`. */
-enum { VERSION = 1 };
+enum { VERSION = 2 };
 
 Offsets at;
 Classes is;
@@ -86,14 +86,26 @@ static PyMethodDef functions[] = {
      "called_natively(class_)\n--\n\nHave calls of its objects made here first."},
     {"launches", native_launches, METH_NOARGS,
      "launches()\n--\n\nHow many were made natively, and how many were left to Python."},
+    {"share_events", native_share_events, METH_VARARGS,
+     "share_events(names, clock, file)\n--\n\n"
+     "Learn what `events.emit` uses: its module's names, the clock, and the file of threads."},
     {"left", native_left, METH_NOARGS,
      "left()\n--\n\nBy reason: how many launches were left to Python."},
     {"start", native_start, METH_O, "start(stream)\n--\n\nAs `Stream._start`, or None."},
     {"submit", native_submit, METH_O,
      "submit(stream)\n--\n\nAs `Stream._submit`; False if it must do it."},
     {"poll", native_poll, METH_O, "poll(stream)\n--\n\nAs `Stream.poll`; False if it must do it."},
+    {"reach", (PyCFunction)(void (*)(void))native_reach, METH_FASTCALL,
+     "reach(lane, value)\n--\n\nAs `Lane.reach`; False if it must do it."},
+    {"synchronize", native_synchronize, METH_O,
+     "synchronize(stream)\n--\n\nAs `Stream.synchronize`; False if it must do it."},
+    {"result", native_result, METH_O,
+     "result(result)\n--\n\nAs `Result.result`, or None."},
+    {"read", native_read, METH_O, "read(array)\n--\n\nAs `transfer.read_now`, or None."},
+    {"write", (PyCFunction)(void (*)(void))native_write, METH_FASTCALL,
+     "write(array, source)\n--\n\nAs `transfer.write`; False if it must do it."},
     {"wait", (PyCFunction)(void (*)(void))native_wait, METH_FASTCALL,
-     "wait(scheduler, points)\n--\n\nWait for a moment; whether the one point was reached."},
+     "wait(scheduler, points)\n--\n\nAs one turn of `Scheduler.await_points`; whether it was reached."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -119,16 +131,20 @@ PyInit__native(void)
     for (size_t i = 0; i < Py_ARRAY_LENGTH(METHOD_NAMES); i++)
         if ((*METHOD_NAMES[i].name = PyUnicode_InternFromString(METHOD_NAMES[i].text)) == NULL)
             return NULL;
-    if (call_setup() < 0)
+    if (call_setup() < 0 || trace_setup() < 0)
         return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL)
         return NULL;
+#ifdef Py_GIL_DISABLED
+    PyUnstable_Module_SetGIL(module, Py_MOD_GIL_NOT_USED);
+#endif
     if (PyModule_AddType(module, &Callable_Type) < 0 ||
         PyModule_AddType(module, &Recorder_Type) < 0 ||
         PyModule_AddType(module, &Program_Type) < 0 ||
         PyModule_AddType(module, &Timeline_Type) < 0 ||
         PyModule_AddType(module, &Queue_Type) < 0 ||
+        PyModule_AddType(module, &Stamps_Type) < 0 ||
         PyModule_AddIntConstant(module, "VERSION", VERSION) < 0 ||
         PyModule_AddStringConstant(module, "SOURCES", PENSTOCK_SOURCES) < 0) {
         Py_DECREF(module);

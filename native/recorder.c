@@ -17,10 +17,19 @@ typedef void (*PushDescriptors)(void *command, uint64_t template, uint64_t layou
                                 const void *data);
 typedef void (*Dispatch)(void *command, uint32_t x, uint32_t y, uint32_t z);
 typedef void (*Barrier)(void *command, const void *dependency);
+typedef void (*WriteTimestamp)(void *command, uint32_t stage, uint64_t pool, uint32_t query);
 typedef int32_t (*Begin)(void *command, const void *info);
 typedef int32_t (*End)(void *command);
 typedef int32_t (*Submit)(void *queue, uint32_t count, const void *infos, uint64_t fence);
 typedef int32_t (*GetValue)(void *device, uint64_t semaphore, uint64_t *value);
+typedef int32_t (*Wait)(void *device, const void *info, uint64_t nanoseconds);
+
+typedef struct {
+    uint32_t type;
+    const void *next;
+    uint32_t flags, count;
+    const uint64_t *semaphores, *values;
+} WaitInfo;
 
 typedef struct {
     uint32_t type;
@@ -34,11 +43,8 @@ typedef struct {
     const uint64_t *signal_semaphores;
 } SubmitInfo;
 
-typedef struct {
-    uint64_t buffer, offset, range;
-} DescriptorBufferInfo;
-
-enum { COMPUTE_POINT = 1, COMPUTE_STAGE = 0x20, MOST_BINDINGS = 32 };
+enum { COMPUTE_POINT = 1, COMPUTE_STAGE = 0x20, WAIT_INFO = 1000207004 };
+enum { TOP = 0x1, BOTTOM = 0x2000, ROOM = 512 }; /* of timestamps: as in `clock` */
 
 _Static_assert(sizeof(void *) == 8, "handles and addresses are 64 bits");
 
@@ -69,7 +75,10 @@ _Static_assert(sizeof(void *) == 8, "handles and addresses are 64 bits");
     PART(uint64_t *, signal_semaphore)                                                             \
     PART(uint64_t *, signal_value)
 
-#define TIMELINE(PART) PART(void *, device) PART(uint64_t, semaphore) PART(GetValue, get)
+#define STAMPS(PART) PART(uint64_t, pool) PART(WriteTimestamp, write)
+
+#define TIMELINE(PART)                                                                             \
+    PART(void *, device) PART(uint64_t, semaphore) PART(GetValue, get) PART(Wait, wait)
 
 #define MEMBER(type, name) type name;
 #define NAME(type, name) #name,
@@ -102,11 +111,14 @@ handles_new(PyTypeObject *type, PyObject *keywords, const char *const *names)
         return NULL;
     uint64_t *part = (uint64_t *)((char *)made + sizeof(PyObject));
     for (; made != NULL && *names != NULL; names++, part++) {
-        PyObject *given = keywords == NULL ? NULL : PyDict_GetItemString(keywords, *names);
-        if (given == NULL)
-            PyErr_Format(PyExc_TypeError, "%s needs %s", type->tp_name, *names);
-        else
+        PyObject *name = PyUnicode_FromString(*names), *given = NULL;
+        if (name != NULL && keywords != NULL)
+            given = PyDict_GetItemWithError(keywords, name);
+        Py_XDECREF(name);
+        if (given != NULL)
             *part = PyLong_AsUnsignedLongLong(given);
+        else if (!PyErr_Occurred())
+            PyErr_Format(PyExc_TypeError, "%s needs %s", type->tp_name, *names);
         if (PyErr_Occurred())
             Py_CLEAR(made);
     }
@@ -116,7 +128,10 @@ handles_new(PyTypeObject *type, PyObject *keywords, const char *const *names)
 HANDLES(Recorder, RECORDER, "A command buffer, and the functions that record into it.")
 HANDLES(Program, PROGRAM, "A pipeline, and what is bound with it.")
 HANDLES(Queue, QUEUE, "A queue, and the structures in which a submission is described.")
-HANDLES(Timeline, TIMELINE, "A timeline semaphore, and the function that reads it.")
+HANDLES(Stamps, STAMPS, "A pool of timestamps, and the function that writes one.")
+HANDLES(Timeline, TIMELINE, "A timeline semaphore, and the functions that read it and wait for it.")
+
+PyObject *nothing; /* an empty tuple: what a submission waits for on other timelines */
 
 static double
 now(void)
@@ -139,6 +154,9 @@ moment_from_now(void)
 {
     return now() + 1e-4;
 }
+
+/* As `_SLICE` of the Python code, in nanoseconds: then it looks for signals and a lost device. */
+static const uint64_t SLICE = 100000000;
 
 static void
 let_others_run(void)
@@ -205,27 +223,21 @@ launch(PyObject *commands, PyObject *program, PyObject *bindings, PyObject *bloc
     Program *native = (Program *)SLOT(program, VulkanProgram_native);
     void *command = recorder->command;
     if (SLOT(commands, Commands__program) != program) {
-        put(&SLOT(commands, Commands__bindings), Py_None);
-        put(&SLOT(commands, Commands__pushed), Py_None);
+        put(commands, Commands__bindings, Py_None);
+        put(commands, Commands__pushed, Py_None);
         recorder->bind(command, COMPUTE_POINT, native->pipeline);
-        put(&SLOT(commands, Commands__program), program);
+        put(commands, Commands__program, program);
     }
-    if (!same_numbers(bindings, SLOT(commands, Commands__bindings))) {
-        DescriptorBufferInfo infos[MOST_BINDINGS];
-        for (uint64_t i = 0; i < native->slots; i++) {
-            Py_ssize_t first = 3 * (Py_ssize_t)i;
-            infos[i].buffer = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(bindings, first));
-            infos[i].offset = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(bindings, first + 1));
-            infos[i].range = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(bindings, first + 2));
-        }
+    if (!same_bytes(bindings, SLOT(commands, Commands__bindings))) {
         if (native->slots)
-            recorder->describe(command, native->template, native->layout, 0, infos);
-        put(&SLOT(commands, Commands__bindings), bindings);
+            recorder->describe(command, native->template, native->layout, 0,
+                               PyBytes_AS_STRING(bindings));
+        put(commands, Commands__bindings, bindings);
     }
     if (PyBytes_GET_SIZE(block) && !same_bytes(block, SLOT(commands, Commands__pushed))) {
         recorder->push(command, native->layout, COMPUTE_STAGE, 0, (uint32_t)PyBytes_GET_SIZE(block),
                        PyBytes_AS_STRING(block));
-        put(&SLOT(commands, Commands__pushed), block);
+        put(commands, Commands__pushed, block);
     }
     uint32_t counts[3];
     for (int i = 0; i < 3; i++)
@@ -240,8 +252,8 @@ is_native_program(PyObject *program, PyObject *bindings)
     if (Py_TYPE(program) != is.VulkanProgram)
         return 0;
     Program *native = (Program *)SLOT(program, VulkanProgram_native);
-    return Py_TYPE(native) == &Program_Type && native->slots <= MOST_BINDINGS &&
-           (uint64_t)PyTuple_GET_SIZE(bindings) == 3 * native->slots;
+    return Py_TYPE(native) == &Program_Type && PyBytes_CheckExact(bindings) &&
+           (uint64_t)PyBytes_GET_SIZE(bindings) == PLACE * native->slots;
 }
 
 /* Whether a launch that was held back is one that this module can record. */
@@ -264,22 +276,22 @@ start(PyObject *recording, PyObject *commands)
         SLOT(commands, PrimaryCommands__unfinished) != Py_False ||
         PyList_GET_SIZE(SLOT(commands, Commands__sets)))
         return 0;
-    put(&SLOT(recording, VulkanRecording__content), Py_None);
-    put(&SLOT(commands, PrimaryCommands__timed), Py_False);
-    put(&SLOT(commands, PrimaryCommands__unfinished), Py_True);
+    put(recording, VulkanRecording__content, Py_None);
+    put(commands, PrimaryCommands__timed, Py_False);
+    put(commands, PrimaryCommands__unfinished, Py_True);
     PyObject *results = SLOT(commands, PrimaryCommands__end_results);
     if (PyList_SetSlice(results, 0, PyList_GET_SIZE(results), NULL) < 0) {
         PyErr_Clear();
         return 0;
     }
-    put(&SLOT(commands, Commands__program), Py_None);
+    put(commands, Commands__program, Py_None);
     if (recorder->begin(recorder->command, recorder->info))
         return 0; /* Python begins again, and says what is wrong */
     launch(commands, PyTuple_GET_ITEM(first, 0), PyTuple_GET_ITEM(first, 1),
            PyTuple_GET_ITEM(first, 2), PyTuple_GET_ITEM(first, 3));
     if (publish)
         recorder->barrier(recorder->command, recorder->to_host);
-    put(&SLOT(recording, VulkanRecording__started), Py_True);
+    put(recording, VulkanRecording__started, Py_True);
     return 1;
 }
 
@@ -298,7 +310,7 @@ record_dispatch(PyObject *recording, PyObject *program, PyObject *bindings, PyOb
             PyObject *first = PyTuple_Pack(4, program, bindings, block, groups);
             if (first == NULL)
                 return -1;
-            put(&SLOT(recording, VulkanRecording__first), first);
+            put(recording, VulkanRecording__first, first);
             Py_DECREF(first);
             return 0;
         }
@@ -310,26 +322,61 @@ record_dispatch(PyObject *recording, PyObject *program, PyObject *bindings, PyOb
     return 0;
 }
 
-/* `recording.begin()`. 0 if Python must do it. */
+/* `recording.mark(end=end)`: the number of the timestamp, or None. NULL if it failed. */
+PyObject *
+record_mark(PyObject *recording, int end)
+{
+    PyObject *commands = native_commands(recording);
+    PyObject *times = commands == NULL || Py_TYPE(commands) != is.PrimaryCommands
+                          ? NULL
+                          : SLOT(commands, PrimaryCommands__times);
+    if (times == NULL || Py_TYPE(times) != is.Timestamps ||
+        SLOT(recording, VulkanRecording__started) != Py_True ||
+        SLOT(commands, PrimaryCommands__timed) != Py_True ||
+        Py_TYPE(SLOT(times, Timestamps_native)) != &Stamps_Type ||
+        number(SLOT(times, Timestamps_count)) >= ROOM) {
+        PyObject *arguments[] = {recording, end ? Py_True : Py_False};
+        PyObject *names = PyTuple_Pack(1, named.end), *made = NULL;
+        if (names != NULL)
+            made = PyObject_VectorcallMethod(named.mark, arguments, 1, names);
+        Py_XDECREF(names);
+        return made;
+    }
+    Recorder *recorder = (Recorder *)SLOT(commands, Commands_native);
+    Stamps *stamps = (Stamps *)SLOT(times, Timestamps_native);
+    PyObject *query = Py_NewRef(SLOT(times, Timestamps_count));
+    if (put_number(times, Timestamps_count, number(query) + 1) < 0)
+        Py_CLEAR(query);
+    else
+        stamps->write(recorder->command, end ? BOTTOM : TOP, stamps->pool,
+                      (uint32_t)number(query));
+    return query;
+}
+
+/* `recording.begin()`. 1, or -1. */
 int
 recording_begins(PyObject *recording)
 {
-    if (native_commands(recording) == NULL)
-        return 0;
-    put(&SLOT(recording, VulkanRecording__started), Py_False);
-    put(&SLOT(recording, VulkanRecording__ended), Py_False);
-    put(&SLOT(recording, VulkanRecording__published), Py_False);
-    put(&SLOT(recording, VulkanRecording__first), Py_None);
+    if (native_commands(recording) == NULL) {
+        PyObject *arguments[] = {recording};
+        return call_method(named.begin, arguments, 1) < 0 ? -1 : 1;
+    }
+    put(recording, VulkanRecording__started, Py_False);
+    put(recording, VulkanRecording__ended, Py_False);
+    put(recording, VulkanRecording__published, Py_False);
+    put(recording, VulkanRecording__first, Py_None);
     return 1;
 }
 
-/* `recording.publish()`. 0 if Python must do it. */
+/* `recording.publish()`. 1, 0 or -1. */
 int
 recording_publishes(PyObject *recording)
 {
     PyObject *commands = native_commands(recording);
-    if (commands == NULL)
-        return 0;
+    if (commands == NULL) {
+        PyObject *arguments[] = {recording};
+        return call_method(named.publish, arguments, 1) < 0 ? -1 : 1;
+    }
     if (SLOT(recording, VulkanRecording__started) == Py_True) {
         Recorder *recorder = (Recorder *)SLOT(commands, Commands_native);
         if (recorder->to_host == NULL)
@@ -337,7 +384,7 @@ recording_publishes(PyObject *recording)
         recorder->barrier(recorder->command, recorder->to_host);
     }
     else
-        put(&SLOT(recording, VulkanRecording__published), Py_True);
+        put(recording, VulkanRecording__published, Py_True);
     return 1;
 }
 
@@ -352,9 +399,30 @@ has_content(PyObject *content, PyObject *generation, PyObject *published, PyObje
     return known == first ||
            (PyTuple_CheckExact(known) && PyTuple_CheckExact(first) &&
             PyTuple_GET_ITEM(known, 0) == PyTuple_GET_ITEM(first, 0) &&
-            same_numbers(PyTuple_GET_ITEM(first, 1), PyTuple_GET_ITEM(known, 1)) &&
+            same_bytes(PyTuple_GET_ITEM(first, 1), PyTuple_GET_ITEM(known, 1)) &&
             same_bytes(PyTuple_GET_ITEM(first, 2), PyTuple_GET_ITEM(known, 2)) &&
             same_numbers(PyTuple_GET_ITEM(first, 3), PyTuple_GET_ITEM(known, 3)));
+}
+
+/* `vkEndCommandBuffer`, whose result goes into a list; it may not be called again after a success,
+   so there is room for the result before that. 0 if it failed, or was not called. */
+static int
+end_commands(Recorder *recorder, PyObject *results)
+{
+    PyObject *success = PyLong_FromLong(0);
+    int ended = success != NULL && PyList_Append(results, success) == 0;
+    Py_XDECREF(success);
+    int32_t result = ended ? recorder->end(recorder->command) : 0;
+    if (result) {
+        PyObject *code = PyLong_FromLong(result);
+        if (code != NULL)
+            PyList_SetItem(results, 0, code);
+        else /* as if it had not been called */
+            PyList_SetSlice(results, 0, 1, NULL);
+        ended = 0;
+    }
+    PyErr_Clear();
+    return ended;
 }
 
 /* `recording.end()`. 0 if Python must do it. */
@@ -375,7 +443,7 @@ recording_ends(PyObject *recording)
         PyObject *published = SLOT(recording, VulkanRecording__published);
         PyObject *generation = SLOT(driver, VulkanDriver_generation);
         if (has_content(SLOT(recording, VulkanRecording__content), generation, published, first)) {
-            put(&SLOT(recording, VulkanRecording__ended), Py_True);
+            put(recording, VulkanRecording__ended, Py_True);
             return 1;
         }
         content = PyTuple_Pack(3, generation, published, first);
@@ -388,28 +456,26 @@ recording_ends(PyObject *recording)
     else
         Py_INCREF(content);
     PyObject *results = SLOT(commands, PrimaryCommands__end_results);
-    int done = SLOT(commands, PrimaryCommands__timed) == Py_False && PyList_GET_SIZE(results) == 0;
+    int done = SLOT(commands, PrimaryCommands__timed) == Py_False &&
+               PyList_GET_SIZE(results) == 0 && end_commands(recorder, results);
     if (done) {
-        PyObject *result = PyLong_FromLong(recorder->end(recorder->command));
-        /* Without memory for it the result is lost; then it is as if the call had failed. */
-        done = result != NULL && PyList_Append(results, result) == 0 && number(result) == 0;
-        Py_XDECREF(result);
-        PyErr_Clear();
-    }
-    if (done) {
-        put(&SLOT(commands, PrimaryCommands__unfinished), Py_False);
-        put(&SLOT(recording, VulkanRecording__content), content);
-        put(&SLOT(recording, VulkanRecording__ended), Py_True);
+        put(commands, PrimaryCommands__unfinished, Py_False);
+        put(recording, VulkanRecording__content, content);
+        put(recording, VulkanRecording__ended, Py_True);
     }
     Py_DECREF(content);
     return done;
 }
 
-/* `queue.submit(recording, (), timeline, value)`. 0 if Python must do it, and may do all of it. */
+/* `queue.submit(recording, (), timeline, value)`. 1, 0 or -1. If 0, Python may do all of it. */
 int
 queue_submits(PyObject *queue, PyObject *recording, PyObject *timeline, PyObject *value)
 {
-    if (Py_TYPE(queue) != is.VulkanQueue || Py_TYPE(timeline) != is.VulkanTimeline ||
+    if (Py_TYPE(queue) != is.VulkanQueue) {
+        PyObject *arguments[] = {queue, recording, nothing, timeline, value};
+        return call_method(named.submit, arguments, 5) < 0 ? -1 : 1;
+    }
+    if (Py_TYPE(timeline) != is.VulkanTimeline ||
         Py_TYPE(SLOT(queue, VulkanQueue_native)) != &Queue_Type ||
         Py_TYPE(SLOT(timeline, VulkanTimeline_native)) != &Timeline_Type ||
         number(SLOT(queue, VulkanQueue__waited)) != 0 ||
@@ -436,8 +502,8 @@ queue_submits(PyObject *queue, PyObject *recording, PyObject *timeline, PyObject
         PyObject *point = PyTuple_Pack(2, timeline, value), *code = PyLong_FromLong(result);
         PyObject *results = code == NULL ? NULL : PyList_New(0);
         if (point != NULL && results != NULL && PyList_Append(results, code) == 0) {
-            put(&SLOT(queue, VulkanQueue__submitting), point);
-            put(&SLOT(queue, VulkanQueue__results), results);
+            put(queue, VulkanQueue__submitting, point);
+            put(queue, VulkanQueue__results, results);
         }
         Py_XDECREF(point);
         Py_XDECREF(code);
@@ -445,16 +511,21 @@ queue_submits(PyObject *queue, PyObject *recording, PyObject *timeline, PyObject
         PyErr_Clear();
         return 0;
     }
-    put(&SLOT(timeline, VulkanTimeline_issued), value);
+    put(timeline, VulkanTimeline_issued, value);
     return 1;
 }
 
-/* `timeline.value()`. 0 if Python must ask. */
+/* `timeline.value()`. 1, 0 or -1. */
 int
 timeline_reached(PyObject *timeline, long long *reached)
 {
-    if (Py_TYPE(timeline) != is.VulkanTimeline ||
-        Py_TYPE(SLOT(timeline, VulkanTimeline_native)) != &Timeline_Type)
+    if (Py_TYPE(timeline) != is.VulkanTimeline) {
+        PyObject *value = PyObject_CallMethodNoArgs(timeline, named.value);
+        *reached = number(value);
+        Py_XDECREF(value);
+        return value == NULL ? -1 : 1;
+    }
+    if (Py_TYPE(SLOT(timeline, VulkanTimeline_native)) != &Timeline_Type)
         return 0;
     Timeline *native = (Timeline *)SLOT(timeline, VulkanTimeline_native);
     uint64_t value;
@@ -464,22 +535,46 @@ timeline_reached(PyObject *timeline, long long *reached)
     return 1;
 }
 
-/* `WaitInfo.comes_soon`: poll for a moment, without the interpreter's lock. 0 if it did not come,
-   or Python must ask. */
-int
-timeline_comes_soon(PyObject *timeline, long long value)
+/* Whether work that could not be submitted is held back; Python tries again before it waits. */
+static int
+has_backlog(PyObject *timeline)
 {
+    PyObject *driver = SLOT(timeline, VulkanTimeline__driver);
+    if (Py_TYPE(driver) != is.VulkanDriver)
+        return 1;
+    PyObject *backlog = SLOT(driver, VulkanDriver_backlog);
+    return Py_TYPE(backlog) != is.Backlog || PyList_GET_SIZE(SLOT(backlog, Backlog_queues)) > 0;
+}
+
+/* `driver.wait([(timeline, value)], …)` without the interpreter's lock: poll for a moment, then
+   sleep for as long as Python would. HIP's is asked once. 0 if the value has not come, or Python
+   must wait; -1 with an exception set. */
+int
+timeline_comes(PyObject *timeline, long long value)
+{
+    if (Py_TYPE(timeline) == is.HipTimeline) {
+        long long reached;
+        int asked = timeline_reached(timeline, &reached);
+        return asked < 0 ? -1 : reached >= value;
+    }
     if (Py_TYPE(timeline) != is.VulkanTimeline ||
         Py_TYPE(SLOT(timeline, VulkanTimeline_native)) != &Timeline_Type)
         return 0;
     Timeline *native = (Timeline *)SLOT(timeline, VulkanTimeline_native);
-    uint64_t reached = 0;
-    int failed;
+    uint64_t reached = 0, wanted = (uint64_t)value;
+    int failed, sleeps = !has_backlog(timeline);
+    Py_INCREF(native);
     Py_BEGIN_ALLOW_THREADS
     double until = moment_from_now();
     while (!(failed = native->get(native->device, native->semaphore, &reached)) &&
-           reached < (uint64_t)value && now() < until)
+           reached < wanted && now() < until)
         let_others_run();
+    if (!failed && reached < wanted && sleeps) {
+        WaitInfo info = {WAIT_INFO, NULL, 0, 1, &native->semaphore, &wanted};
+        if (native->wait(native->device, &info, SLICE) == 0)
+            reached = wanted;
+    }
     Py_END_ALLOW_THREADS
-    return !failed && reached >= (uint64_t)value;
+    Py_DECREF(native);
+    return !failed && reached >= wanted;
 }

@@ -13,38 +13,80 @@ note_state(PyObject *stream)
 {
     int deep = PyList_GET_SIZE(SLOT(stream, Stream__in_flight)) >= DEEPEST;
     int plain = !deep && SLOT(stream, Stream__closed) == Py_False;
-    put(&SLOT(stream, Stream_deep), deep ? Py_True : Py_False);
-    put(&SLOT(stream, Stream_plain), plain ? Py_True : Py_False);
+    put(stream, Stream_deep, deep ? Py_True : Py_False);
+    put(stream, Stream_plain, plain ? Py_True : Py_False);
 }
 
-/* `stream.poll()`: 0 if Python must do it. */
+/* `lane.reach(value)`: another thread may have learned of a later value meanwhile, and it stays. */
+static void
+reach(PyObject *lane, PyObject *value)
+{
+    PyObject *old = NULL;
+    Py_BEGIN_CRITICAL_SECTION(lane);
+    if (number(value) > number(SLOT(lane, Lane_complete)))
+        old = swap(lane, at.Lane_complete, value);
+    Py_END_CRITICAL_SECTION();
+    Py_XDECREF(old);
+}
+
+/* Whether a trace is active, as far as a launch that is being made knows. */
 static int
-poll(PyObject *stream)
+is_traced(PyObject *stream)
+{
+    return SLOT(SLOT(stream, Stream_scheduler), Scheduler_plain) != Py_True;
+}
+
+/* A call of the driver failed: `scheduler.note_failure(error)`. -1, with the exception still set. */
+static int
+failed(PyObject *scheduler)
+{
+    Raised raised = set_aside();
+    PyObject *arguments[] = {scheduler, raised.error};
+    if (call_method(named.note_failure, arguments, 2) < 0)
+        PyErr_Clear(); /* the driver's error matters more */
+    raise_again(raised);
+    return -1;
+}
+
+/* `stream.poll()`: 1, 0 if Python must do it, -1 with an exception set. */
+int
+stream_polls(PyObject *stream)
 {
     PyObject *lane = SLOT(stream, Stream_lane);
-    long long complete = number(SLOT(lane, Lane_complete)), reached;
+    long long complete = number_in(lane, Lane_complete), reached;
     if (complete == number(SLOT(lane, Lane_submitted)))
         return 1;
-    if (!timeline_reached(SLOT(stream, Stream_timeline), &reached))
+    int asked = timeline_reached(SLOT(stream, Stream_timeline), &reached);
+    if (asked < 0)
+        return failed(SLOT(stream, Stream_scheduler));
+    if (!asked)
         return 0;
-    if (reached != complete && put_number(&SLOT(lane, Lane_complete), reached) < 0) {
+    if (is_traced(stream) && reached > complete && trace_done(lane, reached) < 0) {
         PyErr_Clear();
         return 0;
+    }
+    if (reached > complete) {
+        PyObject *value = PyLong_FromLongLong(reached);
+        if (value == NULL) {
+            PyErr_Clear();
+            return 0;
+        }
+        reach(lane, value);
+        Py_DECREF(value);
     }
     return 1;
 }
 
 /* `policy.opened(batch)` */
-static int
-opened(PyObject *policy, PyObject *batch)
+int
+policy_opened(PyObject *policy, PyObject *batch)
 {
     if (PySet_GET_SIZE(SLOT(policy, SubmitPolicy__blocks)))
-        return put_number(&SLOT(batch, Batch_look_at), NEVER);
-    put(&SLOT(batch, Batch_look_at), SLOT(policy, SubmitPolicy_first_look));
-    return 0;
+        return put_number(batch, Batch_look_at, NEVER);
+    return put_number(batch, Batch_look_at, number_in(policy, SubmitPolicy_first_look));
 }
 
-/* `stream._start()`: 0 if Python must do it; it may do all of it. */
+/* `stream._start()`: 1, 0 if Python must do it, and may do all of it; -1 with an exception set. */
 static int
 start(PyObject *stream)
 {
@@ -53,12 +95,13 @@ start(PyObject *stream)
     long long submitted = number(SLOT(lane, Lane_submitted));
     if (number(SLOT(SLOT(stream, Stream__batch), Batch_value)) > submitted ||
         PyDict_GET_SIZE(SLOT(stream, Stream__waits)) || Py_TYPE(policy) != is.SubmitPolicy ||
-        number(SLOT(policy, SubmitPolicy_first_look)) > 1)
+        number_in(policy, SubmitPolicy_first_look) > 1)
         return 0;
     if (PyList_GET_SIZE(in_flight)) {
-        if (!poll(stream))
-            return 0;
-        long long complete = number(SLOT(lane, Lane_complete));
+        int polled = stream_polls(stream);
+        if (polled <= 0)
+            return polled;
+        long long complete = number_in(lane, Lane_complete);
         while (PyList_GET_SIZE(in_flight)) {
             PyObject *oldest = PyList_GET_ITEM(in_flight, 0);
             if (number(SLOT(oldest, Batch_value)) > complete)
@@ -79,17 +122,24 @@ start(PyObject *stream)
     if (last < 0)
         return 0;
     PyObject *batch = Py_NewRef(PyList_GET_ITEM(spare, last));
-    int done = 0;
-    if (recording_begins(SLOT(batch, Batch_recording)) && opened(policy, batch) == 0 &&
-        put_number(&SLOT(batch, Batch_value), submitted + 1) == 0 &&
-        put_number(&SLOT(batch, Batch_count), 0) == 0 &&
-        PyList_SetSlice(spare, last, last + 1, NULL) == 0) {
-        put(&SLOT(batch, Batch_must_publish), Py_False);
-        put(&SLOT(batch, Batch_open), Py_True);
-        put(&SLOT(stream, Stream__batch), batch);
-        done = 1;
+    PyObject *value = PyLong_FromLongLong(submitted + 1), *zero = PyLong_FromLong(0);
+    int begun = value != NULL && zero != NULL ? recording_begins(SLOT(batch, Batch_recording)) : 0;
+    int done = begun > 0 && policy_opened(policy, batch) == 0 &&
+               PyList_SetSlice(spare, last, last + 1, NULL) == 0;
+    if (done) {
+        /* Nothing can fail from here on: the batch may be the stream's last one, which counts as
+           recorded from the moment that it has a new value. */
+        put(batch, Batch_value, value);
+        put(batch, Batch_count, zero);
+        put(batch, Batch_must_publish, Py_False);
+        put(batch, Batch_open, Py_True);
+        put(stream, Stream__batch, batch);
     }
+    Py_XDECREF(value);
+    Py_XDECREF(zero);
     Py_DECREF(batch);
+    if (begun < 0)
+        return failed(SLOT(stream, Stream_scheduler));
     PyErr_Clear();
     return done;
 }
@@ -100,37 +150,58 @@ PyObject *
 stream_batch(PyObject *stream)
 {
     PyObject *batch = SLOT(stream, Stream__batch);
-    if (SLOT(batch, Batch_open) == Py_True || start(stream))
+    int started = SLOT(batch, Batch_open) == Py_True ? 1 : start(stream);
+    if (started < 0)
+        return NULL;
+    if (started)
         return Py_NewRef(SLOT(stream, Stream__batch));
     return PyObject_CallMethodNoArgs(stream, named._start);
 }
 
-/* `stream._submit(reason)`, which only a trace asks for: 0 if Python must do it; it may do all. */
-static int
-submit(PyObject *stream)
+/* `stream._submit(reason)` without a trace, which would ask for the reason: 1, 0 if Python must do
+   it, and may do all; -1 with an exception set. */
+int
+stream_submits(PyObject *stream)
 {
     PyObject *batch = SLOT(stream, Stream__batch), *lane = SLOT(stream, Stream_lane);
     PyObject *value = SLOT(batch, Batch_value), *in_flight = SLOT(stream, Stream__in_flight);
     PyObject *recording = SLOT(batch, Batch_recording);
     if (number(value) == number(SLOT(lane, Lane_submitted)))
         return 1;
-    if (SLOT(batch, Batch_open) != Py_True || PyDict_GET_SIZE(SLOT(stream, Stream__waits)))
+    if (is_traced(stream) || SLOT(batch, Batch_open) != Py_True ||
+        PyDict_GET_SIZE(SLOT(stream, Stream__waits)))
         return 0;
     if (SLOT(batch, Batch_must_publish) == Py_True) {
-        if (!recording_publishes(recording))
-            return 0;
-        put(&SLOT(stream, Stream_published), value);
+        int published = recording_publishes(recording);
+        if (published <= 0)
+            return published;
+        put(stream, Stream_published, value);
     }
-    put(&SLOT(batch, Batch_open), Py_False);
-    if (!queue_submits(SLOT(stream, Stream_queue), recording, SLOT(stream, Stream_timeline), value))
+    put(batch, Batch_open, Py_False);
+    PyObject *queue = SLOT(stream, Stream_queue), *timeline = SLOT(stream, Stream_timeline);
+    int submitted = queue_submits(queue, recording, timeline, value);
+    if (submitted < 0)
+        return failed(SLOT(stream, Stream_scheduler));
+    if (!submitted)
         return 0;
     if (PyList_Append(in_flight, batch) < 0) {
         PyErr_Clear();
         return 0; /* Python finds it issued, and goes on from there */
     }
-    put(&SLOT(lane, Lane_submitted), value);
+    put(lane, Lane_submitted, value);
     note_state(stream);
     return 1;
+}
+
+/* A submission failed. Without memory for it, the next command tries again: 0, as in
+   `_consider_submitting`. Else -1, with the exception still set. */
+static int
+put_off(PyObject *batch)
+{
+    if (!PyErr_ExceptionMatches((PyObject *)is.OutOfMemory))
+        return -1;
+    PyErr_Clear();
+    return put_number(batch, Batch_look_at, 1);
 }
 
 /* `stream._consider_submitting(batch)`. -1 with an exception set if it failed. */
@@ -139,14 +210,21 @@ stream_consider(PyObject *stream, PyObject *batch)
 {
     PyObject *lane = SLOT(stream, Stream_lane), *policy = SLOT(stream, Stream__policy);
     PyObject *arguments[] = {stream, batch};
-    if (Py_TYPE(policy) == is.SubmitPolicy && poll(stream)) {
+    int polled = Py_TYPE(policy) == is.SubmitPolicy ? stream_polls(stream) : 0;
+    if (polled < 0)
+        return -1;
+    if (polled) {
         long long count = number(SLOT(batch, Batch_count));
         long long next = 2 * count < LONGEST ? 2 * count : LONGEST;
-        int dry = number(SLOT(lane, Lane_complete)) == number(SLOT(lane, Lane_submitted));
+        int dry = number_in(lane, Lane_complete) == number(SLOT(lane, Lane_submitted));
         if ((dry || count >= LONGEST) &&
-            put_number(&SLOT(policy, SubmitPolicy_first_look), dry ? next : 1) == 0 &&
-            submit(stream))
-            return 0;
+            put_number(policy, SubmitPolicy_first_look, dry ? next : 1) == 0) {
+            int submitted = stream_submits(stream);
+            if (submitted > 0)
+                return 0;
+            if (submitted < 0)
+                return put_off(batch);
+        }
     }
     PyErr_Clear();
     return call_method(named._consider_submitting, arguments, 2);
@@ -165,25 +243,37 @@ is_plain(PyObject *stream)
 PyObject *
 native_start(PyObject *Py_UNUSED(module), PyObject *stream)
 {
-    if (is_plain(stream) && start(stream))
-        return Py_NewRef(SLOT(stream, Stream__batch));
-    Py_RETURN_NONE;
+    int started = is_plain(stream) ? start(stream) : 0;
+    if (started < 0)
+        return NULL;
+    return Py_NewRef(started ? SLOT(stream, Stream__batch) : Py_None);
 }
 
 PyObject *
 native_submit(PyObject *Py_UNUSED(module), PyObject *stream)
 {
-    return PyBool_FromLong(is_plain(stream) && submit(stream));
+    int submitted = is_plain(stream) ? stream_submits(stream) : 0;
+    return submitted < 0 ? NULL : PyBool_FromLong(submitted);
+}
+
+PyObject *
+native_reach(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 2 || Py_TYPE(args[0]) != is.Lane || number(args[1]) < 0)
+        Py_RETURN_FALSE;
+    reach(args[0], args[1]);
+    Py_RETURN_TRUE;
 }
 
 PyObject *
 native_poll(PyObject *Py_UNUSED(module), PyObject *stream)
 {
-    return PyBool_FromLong(is_plain(stream) && poll(stream));
+    int polled = is_plain(stream) ? stream_polls(stream) : 0;
+    return polled < 0 ? NULL : PyBool_FromLong(polled);
 }
 
 /* Whether there is anything that a wait has to do besides waiting. */
-static int
+int
 is_plain_wait(PyObject *scheduler)
 {
     PyObject *ended = SLOT(scheduler, Scheduler_ended), *views = SLOT(scheduler, Scheduler_views);
@@ -191,6 +281,73 @@ is_plain_wait(PyObject *scheduler)
            PyDict_GET_SIZE(SLOT(views, HostViews_held)) == 0 &&
            Py_TYPE(ended) == is.FinaliserQueue &&
            PyObject_Size(SLOT(ended, FinaliserQueue_left)) == 0;
+}
+
+/* Let the calling thread use the driver or its memory without the lock, as `Shutdown.use` does: the
+   device is not torn down before it leaves, nor are the lanes of `points` (a dict, or NULL)
+   released. NULL with an exception set if it must not, which Python explains. */
+PyObject *
+guest_enters(PyObject *scheduler, PyObject *points)
+{
+    PyObject *shutdown = SLOT(scheduler, Scheduler_shutdown);
+    PyObject *thread = PyLong_FromUnsignedLong(PyThread_get_thread_ident());
+    PyObject *lanes = points == NULL ? PyTuple_New(0) : Py_NewRef(points);
+    PyObject *guest = thread == NULL || lanes == NULL || Py_TYPE(shutdown) != is.Shutdown
+                          ? NULL
+                          : is.Guest->tp_alloc(is.Guest, 0);
+    if (guest != NULL) {
+        put(guest, Guest_points, lanes);
+        put(guest, Guest_thread, thread);
+        if (PySet_Add(SLOT(shutdown, Shutdown_guests), guest) < 0)
+            Py_CLEAR(guest);
+    }
+    Py_XDECREF(lanes);
+    Py_XDECREF(thread);
+    return guest;
+}
+
+/* The calling thread is done. -1 with an exception set: one that was set before, or of tearing down,
+   which the guest may have delayed. */
+int
+guest_leaves(PyObject *scheduler, PyObject *guest)
+{
+    Raised aside = set_aside();
+    PyObject *shutdown = SLOT(scheduler, Scheduler_shutdown), *arguments[] = {shutdown};
+    PySet_Discard(SLOT(shutdown, Shutdown_guests), guest);
+    Py_DECREF(guest);
+    int torn = SLOT(shutdown, Shutdown_over) == Py_False ||
+               call_method(named.tear_down, arguments, 1) == 0;
+    if (aside.error != NULL)
+        raise_again(aside);
+    return torn && aside.error == NULL ? 0 : -1;
+}
+
+/* `scheduler.await_points({lane: value})` of a stream's lane, for as long as Python sleeps at a time.
+   Whether the value was reached; -1 with an exception set. Without the lock. */
+int
+await_point(PyObject *scheduler, PyObject *stream, PyObject *value)
+{
+    PyObject *lane = SLOT(stream, Stream_lane), *points = PyDict_New();
+    int reached = 0;
+    if (points == NULL || PyDict_SetItem(points, lane, value) < 0) {
+        Py_XDECREF(points);
+        return -1;
+    }
+    PyObject *guest = guest_enters(scheduler, points);
+    Py_DECREF(points);
+    if (guest == NULL)
+        return -1;
+    /* A timeline whose lane is complete may be gone: until the guest was there, another thread could
+       release it. */
+    if (number(value) <= number_in(lane, Lane_complete))
+        reached = 1;
+    else if (SLOT(SLOT(scheduler, Scheduler_shutdown), Shutdown_over) == Py_False)
+        reached = timeline_comes(SLOT(stream, Stream_timeline), number(value));
+    if (reached < 0)
+        failed(scheduler);
+    else if (reached)
+        reach(lane, value);
+    return guest_leaves(scheduler, guest) < 0 ? -1 : reached;
 }
 
 PyObject *
@@ -202,30 +359,13 @@ native_wait(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count
         PyDict_GET_SIZE(points) != 1 || !is_plain_wait(scheduler) ||
         !PyDict_Next(points, &position, &lane, &value))
         Py_RETURN_FALSE;
-    PyObject *stream = SLOT(lane, Lane_owner), *shutdown = SLOT(scheduler, Scheduler_shutdown);
-    if (Py_TYPE(stream) != is.Stream || number(value) > number(SLOT(lane, Lane_submitted)))
+    PyObject *stream = SLOT(lane, Lane_owner);
+    if (Py_TYPE(stream) != is.Stream || number(value) > number_in(lane, Lane_submitted))
         Py_RETURN_FALSE;
-    PyObject *guest = PyObject_CallOneArg((PyObject *)is.Guest, points);
-    if (guest == NULL || Py_TYPE(shutdown) != is.Shutdown ||
-        PySet_Add(SLOT(shutdown, Shutdown_guests), guest) < 0) {
-        Py_XDECREF(guest);
-        return NULL;
-    }
-    int reached = 0;
-    PyObject *timeline = Py_NewRef(SLOT(stream, Stream_timeline));
-    Py_INCREF(lane);
+    Py_INCREF(stream);
     Py_INCREF(value);
-    if (SLOT(shutdown, Shutdown_over) == Py_False)
-        reached = timeline_comes_soon(timeline, number(value));
-    Py_DECREF(timeline);
-    PySet_Discard(SLOT(shutdown, Shutdown_guests), guest);
-    Py_DECREF(guest);
-    PyObject *arguments[] = {shutdown};
-    int failed = SLOT(shutdown, Shutdown_over) != Py_False &&
-                 call_method(named.tear_down, arguments, 1) < 0;
-    if (reached && number(value) > number(SLOT(lane, Lane_complete)))
-        put(&SLOT(lane, Lane_complete), value);
-    Py_DECREF(lane);
+    int reached = await_point(scheduler, stream, value);
+    Py_DECREF(stream);
     Py_DECREF(value);
-    return failed ? NULL : PyBool_FromLong(reached);
+    return reached < 0 ? NULL : PyBool_FromLong(reached);
 }

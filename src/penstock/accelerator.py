@@ -16,7 +16,7 @@ import os
 import warnings
 from typing import Any, TypeVar
 
-_VERSION = 1  # of what the Python code relies on; `native/module.c` has the same
+_VERSION = 2  # of what the Python code relies on; `native/module.c` has the same
 C = TypeVar("C", bound=type)
 
 
@@ -31,6 +31,9 @@ class InPython:
         def _retire(self) -> None:
             """Leave every call to Python from now on."""
 
+    def share_events(self, names: dict[str, Any], clock: Any, file: str) -> None:
+        """Learn what `events.emit` uses: its module's names, the clock, and the file of threads."""
+
     def start(self, stream: Any) -> None:
         """Open a batch and return it, as `Stream._start` does, or return None."""
         return
@@ -43,8 +46,28 @@ class InPython:
         """Ask the driver how far it has come, as `Stream.poll` does, or return False."""
         return False
 
+    def reach(self, lane: Any, value: int) -> bool:
+        """Note that a lane has reached a value, as `Lane.reach` does, or return False."""
+        return False
+
     def wait(self, scheduler: Any, points: Any) -> bool:
-        """Wait for a moment; whether the one point was reached."""
+        """Wait for one point, as one turn of `Scheduler.await_points`; whether it was reached."""
+        return False
+
+    def synchronize(self, stream: Any) -> bool:
+        """Wait for all work of a stream, as `Stream.synchronize` does, or return False."""
+        return False
+
+    def result(self, result: Any) -> Any:
+        """The value of a result, as `Result.result` returns it, or None."""
+        return
+
+    def read(self, array: Any) -> Any:
+        """The content of a small array, as `transfer.read_now` returns it, or None."""
+        return
+
+    def write(self, array: Any, source: Any) -> bool:
+        """Copy into a small array that is at rest, as `transfer.write` does, or return False."""
         return False
 
 

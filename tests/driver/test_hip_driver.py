@@ -17,10 +17,11 @@ import penstock as ps
 from penstock.__main__ import main
 from penstock.shader.source import KernelSource
 from tests.hip.standin import LOST, NAME, OUT_OF_MEMORY, StandIn
-from tests.interrupts import at_point, interrupt
+from tests.interrupts import at_point, chosen, interrupt, points
 from tests.kernels import SAXPY, SLOW_ADD, new_kernel, saxpy, slow_add, slow_copy
 
 N = 256
+LARGE = 1 << 16  # elements: copied at once
 SOON = 10**10  # nanoseconds
 
 
@@ -62,6 +63,114 @@ def bare(hip_device: ps.Device) -> Any:
     made = Bare(hip_device)
     yield made
     made.close()
+
+
+def x_plus_one(device: ps.Device, x: Any, **options: Any) -> None:
+    new_kernel(device, SLOW_ADD)(x=x, n=x.size, spin=0, add=1, threads=x.size, **options)
+
+
+# Copies from and to the caller's memory.
+
+
+def test_a_copy_at_once_waits_for_no_work(hip: StandIn, hip_device: ps.Device) -> None:
+    """Neither for work on its stream, nor for any other; and that work sees what it saw before."""
+    x, y = hip_device.ones(LARGE), hip_device.zeros(LARGE)
+    given = np.full(LARGE, 3, np.float32)
+    run = saxpy(hip_device)
+    run(x=given, y=y, a=1.0, n=LARGE, threads=LARGE)
+    hip_device.synchronize()
+    hip.set("patience", 10**6)  # nothing happens unasked
+    hip.forget()
+    run(x=x, y=y, a=1.0, n=LARGE, threads=LARGE)
+    for value in (4, 5):
+        given[:] = value
+        run(x=given, y=y, a=1.0, n=LARGE, threads=LARGE)
+        given[:] = 100  # the caller's again at once
+    assert hip.counts["hipMemcpyWithStream"] == (0 if hip_device.info.uma else 2)
+    assert not hip.counts["(blocking copy)"]
+    hip.set("patience", 0)
+    assert (y.numpy() == 3 + 1 + 4 + 5).all()
+
+
+def test_a_copy_at_once_of_pinned_memory_is_made_when_the_call_returns(
+    hip: StandIn, hip_device: ps.Device
+) -> None:
+    """HIP could copy from such memory later. A large result is in it, and is the caller's."""
+    count = 1 << 20
+    y = hip_device.zeros(count)
+    given = hip_device.ones(count).numpy()
+    hip.set("patience", 10**6)  # nothing happens unasked
+    saxpy(hip_device)(x=given, y=y, a=1.0, n=count, threads=count)
+    given[:] = 100
+    hip.set("patience", 0)
+    assert (y.numpy() == 1).all()
+
+
+def test_an_array_with_gaps_is_copied_element_by_element(hip_device: ps.Device) -> None:
+    whole = np.zeros((N, 2), np.uint32)
+    x_plus_one(hip_device, whole[:, 0])
+    assert (whole == [1, 0]).all()
+
+
+def test_a_copy_at_once_leaves_alone_what_is_yet_to_be_cleared(hip: StandIn) -> None:
+    with hip.device(clear_memory=True) as device:
+        hip.set("patience", 10**6)
+        for count in (LARGE, 2 * LARGE):
+            x = np.arange(count, dtype=np.uint32)
+            x_plus_one(device, x)
+            assert (x == np.arange(1, count + 1)).all()
+        hip.set("patience", 0)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_loss_during_a_copy_at_once_is_noticed(number: int, hip: StandIn) -> None:
+    """While the argument is copied in, and back."""
+    with ps.Device(driver="hip", transfers="unmapped") as device:
+        x = np.zeros(N, np.uint32)
+        x_plus_one(device, x)
+        hip.fail("hipMemcpyWithStream", number, LOST)
+        with pytest.raises(ps.DeviceLost):
+            x_plus_one(device, x)
+        assert hip.failed
+        hip.fail("", 0, 0)
+        assert device.scheduler.lost is not None
+        assert (x == 1).all()
+
+
+def test_without_memory_for_a_copy_at_once_nothing_is_launched(hip: StandIn) -> None:
+    with hip.device(transfers="unmapped") as device:
+        x = np.zeros(N, np.uint32)
+        x_plus_one(device, x)
+        device.synchronize()
+        hip.forget()
+        hip.fail("hipMemcpyWithStream", 1, OUT_OF_MEMORY)
+        with pytest.raises(ps.OutOfMemory):
+            x_plus_one(device, x)
+        device.synchronize()
+        assert not hip.counts["hipModuleLaunchKernel"]
+        assert (x == 1).all()
+        x_plus_one(device, x)
+        assert (x == 2).all()
+
+
+def test_an_interrupted_copy_at_once_is_made_or_not(hip: StandIn) -> None:
+    """The caller's array has all that the kernel wrote, or is as it was; the next call is right."""
+    with hip.device(transfers="unmapped") as device:
+        run = new_kernel(device, SLOW_ADD)
+        x = np.zeros(N, np.uint32)
+
+        def call() -> None:
+            run(x=x, n=N, spin=0, add=1, threads=N)
+
+        call()
+        for number in chosen(points(call)):
+            before = int(x[0])
+            at_point(number, interrupt, call)
+            after = int(x[0])
+            assert after in (before, before + 1)
+            assert (x == after).all()
+            call()
+            assert (x == after + 1).all()
 
 
 # Timelines.
@@ -221,13 +330,13 @@ def test_a_stream_waits_for_the_value_it_was_told(hip: StandIn, bare: Bare) -> N
 def test_what_is_asked_for(bare: Bare) -> None:
     """Events that show the host what was written, streams of their own, coherent memory."""
     driver = bare.driver
-    asked: dict[str, int] = {}
+    asked: dict[str, set[int]] = {}
 
     def listen(name: str) -> None:
         original = getattr(driver.call, name)
 
         def heard(*arguments: Any) -> Any:
-            asked[name] = arguments[-1]
+            asked.setdefault(name, set()).add(arguments[-1])
             return original(*arguments)
 
         setattr(driver.call, name, heard)
@@ -237,12 +346,13 @@ def test_what_is_asked_for(bare: Bare) -> None:
     driver.events._new()
     driver.queue(0).close()
     driver.free(driver.allocate(64, host=True))
+    driver.copy_out(bare.memory, 0, bare.memory.address + 64, 64)
     disable_timing, release_to_system, non_blocking = 0x2, 0x80000000, 0x1
     portable, mapped, coherent = 0x1, 0x2, 0x40000000
     assert asked == {
-        "hipEventCreateWithFlags": disable_timing | release_to_system,
-        "hipStreamCreateWithFlags": non_blocking,
-        "hipHostMalloc": portable | mapped | coherent,
+        "hipEventCreateWithFlags": {disable_timing | release_to_system},
+        "hipStreamCreateWithFlags": {non_blocking},
+        "hipHostMalloc": {portable | mapped | coherent},
     }
 
 

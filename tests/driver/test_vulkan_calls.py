@@ -16,6 +16,7 @@ import pytest
 
 import penstock as ps
 from penstock import accelerator
+from penstock.driver.protocol import PLACE
 from penstock.driver.vulkan import api, program
 from penstock.driver.vulkan.memory import MemoryTypes, VulkanMemory
 from tests.kernels import SLOW_ADD, saxpy, slow_add
@@ -333,7 +334,7 @@ def test_a_recording_starts_with_nothing_bound(spied: Spied) -> None:
     queue, timeline = driver.queue(0), driver.timeline()
     (recording,) = queue.recordings(1)
     backing = array.buffer.backing
-    bindings = (backing.memory.handle, backing.offset, 256)
+    bindings = PLACE.pack(backing.memory.handle, backing.offset, 256)
     everything = ["vkCmdBindPipeline", describe, "vkCmdPushConstants", "vkCmdDispatch"]
     for value in (1, 2):
         calls.clear()

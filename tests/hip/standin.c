@@ -354,6 +354,7 @@ static int enqueue(struct stream *stream, struct operation *op) {
 
 static void finish(struct stream *stream) {
     unsigned long long until = stream->issued;
+    if (stream->done >= until) return; /* done in the call: nobody is to be woken */
     if (stream->wanted < until) stream->wanted = until;
     pthread_cond_broadcast(&changed);
     while (stream->done < until && !lost) pthread_cond_wait(&changed, &lock);
@@ -575,6 +576,17 @@ static int copy(struct stream *stream, uintptr_t target, size_t target_pitch, ui
 int hipMemcpyAsync(uintptr_t target, uintptr_t source, size_t size, int kind, uintptr_t stream) {
     CALL("hipMemcpyAsync");
     DONE(copy((struct stream *)stream, target, size, source, size, size, 1));
+}
+/* Returns when the copy is made; logged as blocking if it waits for other work. */
+int hipMemcpyWithStream(uintptr_t target, uintptr_t source, size_t size, int kind, uintptr_t handle) {
+    CALL("hipMemcpyWithStream");
+    struct stream *stream = (struct stream *)handle;
+    if (stream->first) forced("(blocking copy)");
+    struct operation *op = operation(COPY);
+    op->target = target, op->source = source, op->width = size, op->height = 1;
+    enqueue(stream, op);
+    finish(stream);
+    DONE(lost);
 }
 int hipMemcpy2DAsync(uintptr_t target, size_t target_pitch, uintptr_t source, size_t source_pitch,
                      size_t width, size_t height, int kind, uintptr_t stream) {

@@ -117,7 +117,7 @@ class StandIn:
         self._lib.standin_forget_messages()
 
     @contextlib.contextmanager
-    def device(self, **options: str) -> Iterator[ps.Device]:
+    def device(self, **options: str | bool) -> Iterator[ps.Device]:
         """An open device; at the end nothing may have been done wrong, nor be left behind."""
         live = self.live
         with ps.Device(driver="hip", **options) as device:  # type: ignore[arg-type]

@@ -797,20 +797,20 @@ def test_help_shows_the_kernels_own_signature(dev: ps.Device) -> None:
     shown = pydoc.render_doc(k)
     assert k.signature in shown
     assert "Call it with arrays and scalars by name" in shown
-    assert "self.launch(" in inspect.getsource(type(k).__call__)  # what tools show as its source
+    assert "launch.record(" in inspect.getsource(type(k).__call__)  # what tools show as its source
 
 
-def test_a_call_does_what_launch_does(any_device: ps.Device) -> None:
-    """The call that is written out, and the launch that it leaves the unusual to."""
+def test_a_call_does_what_python_does(any_device: ps.Device) -> None:
+    """The call that the native step makes, and the Python function to which it leaves others."""
     k = saxpy(any_device)
     x, y = (any_device.array(np.full(64, value, np.float32)) for value in (2, 1))
     given = {"x": x, "y": y, "a": 0.5, "n": 64}
     seen = []
-    for launch in (partial(k.launch, given, None, 64, None), partial(k, **given, threads=64)) * 2:
+    for launch in (partial(ps.Kernel.__call__, k), k) * 2:
         any_device.synchronize()
         with ps.trace() as t:
             for _ in range(3):
-                launch()
+                launch(**given, threads=64)
         ours = [e for e in t.events if e.kind == "launch" or e.path == "device"]
         seen.append([(e.kind, e.reason) for e in ours])
     assert seen[2] == seen[3]  # the first two had the first launches of all

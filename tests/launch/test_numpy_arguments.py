@@ -197,7 +197,10 @@ def test_read_only_inputs_are_not_copied_back_and_not_waited_for(any_device: ps.
 def test_every_copy_is_on_the_receipt(
     any_device: ps.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In and back through staging memory, each a copy by the host and one by the device."""
+    """In and back through staging memory, each a copy by the host and one by the device.
+
+    What the kernel writes, HIP copies in and back itself.
+    """
     options: Any = {"driver": any_device.info.driver}
     which = any_device.name if any_device.info.driver == "vulkan" else None
     with ps.Device(which, transfers="unmapped", **options) as dev:
@@ -216,8 +219,10 @@ def test_every_copy_is_on_the_receipt(
         monkeypatch.undo()
         assert (y == 2).all()
         on_device = [each for each in t.of_kind("copy") if each.path == "device"]
-        assert (len(made), len(on_device)) == (3, 3)
-        assert (t.copies, t.bytes_copied) == (6, 6 * 4 * N)
+        direct = [each for each in t.of_kind("copy") if each.path == "direct"]
+        by_driver = 2 if dev.info.driver == "hip" else 0
+        assert (len(made), len(on_device), len(direct)) == (3 - by_driver, 3 - by_driver, by_driver)
+        assert (t.copies, t.bytes_copied) == (6 - by_driver, (6 - by_driver) * 4 * N)
 
 
 def test_memory_of_the_device_is_used_in_place(moved: ps.Device) -> None:

@@ -140,12 +140,12 @@ class Model:
     def work(self, step: Work) -> None:
         lane, owner = self.lanes[step.lane], self.owners[step.lane]
         uses = [(self.histories[memory], region, write) for memory, region, write in step.uses]
-        barrier, waits = needs_of_lane(lane, uses)
+        behind, waits = needs_of_lane(lane, uses)
         conflicts = [entry for use in step.uses for entry in self.conflicts(*use)]
         self.expect_no_more(waits, conflicts)
         for other, value in waits.items():
             assert value > self.waited_for(step.lane, other), "waits twice"
-        assert not barrier or any(
+        assert behind is None or any(
             c.lane == step.lane and c.epoch == lane.epoch for c in conflicts
         ), "a barrier that nothing asks for"
         if waits:
@@ -156,7 +156,7 @@ class Model:
             self.waits.setdefault((step.lane, lane.submitted + 1), {}).update(
                 {self.numbers[other]: value for other, value in waits.items()}
             )
-        lane.epoch += barrier
+        lane.epoch += behind is not None
         before: Points = {}
         for value in range(1, lane.submitted + 2):
             self.reach(self.waits.get((step.lane, value), {}), before)
@@ -276,12 +276,12 @@ def test_the_example_of_the_module() -> None:
     y.note(everything, True, a, 1, "first kernel")
     assert needs_of_host(found(w, write=False)) == {}
     assert needs_of_host(found(y, write=False)) == {a: 1}
-    assert needs_of_lane(a, [(y, everything, False)]) == (True, {})
+    assert needs_of_lane(a, [(y, everything, False)]) == (y.writes[0], {})
     a.epoch += 1
-    assert needs_of_lane(a, [(y, everything, False)]) == (False, {})
-    assert needs_of_lane(b, [(w, everything, True)]) == (False, {a: 1})
+    assert needs_of_lane(a, [(y, everything, False)]) == (None, {})
+    assert needs_of_lane(b, [(w, everything, True)]) == (None, {a: 1})
     b.seen[a.number] = 1
-    assert needs_of_lane(b, [(w, everything, True)]) == (False, {})
+    assert needs_of_lane(b, [(w, everything, True)]) == (None, {})
     a.complete = 1
     assert needs_of_host(found(y, write=True)) == {}
 
@@ -313,5 +313,5 @@ def test_accesses_on_both_sides_of_a_barrier_stay_two() -> None:
     history.note(Region(0, 64), True, lane, 1, "k")
     lane.epoch += 1
     history.note(Region(64, 128), True, lane, 1, "k")
-    assert needs_of_lane(lane, [(history, Region(0, 64), False)]) == (False, {})
-    assert needs_of_lane(lane, [(history, Region(64, 128), False)]) == (True, {})
+    assert needs_of_lane(lane, [(history, Region(0, 64), False)]) == (None, {})
+    assert needs_of_lane(lane, [(history, Region(64, 128), False)]) == (history.writes[1], {})

@@ -4,9 +4,10 @@
 
 With the native step and with `PENSTOCK_NATIVE=0` the output must be the same, line by line: the
 commands in the driver's order with all they say, what each call of the program returned or raised,
-and in the end the pages of the ledger. How far the device has come when the host looks decides what
-is submitted when. So here it is not the device's matter, but the seed's: every submission is
-complete before it returns, and at each step of the program the host either may see that or not.
+the events of every trace, and in the end the pages of the ledger. How far the device has come when
+the host looks decides what is submitted when. So here it is not the device's matter, but the
+seed's: at each step of the program a submission is either complete before it returns, or runs when
+the host waits for it or a later step lets it.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ from __future__ import annotations
 import gc
 import random
 import sys
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -25,6 +29,7 @@ from penstock import accelerator
 from penstock.driver.vulkan import api, driver
 from penstock.schedule.idle_submission import IdleSubmitter
 from penstock.schedule.scheduler import Scheduler
+from penstock.schedule.stream import Stream
 from tests.kernels import HEAD, SAXPY
 
 N = 64
@@ -48,17 +53,21 @@ ODD = STEP.replace("float", "uint")
 RECORDED = (
     "vkBeginCommandBuffer", "vkEndCommandBuffer", "vkCmdBindPipeline", "vkCmdPushConstants",
     "vkCmdPushDescriptorSetWithTemplateKHR", "vkCmdDispatch", "vkCmdPipelineBarrier2",
-    "vkCmdCopyBuffer", "vkCmdFillBuffer", "vkQueueSubmit",
+    "vkCmdCopyBuffer", "vkCmdFillBuffer", "vkCmdResetQueryPool", "vkCmdWriteTimestamp",
+    "vkCmdCopyQueryPoolResults", "vkQueueSubmit",
 )  # fmt: skip
 
 
 HEARD = {
+    "vkCreateDescriptorUpdateTemplate": "hear_template",
     "vkCmdBindPipeline": "hear_bind",
     "vkCmdPushConstants": "hear_push",
     "vkCmdPushDescriptorSetWithTemplateKHR": "hear_describe",
     "vkCmdPipelineBarrier2": "hear_barrier",
     "vkQueueSubmit": "hear_submit",
     "vkGetSemaphoreCounterValue": "hear_get",
+    "vkWaitSemaphores": "hear_wait",
+    "vkDestroyBuffer": "hear_destroy",
 }
 
 
@@ -68,12 +77,20 @@ class Log:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self._numbers: dict[tuple[str, int], int] = {}
+        self._numbered = 0
 
     def say(self, *words: object) -> None:
         self.lines.append(" ".join(map(str, words)))
 
     def number(self, kind: str, handle: int) -> str:
-        return f"{kind}{self._numbers.setdefault((kind, handle), len(self._numbers))}"
+        if (kind, handle) not in self._numbers:
+            self._numbers[kind, handle] = self._numbered
+            self._numbered += 1
+        return f"{kind}{self._numbers[kind, handle]}"
+
+    def forget(self, kind: str, handle: int) -> None:
+        """A later object may get the same handle, or another: chance decides that."""
+        self._numbers.pop((kind, handle), None)
 
 
 class Calls:
@@ -81,7 +98,8 @@ class Calls:
 
     def __init__(self, log: Log) -> None:
         self.log = log
-        self.visible = True  # whether the host may see how far the device has come
+        self.visible = True  # whether submissions run at once, and the host sees that they did
+        self._late: list[Callable[[], Any]] = []  # submissions that have not run yet
         self.slots: dict[int, int] = {}  # by template
         self._seen: dict[int, int] = {}  # by semaphore
         self._kept: list[Any] = []
@@ -91,7 +109,7 @@ class Calls:
     def wrap(self, functions: Any) -> Any:
         ffi, _ = api.load()
         real = dict(vars(functions))
-        for name in (*RECORDED, "vkGetSemaphoreCounterValue"):
+        for name in {**HEARD, **dict.fromkeys(RECORDED)}:
             heard = getattr(self, HEARD.get(name, ""), None) or self._plain(name)
             made = ffi.callback(f"PFN_{name}", self._calling(heard, real[name], real))
             self._kept.append(made)
@@ -119,6 +137,13 @@ class Calls:
         ffi, _ = api.load()
         return self.log.number(kind, int(ffi.cast("uintptr_t", handle)))
 
+    def hear_template(self, _: Any, function: Any, device: Any, info: Any, *rest: Any) -> Any:
+        ffi, _lib = api.load()
+        result = function(device, info, *rest)
+        address = int(ffi.cast("uintptr_t", rest[-1][0]))
+        self.slots[address] = info.descriptorUpdateEntryCount
+        return result
+
     def hear_bind(self, _: Any, function: Any, command: Any, point: int, pipe: Any) -> None:
         words = self._handle("command", command), point, self._handle("pipeline", pipe)
         self.log.say("bind", *words)
@@ -139,7 +164,7 @@ class Calls:
         infos = ffi.cast("VkDescriptorBufferInfo *", rest[1])
         bound = [
             (self._handle("buffer", infos[i].buffer), infos[i].offset, infos[i].range)
-            for i in range(self.slots[address])
+            for i in range(self.slots.get(address, 0))  # none of a kernel of Penstock itself
         ]
         self.log.say("describe", self._handle("command", command), rest[0], bound)
         function(command, template, layout, *rest)
@@ -165,20 +190,70 @@ class Calls:
         if self.failing:
             self.failing -= 1
             return api.load()[1].VK_ERROR_OUT_OF_DEVICE_MEMORY
-        result = function(queue, count, info, fence)
-        real["vkDeviceWaitIdle"](self.device)
-        return result
+        # The caller uses its structures again, so a submission that runs later has its own.
+        self._late.append(partial(function, queue, count, _copied(info, times), fence))
+        if self.visible:
+            self.catch_up(real)
+        return 0
+
+    def catch_up(self, real: Any) -> None:
+        """Run what was submitted, to its end."""
+        late, self._late = self._late, []
+        for submit in late:
+            assert submit() == 0
+        if late:
+            real["vkDeviceWaitIdle"](self.device)
 
     device: Any = None
 
-    def hear_get(self, _: Any, function: Any, device: Any, semaphore: Any, value: Any) -> Any:
+    def hear_destroy(self, _: Any, function: Any, device: Any, buffer: Any, how: Any) -> None:
         ffi, _lib = api.load()
+        self.log.forget("buffer", int(ffi.cast("uintptr_t", buffer)))
+        function(device, buffer, how)
+
+    def hear_wait(self, real: Any, function: Any, *arguments: Any) -> Any:
+        self.catch_up(real)
+        return function(*arguments)
+
+    def hear_get(self, real: Any, function: Any, device: Any, semaphore: Any, value: Any) -> Any:
+        ffi, _lib = api.load()
+        if self.visible:
+            self.catch_up(real)
         result = function(device, semaphore, value)
         handle = int(ffi.cast("uintptr_t", semaphore))
         if self.visible:
             self._seen[handle] = int(value[0])
         value[0] = self._seen.get(handle, 0)
         return result
+
+
+def _copied(info: Any, times: Any) -> Any:
+    """A copy of a VkSubmitInfo and of all that it points to."""
+    ffi, _ = api.load()
+    made, made_times = (
+        ffi.new("VkSubmitInfo *", info[0]),
+        ffi.new("VkTimelineSemaphoreSubmitInfo *", times[0]),
+    )
+    made.pNext = made_times
+    kept: list[Any] = [made_times]
+
+    def copy(owner: Any, name: str, kind: str, count: int) -> None:
+        source = getattr(owner, name)
+        array = ffi.new(f"{kind}[]", [source[i] for i in range(count)])
+        setattr(owner, name, array)
+        kept.append(array)
+
+    copy(made, "pWaitSemaphores", "VkSemaphore", info.waitSemaphoreCount)
+    copy(made, "pWaitDstStageMask", "VkPipelineStageFlags", info.waitSemaphoreCount)
+    copy(made, "pCommandBuffers", "VkCommandBuffer", info.commandBufferCount)
+    copy(made, "pSignalSemaphores", "VkSemaphore", info.signalSemaphoreCount)
+    copy(made_times, "pWaitSemaphoreValues", "uint64_t", info.waitSemaphoreCount)
+    copy(made_times, "pSignalSemaphoreValues", "uint64_t", info.signalSemaphoreCount)
+    _KEPT[made] = kept
+    return made
+
+
+_KEPT: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
 
 
 class Program:
@@ -198,16 +273,18 @@ class Program:
                 ("again", SAXPY),
             )
         }
-        ffi, _ = api.load()
-        for kernel in self.kernels.values():
-            address = int(ffi.cast("uintptr_t", kernel.program.template))
-            calls.slots[address] = kernel.program.slots
         self.arrays = [self.new_array(number) for number in range(5)]
         self.one = device.ones(1)
         self.integers = device.zeros(N, np.uint32, name="integers")
+        self.hosts = [np.ones(N, np.float32), np.arange(N, dtype=np.float32), np.ones(N // 2)]
+        self.adopted: list[Any] = []
         self.results: list[Any] = []
         self.views: list[Any] = []
         self.events: list[Any] = []
+        self.files = 0
+        with ps.trace() as t:  # a trace's first look at the clock waits for it
+            self.kernels["step"](x=self.one, threads=1)
+        t.wait_for_times()
 
     def new_array(self, number: int) -> ps.Array:
         role = self.chance.choice(["generic", "generic", "output", "scratch"])
@@ -270,17 +347,25 @@ class Program:
             self.repeated: 12,
             self.reentering: 2,
             self.alone: 6,
+            self.dropped: 3,
             self.out_of_memory: 2,
             self.in_a_batch: 3,
-            self.traced: 2,
+            self.traced: 6,
             lambda: device.synchronize(): 3,
             lambda: (chance.choice(self.streams) or device.default_stream).synchronize(): 3,
             lambda: (chance.choice(self.streams) or device.default_stream).flush(): 2,
             lambda: self.array().numpy().tolist()[:4]: 4,
-            lambda: self.array().write(np.full(N, chance.random(), np.float32)): 4,
+            lambda: self.array().write(self.source()): 6,
+            lambda: self.array().read(out=np.zeros(N, np.float32)).result()[:3]: 1,
+            self.carried: 5,
+            self.trips: 5,
+            self.adopt: 1,
+            lambda: self.adopted.clear(): 1,
             lambda: self.array().fill(chance.randrange(9)): 3,
             lambda: self.array().copy_from(self.array()): 2,
             lambda: self.array().role: 1,
+            lambda: self.array().max().result(): 2,
+            lambda: self.array()[::2].fill(chance.randrange(9)): 1,
             self.read_result: 6,
             lambda: self.results.clear(): 1,
             lambda: self.views.append(self.array().view(chance.choice(["r", "rw"]))): 2,
@@ -338,6 +423,16 @@ class Program:
             if self.chance.random() < 0.2:
                 self.device.kernel(STEP).close()  # what was recorded before counts as stale
 
+    def dropped(self) -> None:
+        """Results that are not read: before their memory is used again, the stream is polled."""
+        x, y = self.chance.sample(self.arrays, 2)
+        self.calls.visible = False
+        for name, given in (("step", {"x": x}), ("pick", {"x": y, "i": 1})):
+            self.attempt(partial(self.kernels[name], **given, threads=N))
+        self.device.default_stream.flush()
+        self.calls.visible = True
+        self.attempt(partial(self.kernels["pick"], x=x, i=1, threads=N))
+
     def out_of_memory(self) -> None:
         """Submissions that fail: no command is lost, and a call that needs one raises."""
         self.calls.failing = self.chance.randrange(1, 4)
@@ -362,15 +457,113 @@ class Program:
         self.kernels["step"](x=x, threads=N)
         self.calls.meanwhile = None
 
+    def source(self) -> Any:
+        """What to write into an array: mostly a plain array that fits."""
+        fitting = np.full(N, self.chance.random(), np.float32)
+        if self.chance.random() < 0.7:
+            return fitting
+        return self.chance.choice(
+            [fitting[: N // 2], fitting.astype(np.float64), fitting.tolist(), fitting.reshape(8, 8),
+             np.ma.masked_array(fitting), np.full(2 * N, 2.0, np.float32)[::2], 1.0, None,
+             fitting.view(np.uint32), *self.adopted]
+        )  # fmt: skip
+
+    def carried(self) -> list[Any]:
+        """Launches on NumPy arrays: brought to the device, and back."""
+        said = []
+        for _ in range(self.chance.randrange(1, 6)):
+            host, other = self.chance.choice(self.hosts), self.chance.choice(self.hosts)
+            if self.chance.random() < 0.05:
+                host.flags.writeable = not host.flags.writeable
+            name = self.chance.choice(["step", "step", "axpy", "pick"])
+            given: dict[str, Any] = {"x": host, "threads": N}
+            if name == "axpy":
+                y = self.chance.choice([other, other, self.arrays[0]])
+                given |= {"x": self.chance.choice([host, self.arrays[1]]), "y": y, "a": 0.5, "n": N}
+            if name == "pick":
+                given["i"] = 3
+            said.append(self.attempt(partial(self.kernels[name], **given)))
+            said += [each.tolist()[:4] for each in self.hosts]
+        return [float(each) if isinstance(each, ps.Result) else each for each in said]
+
+    def trips(self) -> list[Any]:
+        """Write, launch, read, again and again: what a synchronous program does."""
+        x, y = self.chance.sample(self.arrays, 2)
+        said: list[Any] = []
+        for _ in range(self.chance.randrange(1, 5)):
+            self.attempt(lambda: x.write(np.full(N, self.chance.random(), np.float32)))
+            self.attempt(partial(self.kernels["axpy"], x=x, y=y, a=0.5, n=N, threads=N))
+            said.append(self.attempt(lambda: y.numpy()[:3]))
+            said.append(self.attempt(lambda: self.kernels["pick"](x=y, i=2, threads=1).result()))
+            if self.chance.random() < 0.3:
+                self.calls.visible = not self.calls.visible
+        return said
+
+    def adopt(self) -> None:
+        """Memory that the device uses in place: from now on a source may be such memory."""
+        room = np.zeros(2 * 4096, np.uint8)
+        start = -int(room.ctypes.data) % 4096
+        host = room[start : start + 4 * N].view(np.float32)
+        self.adopted += [host, self.device.adopt(host)]
+        self.kernels["step"](x=self.adopted[-1], threads=N)
+
     def in_a_batch(self) -> None:
         with self.device.default_stream.batch():
             self.several()
 
-    def traced(self) -> Any:
-        with ps.trace(times=False) as t:
+    def traced(self) -> None:
+        """Under a trace, or two: each of them gets every event, with all that it says."""
+        acts = [
+            self.kept, self.several, self.repeated, self.alone, self.in_a_batch, self.at_length,
+            self.from_a_thread, self.from_new_code, self.summed,
+        ]  # fmt: skip
+        with ps.trace(times=self.chance.random() < 0.5) as t:
+            self.chance.choice(acts)()
+            with ps.trace(times=self.chance.random() < 0.5) as inner:
+                self.chance.choice(acts)()
             self.kept()
-            self.kept()
-        return t.as_dict() | {"seconds": 0}
+        self.calls.visible = True
+        for each in (t, inner):
+            self.log.say(each.as_dict() | {"seconds": 0})
+            each.wait_for_times()
+            for event in each.events:
+                timed = event.device_start is not None
+                self.log.say(
+                    *event._replace(
+                        start=0, seconds=0, thread_id=0, device_start=None, device_seconds=None
+                    ),
+                    timed,
+                )
+
+    def at_length(self) -> None:
+        """More launches in one recording than it has timestamps for."""
+        with self.device.default_stream.batch():
+            for _ in range(self.chance.choice([3, 300])):
+                self.kernels["step"](x=self.one, threads=1)
+
+    def from_a_thread(self) -> None:
+        """Launches below which no code of the user's is."""
+        launch = partial(self.kernels["step"], x=self.one, threads=1)
+        pool = ThreadPoolExecutor(1, "another thread")
+        threads = [Thread(target=launch, name=f"thread {number}") for number in range(2)]
+        for each in threads:
+            each.start()
+            each.join()
+        with pool:
+            pool.submit(launch).result()
+            pool.submit(launch).result()
+
+    def from_new_code(self) -> None:
+        """Launches from a file that no trace has seen before, and from functions in it."""
+        launch = partial(self.kernels["step"], x=self.one, threads=1)
+        self.files += 1
+        text = "def f():\n  launch()\n\nlaunch()\nf(); [f() for _ in range(2)]"
+        exec(compile(text, f"file {self.files}", "exec"), {"launch": launch})
+
+    def summed(self) -> None:
+        """Launches from functions of Penstock's own."""
+        for _ in range(3):
+            self.results.append(self.one.sum())
 
     def read_result(self) -> Any:
         if self.results:
@@ -423,6 +616,10 @@ class Program:
         ]
 
 
+def in_order(streams: Iterable[Stream]) -> list[Stream]:
+    return sorted(streams, key=lambda stream: stream.lane.number)
+
+
 def run(seed: int, steps: int) -> list[str]:
     """Everything that a program says."""
     log = Log()
@@ -438,10 +635,9 @@ def run(seed: int, steps: int) -> list[str]:
 
     driver.VulkanDriver.__init__ = noted  # type: ignore[method-assign]
     gc.disable()
-    all_streams = Scheduler.all_streams
-    Scheduler.all_streams = lambda self: sorted(  # type: ignore[method-assign,assignment,return-value]
-        all_streams(self), key=lambda stream: stream.lane.number
-    )
+    all_streams, living_streams = Scheduler.all_streams, Scheduler.living_streams
+    Scheduler.all_streams = lambda self: in_order(all_streams(self))  # type: ignore[method-assign,assignment,return-value]
+    Scheduler.living_streams = lambda self: in_order(living_streams(self))  # type: ignore[method-assign]
     try:
         with ps.Device("llvmpipe") as device:
             Program(seed, log, calls, device).run(steps)
@@ -449,6 +645,7 @@ def run(seed: int, steps: int) -> list[str]:
         driver.VulkanDriver._functions = real  # type: ignore[method-assign]
         driver.VulkanDriver.__init__ = opened  # type: ignore[method-assign]
         Scheduler.all_streams = all_streams  # type: ignore[method-assign]
+        Scheduler.living_streams = living_streams  # type: ignore[method-assign]
     return log.lines
 
 

@@ -65,6 +65,11 @@ class Bench:
         slow_add(self.x, 1, self.stream, spin=0)
         return value + 1
 
+    def launch_and_close(self, value: int) -> int:
+        with self.dev.stream() as stream:
+            slow_add(self.x, 1, stream, spin=0)
+        return value + 1
+
     def result(self, value: int) -> int:
         assert int(first(self.x, 3)) == value + 3
         return value
@@ -226,8 +231,8 @@ class Run:
 def _effect(step: Step, value: int) -> int:
     """What the value is after a step, without doing it."""
     changes = {
-        "launch": 1, "launch_elsewhere": 1, "write": 10, "borrow": 20, "fill": 7, "copy": 30,
-        "view": 2, "replay": 1, "batch": 1, "trace": 1,
+        "launch": 1, "launch_elsewhere": 1, "launch_and_close": 1, "write": 10, "borrow": 20,
+        "fill": 7, "copy": 30, "view": 2, "replay": 1, "batch": 1, "trace": 1,
     }  # fmt: skip
     return value + changes.get(step.__name__, 0)
 

@@ -16,6 +16,7 @@ from penstock.array.buffer import Buffer
 from penstock.array.host_access import check_source
 from penstock.array.host_values import as_source
 from penstock.array.view import show
+from penstock.driver.protocol import PLACE
 from penstock.dtypes import Dtype, Shape, as_dtype, as_integers, as_shape
 from penstock.errors import (
     ArgumentError,
@@ -51,7 +52,9 @@ class Bound:
 
     def __init__(self, array: Array) -> None:
         self.backing = backing = array.buffer.backing
-        self.place = (backing.memory.handle, backing.offset + array.region.lo, array.nbytes)
+        self.place = PLACE.pack(
+            backing.memory.handle, backing.offset + array.region.lo, array.nbytes
+        )
         self.reading: Use = (backing.history, array.buffer.read_region(array.region), False)
         self.writing: Use = (backing.history, array.region, True)
 

@@ -47,13 +47,12 @@ def at_once(array: Array, *, write: bool) -> Host | None:
     """
     buffer = array.buffer
     backing = buffer.backing
-    memory = backing.memory
     history = backing.history
     scheduler = buffer.scheduler
     if (
-        not memory.coherent or memory.address is None or backing.views
+        not (backing.host_writes if write else backing.host_reads) or backing.views
         or history.device_only or backing.unpublished or buffer.closed
-        or ((buffer.guarded or not buffer.policy.host_writes) if write else not memory.cached)
+        or (write and (buffer.guarded or not buffer.policy.host_writes))
         or scheduler.closed or scheduler.lost is not None or scheduler.captures
         or scheduler.transfers != "auto" or array.nbytes > scheduler.sizes.under_lock
         or events.active

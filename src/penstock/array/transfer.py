@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from penstock import accelerator
 from penstock.array.host_access import (
     Conflicts,
     at_once,
@@ -133,6 +134,8 @@ def write(
         return copy(array, source, stream)
     buffer = array.buffer
     scheduler = buffer.scheduler
+    if stream is None and accelerator.native.write(array, source):
+        return scheduler.done
     check_source(scheduler, source)
     data = checked_source(array, source)
     borrow = bool(borrow)
@@ -453,6 +456,9 @@ def _read_direct(array: Array, out: Host | None, what: str, why: str) -> Pending
 
 def read_now(array: Array) -> Host:
     """The content, after waiting for exactly the work that writes it."""
+    found: Host | None = accelerator.native.read(array)
+    if found is not None:
+        return found
     buffer = array.buffer
     scheduler = buffer.scheduler
     if scheduler.captures:

@@ -433,6 +433,12 @@ def _scaling(device: ps.Device, ending: ExitStack) -> Iterator[list[Piece]]:
     return curves(device, ending)
 
 
+def _threads(device: ps.Device, ending: ExitStack) -> Iterator[list[Piece]]:
+    from penstock.bench.threads import pieces
+
+    return pieces(device, ending)
+
+
 def _small(device: ps.Device, ending: ExitStack) -> Iterator[list[Piece]]:
     from penstock.bench.small import calls
 
@@ -449,4 +455,5 @@ GROUPS: dict[str, Group] = {
     "load": _load,
     "small": _small,
     "scaling": _scaling,
+    "threads": _threads,
 }

@@ -8,13 +8,13 @@ The thread that signals the last missing value issues it.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from penstock import accelerator
 from penstock.errors import OutOfMemory
+from penstock.locks import RLock
 
 
 class Timeline(Protocol):
@@ -54,7 +54,7 @@ class Backlog:
 
     def __init__(self) -> None:
         #: Locked while a held submission is issued.
-        self.lock = threading.RLock()
+        self.lock = RLock()
         self.queues: list[HoldingQueue] = []  # one entry per held submission: its queue
         self._at_it = self._again = False  # a `hand_over` is running; it must look again
         self._stuck: str | None = None  # why a submission could not be issued

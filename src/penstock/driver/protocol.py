@@ -1,8 +1,9 @@
 """What a driver must provide: memory, programs, recordings, timelines. Nothing else.
 
 A driver knows bytes and commands. It knows no arrays, keeps no hazards, decides no waits and
-takes no locks: everything above it calls it under the device's lock, except `wait` and `signal`,
-which any thread may call at any time, and `Timeline.value`, which is a plain poll.
+takes no locks: everything above it calls it under the device's lock, except `wait`, `signal` and
+the copies of a `CopyingDriver`, which any thread may call at any time, and `Timeline.value`, which
+is a plain poll.
 
 Ordering, in full. Commands of one queue start in the order they were recorded and submitted, and
 may overlap, finish out of order and see stale memory unless ordered by one of these:
@@ -30,6 +31,7 @@ the timeline value of its last submission is reached. The layer above guarantees
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, cast
@@ -42,6 +44,9 @@ from penstock.shader.spirv import Interface
 
 #: Regions of a copy: rows of (source offset, destination offset, byte count).
 CopyRegions = npt.NDArray[np.uint64]
+
+#: A buffer as a driver binds it: memory handle, offset, byte count. Vulkan takes it as it is.
+PLACE = struct.Struct("=3Q")
 
 #: Called by a driver with (what, bytes) whenever it creates something expensive. For objects that
 #: exist only to give a trace the device's timestamps, `what` begins with "clock: ".
@@ -104,18 +109,18 @@ class Commands(Protocol):
     def dispatch(
         self,
         program: Any,
-        bindings: tuple[int, ...],
+        bindings: bytes,
         block: bytes,
         groups: tuple[int, int, int],
     ) -> None:
         """Run a program with `block` as its push constants.
 
-        `bindings` is flat: memory handle, offset, byte count for each of the program's bindings.
+        `bindings` is a `PLACE` for each of the program's bindings, in a row.
         """
         ...
 
     def dispatch_indirect(
-        self, program: Any, bindings: tuple[int, ...], block: bytes, memory: Any, offset: int
+        self, program: Any, bindings: bytes, block: bytes, memory: Any, offset: int
     ) -> None:
         """Like `dispatch`, but reads the three group counts from memory when the command runs."""
         ...
@@ -195,6 +200,7 @@ class Driver(Protocol):
     info: DeviceInfo
     queue_count: int
     inline: bool  #: whether it is an `InlineDriver`
+    copies: bool  #: whether it is a `CopyingDriver`
     #: The language of kernels that `load` accepts: "spirv" (and GLSL), or "hip". It also selects
     #: the form of Penstock's own kernels.
     language: str
@@ -295,6 +301,28 @@ class InlineDriver(Driver, Protocol):
 def as_inline(driver: Driver) -> InlineDriver | None:
     """The driver, if it runs in the caller's thread."""
     return cast(InlineDriver, driver) if driver.inline else None
+
+
+class CopyingDriver(Driver, Protocol):
+    """A driver that copies between any host memory and its own, in the caller's thread.
+
+    No work in flight may use the bytes. The call takes as long as the copy and waits for no other
+    work. Work submitted after it sees the bytes that it copied in; it copies out the writes of
+    published work whose timeline value the host has seen.
+    """
+
+    def copy_in(self, memory: Any, offset: int, address: int, nbytes: int) -> None:
+        """Copy from a host address to memory."""
+        ...
+
+    def copy_out(self, memory: Any, offset: int, address: int, nbytes: int) -> None:
+        """Copy from memory to a host address."""
+        ...
+
+
+def as_copying(driver: Driver) -> CopyingDriver | None:
+    """The driver, if it copies between host memory and its own."""
+    return cast(CopyingDriver, driver) if driver.copies else None
 
 
 class OpenOptions(NamedTuple):

@@ -17,9 +17,10 @@ import numpy as np
 
 from penstock.array.array import Array
 from penstock.array.buffer import Buffer
+from penstock.driver.protocol import PLACE
 from penstock.errors import RoleViolation
 from penstock.launch.kernel import Kernel
-from penstock.launch.launch import Launch, Place
+from penstock.launch.launch import Launch
 from penstock.launch.launch_memory import ResultMemory
 from penstock.launch.result import Result
 from penstock.ledger.hazards import History, Lane, Region, Use, needs_of_lane, note_all
@@ -192,12 +193,12 @@ class Encoder:
         uses = [(content, packed, False), (target.buffer, target.region, True)]
         self.after(uses, what).copy(origin.memory, goal.memory, rows)
 
-    def arguments(self, launch: Launch) -> Place | None:
+    def arguments(self, launch: Launch) -> bytes | None:
         """The buffer range with the scalars of a launch; None if they are push constants."""
         if not launch.kernel.scalars_in_buffer:
             return None
         backing = self.variant.keep(launch.block).backing
-        return backing.memory.handle, backing.offset, len(launch.block)
+        return PLACE.pack(backing.memory.handle, backing.offset, len(launch.block))
 
     def after(self, uses: list[BufferUse], what: str) -> Replayable:
         """Record a barrier if a command that touches these bytes needs one. Returns `commands`."""
@@ -205,9 +206,9 @@ class Encoder:
             (self._histories.setdefault(buffer.backing, History()), region, write)
             for buffer, region, write in uses
         ]
-        barrier, _ = needs_of_lane(self._lane, local)
+        behind, _ = needs_of_lane(self._lane, local)
         commands = self.variant.commands
-        if barrier:
+        if behind:
             commands.barrier()
             self.barriers += 1
             self._lane.epoch += 1

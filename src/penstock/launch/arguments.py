@@ -5,11 +5,12 @@ from __future__ import annotations
 import operator
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock import accelerator
 from penstock.dtypes import exactly
 from penstock.errors import DtypeMismatch, ShapeMismatch
 from penstock.shader.spirv import Binding, Member
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.driver.protocol import DeviceInfo
 
 
+@accelerator.share
 class KernelParameter:
     """An array argument of a kernel: its binding, and what an array must be to fit it.
 
@@ -129,6 +131,13 @@ def _steps(array: Array) -> tuple[int, int]:
     """The distance in bytes from one element to the next, and from one row to the next."""
     rows = [count for count in array.shape if count != 1]
     return array.itemsize, array.itemsize * (rows[-1] if rows else 1)
+
+
+def values_of(names: Sequence[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+    """A function that returns a mapping's values by these names."""
+    if len(names) > 1:
+        return operator.itemgetter(*names)
+    return lambda given: tuple([given[name] for name in names])
 
 
 def packer(members: tuple[Member, ...], nbytes: int) -> Callable[..., bytes]:

@@ -1,8 +1,8 @@
 """A compiled program with its signature, and how it is launched.
 
-`Kernel.launch` does everything that a call may need. Where the native step is built
+`Kernel.__call__` does everything that a call may need. Where the native step is built
 (`penstock.accelerator`), it makes the common calls: arrays that the kernel was called with before,
-plain numbers, and nothing to wait for. It leaves all other calls to `launch`.
+plain numbers, and nothing to wait for. It leaves all other calls to `__call__`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from penstock.dtypes import as_counts
 from penstock.errors import ArgumentError, Closed, InvalidValue
 from penstock.handle import Closing
 from penstock.launch import numpy_arguments
-from penstock.launch.arguments import KernelParameter, packed_scalars, packer
+from penstock.launch.arguments import KernelParameter, packed_scalars, packer, values_of
 from penstock.launch.checks import (
     check_array,
     check_group_counts,
@@ -85,7 +85,7 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
             if binding.purpose == "array"
         ]
         self.writes = tuple(parameter.writes for parameter in self.parameters)
-        self._scalars = tuple(member.name for member in self.interface.push)
+        scalars = tuple(member.name for member in self.interface.push)
         self.bindings = Bindings(self.interface)
         self.scalars_in_buffer = self.interface.scalars_in_buffer
         self._most_groups = device.info.limits["group_count"]
@@ -99,8 +99,11 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
             if "result" in self.bindings.order
             else None
         )
-        self.argument_names = (*(each.name for each in self.parameters), *self._scalars)
+        arrays = tuple(parameter.name for parameter in self.parameters)
+        self.argument_names = (*arrays, *scalars)
         self._names = {*self.argument_names}
+        self._arrays_of = values_of(arrays)
+        self._scalars_of = values_of(scalars)
         self._describe()
         self._call_natively()
 
@@ -120,8 +123,8 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
         scheduler = self.scheduler
         objects = (
             self._counts_of_threads, self._counts_of_groups, scheduler, self.device.default_stream,
-            self.program, self.what, self.results, self.bindings.result_bytes,
-            scheduler.is_locked_here, scheduler._mutex.acquire, scheduler._mutex.release,
+            self.program, self.name, self.what, self.results, (*self.parameters,),
+            numpy_arguments.bring_back_carried,
         )  # fmt: skip
         order = tuple(each if isinstance(each, int) else -1 for each in self.bindings.order)
         with contextlib.suppress(ValueError):  # more arguments than it has room for
@@ -149,24 +152,16 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
         **given: Any,
     ) -> Any:
         """Launch on `stream`: `threads` in all (rounded up to whole groups), or whole `groups`."""
+        # Everything that may wait, or run the caller's code, comes before the lock is taken.
         if positional or given.keys() != self._names:
             explain_names(self, given, positional)
-        return self.launch(given, stream, threads, groups)
-
-    def launch(
-        self, given: Mapping[str, Any], stream: Stream | None, threads: Any, groups: Any
-    ) -> Any:
-        """Launch with the arguments given by name.
-
-        Everything that may wait, or run the caller's code, comes before the lock is taken.
-        """
         scheduler = self.scheduler
         if scheduler.captures and (graph := capturing(scheduler)) is not None:
-            return graph.launch(self, dict(given), stream, threads, groups)
+            return graph.launch(self, given, stream, threads, groups)
         carried: list[Carried] = []
-        for parameter in self.parameters:
-            if type(given[parameter.name]) is not Array:
-                given = {**given, **self._carry(given, stream, carried)}
+        for array in self._arrays_of(given):
+            if type(array) is not Array:
+                given |= self._carry(given, stream, carried)
                 break
         counts = self.group_counts(threads, groups, self._index_at_rest)
         block = self.pack_scalars(given, at_rest=True)
@@ -275,15 +270,15 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
 
     def pack_scalars(self, given: Mapping[str, Any], *, at_rest: bool = False) -> bytes:
         """The scalars as bytes. With `at_rest`, waits for work on scalars in adopted memory."""
-        scalars = [given[name] for name in self._scalars]
+        scalars = self._scalars_of(given)
+        pack = self.pack
         if at_rest:
             for scalar in scalars:
                 if type(scalar) not in PLAIN_NUMBERS:
+                    pack = self._pack_at_rest
                     break
-            else:
-                at_rest = False
         try:
-            return self._pack_at_rest(*scalars) if at_rest else self.pack(*scalars)
+            return pack(*scalars)
         except Exception:
             explain_scalars(self, given)
             raise

@@ -1,14 +1,14 @@
 """One launch: its checked arguments, the bytes it accesses, its bindings and its dispatch.
 
 Streams (`record`) and graphs (`graph.encoding`, which keep the commands) both record a `Launch`.
-`Bindings` alone defines the order in which a driver takes a kernel's buffers; the generated call
-(`launch.call`) is made from it, too.
+`Bindings` alone defines the order in which a driver takes a kernel's buffers; the native step is
+told it, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from penstock.array.array import Array, Bound
 from penstock.tracing import events
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from penstock.ledger.hazards import Region, Use
     from penstock.schedule.stream import Stream
     from penstock.shader.spirv import Interface
-
-#: A buffer as a driver binds it: handle, offset, byte count.
-Place = tuple[int, int, int]
 
 
 class Bindings:
@@ -40,33 +37,40 @@ class Bindings:
         self._only_arrays = "arguments" not in self.order and "result" not in self.order
 
     def flat(
-        self, arrays: Sequence[Place], arguments: Place | None, result: ResultMemory | None
-    ) -> tuple[int, ...]:
-        """All places as one flat tuple, as the driver's `dispatch` takes them."""
+        self, arrays: Sequence[Bound], arguments: bytes | None, result: ResultMemory | None
+    ) -> bytes:
+        """All places (`driver.protocol.PLACE`) in a row, as the driver's `dispatch` takes them."""
+        flat = b""
         if self._only_arrays:
-            return sum(arrays, ())
+            for bound in arrays:
+                flat += bound.place
+            return flat
         others: dict[Any, Any] = {"arguments": arguments}
         if result is not None:
-            others["result"] = (result.handle, result.offset, self.result_bytes)
-        return tuple(
-            number
-            for each in self.order
-            for number in (arrays[each] if isinstance(each, int) else others[each])
-        )
+            others["result"] = result.place
+        for each in self.order:
+            flat += arrays[each].place if isinstance(each, int) else others[each]
+        return flat
 
 
-class Launch(NamedTuple):
+class Launch:
     """A call of a kernel with checked arguments."""
 
-    kernel: Kernel
-    arrays: Sequence[Array]  # in the order of the kernel's parameters
-    block: bytes  # the scalars
-    groups: tuple[int, int, int] | Array  # an array: the device reads the counts at dispatch
+    __slots__ = ("arrays", "block", "groups", "is_empty", "kernel")
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether the host knows that it runs no group."""
-        return not isinstance(self.groups, Array) and not self.groups[0]
+    def __init__(
+        self,
+        kernel: Kernel,
+        arrays: Sequence[Array],
+        block: bytes,
+        groups: tuple[int, int, int] | Array,
+    ) -> None:
+        self.kernel = kernel
+        self.arrays = arrays  # in the order of the kernel's parameters
+        self.block = block  # the scalars
+        self.groups = groups  # an array: the device reads the counts at dispatch
+        #: Whether the host knows that it runs no group.
+        self.is_empty = type(groups) is tuple and not groups[0]
 
     def touched(self) -> list[tuple[Buffer, Region, bool]]:
         """The bytes of arrays that it reads or writes, and whether it writes them."""
@@ -82,7 +86,7 @@ class Launch(NamedTuple):
         self,
         commands: Any,
         bound: Sequence[Bound],
-        arguments: Place | None,
+        arguments: bytes | None,
         result: ResultMemory | None,
     ) -> None:
         """Record the dispatch into the driver's `commands`.
@@ -91,8 +95,7 @@ class Launch(NamedTuple):
         constants.
         """
         kernel = self.kernel
-        places = [each.place for each in bound]
-        flat = kernel.bindings.flat(places, arguments, result)
+        flat = kernel.bindings.flat(bound, arguments, result)
         block = b"" if arguments is not None else self.block
         if isinstance(self.groups, Array):
             counts = self.groups.buffer.backing
@@ -109,10 +112,9 @@ class Launch(NamedTuple):
         kernel, groups = self.kernel, self.groups
         indirect = groups if isinstance(groups, Array) else None
         bound = kernel.bind(self.arrays, stream, indirect)
-        uses: list[Use] = [
-            each.writing if writes else each.reading
-            for writes, each in zip(kernel.writes, bound, strict=True)
-        ]
+        uses: list[Use] = []
+        for each, writes in zip(bound, kernel.writes):  # noqa: B905 (the check costs, here)
+            uses.append(each.writing if writes else each.reading)
         if indirect is not None:
             counts = indirect.buffer.backing_for(stream, indirect.region, kernel.what, write=False)
             uses.append((counts.history, indirect.region, False))

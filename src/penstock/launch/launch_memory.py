@@ -18,11 +18,11 @@ import numpy as np
 
 from penstock import accelerator
 from penstock.array.buffer import Buffer
+from penstock.driver.protocol import PLACE
 from penstock.launch.result import Result
 from penstock.ledger.hazards import Lane, Region, Use
 
 if TYPE_CHECKING:
-    from penstock.launch.launch import Place
     from penstock.schedule.scheduler import Scheduler
     from penstock.shader.spirv import Member
 
@@ -58,8 +58,8 @@ class ArgumentRing:
             full = f"every slot for {self._name} in flight, {room:,} bytes"
             self._scheduler.wait_for({lane: value}, None, full, path="bound")
 
-    def put(self, block: bytes, lane: Lane) -> Place:
-        """Write a block into the next slot, possibly of new memory, and return where it is.
+    def put(self, block: bytes, lane: Lane) -> bytes:
+        """Write a block into the next slot, possibly of new memory, and return its `PLACE`.
 
         Until `taken` is called, the next `put` overwrites the same slot.
         """
@@ -72,7 +72,7 @@ class ArgumentRing:
         hi = lo + self.nbytes
         self._bytes[lo:hi] = block
         self._scheduler.flush(self._memory, lo, hi)
-        return self._handle, lo, self.nbytes
+        return PLACE.pack(self._handle, lo, self.nbytes)
 
     def taken(self, value: int) -> None:
         """Assign the slot to the launch about to be recorded, which completes at this value."""
@@ -112,10 +112,11 @@ class ResultMemory:
         "_lane",
         "_pool",
         "_value",
-        "handle",
+        "coherent",
         "home",
         "memory",
         "offset",
+        "place",
         "use",
     )
 
@@ -128,8 +129,9 @@ class ResultMemory:
         self._lane: Lane | None = None
         self._value = 0  # of the last launch
         self.memory = backing.memory
-        self.handle: int = backing.memory.handle
+        self.coherent = bool(backing.memory.coherent)
         self.offset = backing.offset + lo
+        self.place = PLACE.pack(backing.memory.handle, self.offset, pool.nbytes)
         self.use = use
         self._bytes = memoryview(raw)[self.offset : self.offset + pool.nbytes]
         self._content = [
@@ -155,13 +157,15 @@ class ResultMemory:
         """Zero the slot and return the `Result` of the next launch that writes it."""
         pool = self._pool
         self._bytes[:] = pool.zeros
-        pool.scheduler.flush(self.memory, self.offset, self.offset + pool.nbytes)
+        if not self.memory.coherent:
+            pool.scheduler.flush(self.memory, self.offset, self.offset + pool.nbytes)
         return Result(pool.scheduler, what, self)
 
     def read(self) -> Any:
         """Read the result of a launch that has completed."""
         pool = self._pool
-        pool.scheduler.invalidate(self.memory, self.offset, self.offset + pool.nbytes)
+        if not self.memory.coherent:
+            pool.scheduler.invalidate(self.memory, self.offset, self.offset + pool.nbytes)
         if pool.convert is not None:
             return pool.convert(*self._content)
         values = [each[()] if each.shape == () else each.copy() for each in self._content]
@@ -173,8 +177,14 @@ class ResultMemory:
             self.home.append(self)
 
 
+@accelerator.share
 class ResultPool:
     """The result slots of one kernel. A slot with an unread result outlives the kernel."""
+
+    __slots__ = (
+        "_count", "_name", "_stride", "closed", "convert", "free", "make", "members", "nbytes",
+        "scheduler", "zeros",
+    )  # fmt: skip
 
     def __init__(
         self, scheduler: Scheduler, members: tuple[Member, ...], nbytes: int, what: str

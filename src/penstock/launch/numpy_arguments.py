@@ -7,7 +7,8 @@ flight that conflicts with the copy. When the call returns, the caller's array h
 wrote; that takes one wait, after everything is recorded.
 
 Only one call at a time uses a temporary. So the host fills it without asking the ledger, once no
-launch in flight uses it, and copies it back when the launch is complete.
+launch in flight uses it, and copies it back when the launch is complete. Where the host cannot
+reach the memory, but the driver copies to it from the caller's (HIP), that copy takes its place.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ from penstock.array.host_access import (
     is_mapped,
     is_readable,
 )
+from penstock.driver.protocol import as_copying
 from penstock.dtypes import Dtype, as_dtype
-from penstock.errors import ArgumentError, DtypeMismatch, Error, ReadOnly
+from penstock.errors import ArgumentError, DeviceLost, DtypeMismatch, Error, ReadOnly
 from penstock.launch.arguments import KernelParameter, same_bytes
 from penstock.tracing import events
 
@@ -96,6 +98,9 @@ def bring_in(
         if is_mapped(array.buffer):
             scheduler.shutdown.use(partial(_fill, array, host))
             return array
+        if _by_driver(array, parameter, host) and _is_idle(array):
+            scheduler.shutdown.use(partial(_copy_by_driver, array, host, back=False))
+            return array
         # A large write may wait for room on the stream, whose work may wait for the end of this
         # block. So adopted memory is copied here and written after the block.
         source = host.copy() if adopted else host
@@ -105,7 +110,17 @@ def bring_in(
 
 def bring_back(carried: list[Carried], stream: Stream, value: int) -> None:
     """Wait for a launch that reads or writes the caller's memory; copy back what it wrote."""
-    scheduler = stream.scheduler
+    _finish_recorded(carried, stream, value)
+    with stream.scheduler.lock:
+        for each in carried:
+            if not each.in_place:
+                spare = each.parameter.spare
+                spare.append(each.array)
+                if len(spare) > _kept(each.array.nbytes):
+                    spare.pop(0)
+
+
+def _finish_recorded(carried: list[Carried], stream: Stream, value: int) -> None:
     try:
         _finish(carried, stream, value)
     except Error:
@@ -115,24 +130,26 @@ def bring_back(carried: list[Carried], stream: Stream, value: int) -> None:
         # A second interrupt stops this as well.
         _finish(carried, stream, value)
         raise
-    with scheduler.lock:
-        for each in carried:
-            if not each.in_place:
-                spare = each.parameter.spare
-                spare.append(each.array)
-                if len(spare) > _kept(each.array.nbytes):
-                    spare.pop(0)
+
+
+def bring_back_carried(
+    carried: list[tuple[Host, Array, KernelParameter]], stream: Stream, value: int
+) -> None:
+    """`bring_back` for a call that the native step has made; it keeps the temporaries."""
+    _finish_recorded([Carried(*each, in_place=False) for each in carried], stream, value)
 
 
 def _finish(carried: list[Carried], stream: Stream, value: int) -> None:
     scheduler = stream.scheduler
     if any(each.back or each.in_place for each in carried):
         copied = [each for each in carried if each.back and not each.in_place]
-        # Where the host cannot read the memory directly, the device copies it before the wait.
+        # Where the host cannot read the memory directly, the driver copies it after the wait, or
+        # the device before it.
         arriving = {
             number: transfer.read(each.array, stream, None)
             for number, each in enumerate(copied)
             if not is_readable(each.array.buffer)
+            and not _by_driver(each.array, each.parameter, each.host)
         }
         points = {stream.lane: value}
         for pending in arriving.values():
@@ -146,8 +163,11 @@ def _finish(carried: list[Carried], stream: Stream, value: int) -> None:
                     np.copyto(each.host, arriving[number].result())
                     if events.active:
                         emit_copy(each.array, "staged", "to the caller's array", start)
-                else:
+                elif is_readable(each.array.buffer):
                     scheduler.shutdown.use(partial(_empty, each))
+                else:
+                    copy = partial(_copy_by_driver, each.array, each.host, back=True)
+                    scheduler.shutdown.use(copy)
 
 
 def _temporary(
@@ -202,6 +222,40 @@ def _empty(each: Carried) -> None:
     start = time.perf_counter()
     invalidate(array.buffer.scheduler, backing, array.layout)
     np.copyto(each.host, host_array(array, backing))
+    if events.active:
+        emit_copy(array, "direct", "a NumPy argument", start)
+
+
+def _by_driver(array: Array, parameter: KernelParameter, host: Host) -> bool:
+    """Whether the driver copies between the caller's memory and a temporary, once each way.
+
+    The calling thread waits for such a copy, so a small one that nothing else waits for is made in
+    stream order instead.
+    """
+    scheduler = array.buffer.scheduler
+    waits = parameter.writes or host.nbytes >= scheduler.sizes.driver_copy
+    return scheduler.driver.copies and waits and host.flags.c_contiguous
+
+
+def _is_idle(array: Array) -> bool:
+    """Whether no work in flight uses a temporary. A new one may still have to be cleared."""
+    with array.buffer.scheduler.lock:
+        return not array.buffer.backing.history.pending()
+
+
+def _copy_by_driver(array: Array, host: Host, *, back: bool) -> None:
+    scheduler = array.buffer.scheduler
+    driver = as_copying(scheduler.driver)
+    assert driver is not None
+    backing = array.buffer.backing
+    copy = driver.copy_out if back else driver.copy_in
+    offset = backing.offset + array.layout.offset
+    start = time.perf_counter()
+    try:
+        copy(backing.memory, offset, host.__array_interface__["data"][0], host.nbytes)
+    except DeviceLost as error:
+        scheduler.mark_lost(error)
+        raise
     if events.active:
         emit_copy(array, "direct", "a NumPy argument", start)
 

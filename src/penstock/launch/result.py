@@ -31,7 +31,11 @@ class Result(Pending[Any], NDArrayOperatorsMixin):
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, scheduler: Scheduler, what: str, memory: ResultMemory) -> None:
-        super().__init__(scheduler, {}, what)
+        # Set here, not by the base classes: every launch with a result makes one.
+        self._scheduler = scheduler
+        self._points = {}
+        self._what = what
+        self._finish = self._value = None
         self._memory: ResultMemory | None = memory
 
     @property
@@ -49,6 +53,8 @@ class Result(Pending[Any], NDArrayOperatorsMixin):
         """The value; waits for it at most `timeout` seconds."""
         if self._memory is None:
             return self._value
+        if timeout is None and (value := accelerator.native.result(self)) is not None:
+            return value
         self.wait(timeout)
         with self._scheduler.lock:
             memory = self._memory

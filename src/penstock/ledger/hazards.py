@@ -40,6 +40,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from penstock import accelerator
+from penstock.locks import RLock
 
 _PRUNE_AT = 32
 _SORT_AT = 32
@@ -90,7 +91,7 @@ class Lane:
 
     __slots__ = (
         "__weakref__", "appended", "complete", "epoch", "is_host", "name", "number", "owner",
-        "place", "seen", "submitted",
+        "place", "reaching", "seen", "submitted",
     )  # fmt: skip
 
     def __init__(self, name: str, owner: Any, *, is_host: bool = False, device: str = "") -> None:
@@ -100,7 +101,8 @@ class Lane:
         self.owner = owner
         self.is_host = is_host
         self.submitted = 0
-        self.complete = 0
+        self.complete = 0  # raised by `reach`
+        self.reaching = RLock()
         self.epoch = 0
         #: By number of another lane: the value that this lane already waits for, so that later
         #: work here need not wait again. (By number, so that lanes do not keep each other alive.)
@@ -114,6 +116,17 @@ class Lane:
         """The value that the lane reaches when everything recorded so far is complete."""
         recorded: int = self.owner.recorded
         return recorded
+
+    def reach(self, value: int) -> None:
+        """Note that all work up to this value is complete. Safe in any thread, without any lock.
+
+        Another thread may learn of a later value at the same time, and `complete` must not go back:
+        the driver's objects may be gone with which one could find out again.
+        """
+        if not accelerator.native.reach(self, value):
+            with self.reaching:
+                if value > self.complete:
+                    self.complete = value
 
     def forget_appended(self) -> None:
         """Discard what a failed command was to append: it does not count as written."""
@@ -333,14 +346,6 @@ def _continues(last: Access, region: Region, lane: Lane, value: int, what: str) 
 Use = tuple[History, Region, bool]
 
 
-def collect_all(uses: Iterable[Use]) -> list[Access]:
-    """Every access that conflicts with a command's."""
-    found: list[Access] = []
-    for history, region, write in uses:
-        history.collect(region, write, found)
-    return found
-
-
 def note_all(uses: Iterable[Use], lane: Lane, value: int, what: str) -> None:
     """Write down a command's accesses."""
     epoch = lane.epoch
@@ -359,9 +364,12 @@ def note_all(uses: Iterable[Use], lane: Lane, value: int, what: str) -> None:
             history.note(region, write, lane, value, what)
 
 
-def needs_of_lane(lane: Lane, uses: Iterable[Use]) -> tuple[bool, dict[Lane, int]]:
-    """What a command on `lane` needs before it may run: a barrier, and waits for other lanes."""
-    barrier = False
+def needs_of_lane(lane: Lane, uses: Iterable[Use]) -> tuple[Access | None, dict[Lane, int]]:
+    """What a command on `lane` needs before it may run: a barrier, and waits for other lanes.
+
+    Instead of a barrier, returns the first access that it must separate the command from.
+    """
+    behind: Access | None = None
     waits: dict[Lane, int] = {}
     for history, region, write in uses:
         # `History.collect`, inlined: this is on the hot path of every launch.
@@ -376,11 +384,11 @@ def needs_of_lane(lane: Lane, uses: Iterable[Use]) -> tuple[bool, dict[Lane, int
                 continue
             other = access.lane
             if other is lane:
-                if access.epoch >= lane.epoch and access.value > lane.complete:
-                    barrier = True
+                if not behind and access.epoch >= lane.epoch and access.value > lane.complete:
+                    behind = access
             elif access.value > other.complete and access.value > lane.seen.get(other.number, 0):
                 waits[other] = max(waits.get(other, 0), access.value)
-    return barrier, waits
+    return behind, waits
 
 
 def needs_of_host(conflicts: Iterable[Access]) -> dict[Lane, int]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
+from penstock import accelerator
 from penstock.ledger.hazards import Region
 from penstock.memory.pool import Backing
 
@@ -19,22 +20,25 @@ if TYPE_CHECKING:
     from penstock.array.buffer import Buffer
 
 
+@accelerator.share
 class HostMemory:
     """The registered pieces, each with its length and the buffers over it."""
 
+    __slots__ = ("_buffers", "pieces")
+
     def __init__(self) -> None:
-        self._pieces: dict[Backing, int] = {}
+        self.pieces: dict[Backing, int] = {}
         self._buffers: dict[Backing, WeakSet[Buffer]] = {}
 
     def add(self, backing: Backing, nbytes: int) -> None:
         """Register a backing; the host's memory is its first `nbytes` bytes."""
-        self._pieces[backing] = nbytes
+        self.pieces[backing] = nbytes
 
     def __bool__(self) -> bool:
-        return bool(self._pieces)
+        return bool(self.pieces)
 
     def remove(self, backing: Backing) -> None:
-        self._pieces.pop(backing, None)
+        self.pieces.pop(backing, None)
         self._buffers.pop(backing, None)
 
     def add_buffer(self, buffer: Buffer) -> None:
@@ -49,7 +53,7 @@ class HostMemory:
     def overlapping(self, lo: int, hi: int) -> list[tuple[int, int, Backing]]:
         """The pieces that share a byte with the addresses lo to hi: start, end, backing."""
         found = []
-        for backing, nbytes in self._pieces.items():
+        for backing, nbytes in self.pieces.items():
             start = backing.memory.address + backing.offset
             if start < hi and lo < start + nbytes:
                 found.append((start, start + nbytes, backing))
@@ -61,7 +65,7 @@ class HostMemory:
 
     def imported(self) -> Iterator[Backing]:
         """The pieces that belong to no pool, which are the caller's own memory."""
-        return (backing for backing in self._pieces if backing.pool is None)
+        return (backing for backing in self.pieces if backing.pool is None)
 
     @property
     def imported_bytes(self) -> int:

@@ -128,8 +128,9 @@ class Backing:
     """
 
     __slots__ = (
-        "chunk", "counted", "history", "holds", "kept", "memory", "nbytes", "offset", "owners",
-        "pool", "released", "retired", "reused_in_flight", "unpublished", "views",
+        "chunk", "counted", "history", "holds", "host_reads", "host_writes", "kept", "memory",
+        "nbytes", "offset", "owners", "pool", "released", "retired", "reused_in_flight",
+        "unpublished", "views",
     )  # fmt: skip
 
     def __init__(self, chunk: Chunk, offset: int, nbytes: int) -> None:
@@ -137,6 +138,9 @@ class Backing:
         self.kept: Any = None  # what owns the memory, if it is the caller's
         self.chunk = chunk
         self.memory: Any = chunk.memory
+        #: Whether the host can write the memory by a plain copy, and read it quickly by one.
+        self.host_writes = bool(self.memory.coherent and self.memory.address is not None)
+        self.host_reads = bool(self.host_writes and self.memory.cached)
         self.offset = offset
         self.nbytes = nbytes
         self.owners: set[Owner] = set()  # buffers over it; only adopted memory ever has several

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from penstock import accelerator
-from penstock.ledger.hazards import ACCESS, Use, collect_all
+from penstock.ledger.hazards import ACCESS, Access
 from penstock.tracing import events
 from penstock.tracing.device_times import Mark
 
 if TYPE_CHECKING:
     from penstock.driver.protocol import Recording
     from penstock.ledger.hazards import Lane
+
+_AFTER = f"after {ACCESS}"
 
 
 @accelerator.share
@@ -45,12 +46,9 @@ class Batch:
         """The position of the next command, for the receipt."""
         return (self.lane.place, self.value, self.count + 1)
 
-    def emit_barrier(self, uses: Iterable[Use]) -> None:
-        """Put on the receipt what a barrier before the next command is for."""
-        lane = self.lane
-        behind = next(a for a in collect_all(uses) if a.lane is lane and a.epoch >= lane.epoch)
-        why = (f"after {ACCESS}", *behind.facts)
-        events.emit("barrier", why, path="device", at=self.here())
+    def emit_barrier(self, behind: Access) -> None:
+        """Put on the receipt which access a barrier separates the next command from."""
+        events.emit("barrier", (_AFTER, *behind.facts), path="device", at=self.here())
 
     def begin_timing(self) -> None:
         """For receipts: record a timestamp of the start of the next command."""

@@ -42,7 +42,7 @@ class HostLane:
         be done before this returns, and the host must not see that work complete but the copy not.
         """
         self.lane.submitted = max(value, self.lane.submitted)
-        self.lane.complete = max(value, self.lane.complete)
+        self.lane.reach(value)
         self._wake()
         self._signal(value)
 

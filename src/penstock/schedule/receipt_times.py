@@ -25,7 +25,7 @@ class ReceiptTimes(Timekeeper):
         self._scheduler = scheduler
 
     def note_traces(self) -> None:
-        """Update `Scheduler.plain`: the native step makes no launches while a trace is active."""
+        """Update `Scheduler.plain`: the native step must know whether a trace is active."""
         self._scheduler.note_state()
 
     def deliver_times(self, collector: events.Collector, patience: float) -> None:

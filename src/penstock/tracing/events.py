@@ -19,6 +19,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
+from penstock import accelerator
+
 _PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 #: Parts of the package that use the runtime as any program would; their lines are user code.
 _APPLICATIONS = (f"{_PACKAGE}cli{os.sep}demo.py",)
@@ -166,3 +168,6 @@ def _introduce_thread() -> tuple[str, int]:
     _local.thread = (threading.current_thread().name, threading.get_native_id())
     thread: tuple[str, int] = _local.thread
     return thread
+
+
+accelerator.native.share_events(globals(), time.perf_counter, threading.__file__)

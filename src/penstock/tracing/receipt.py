@@ -7,7 +7,6 @@ emits plain records (see `events`); reasons and source lines are formatted when 
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
@@ -18,9 +17,10 @@ from typing import Any, NamedTuple
 from penstock import accelerator
 from penstock.errors import ArgumentError
 from penstock.handle import Handle
+from penstock.locks import RLock
 from penstock.tracing import events
 
-_lock = threading.RLock()  # reentrant: a finaliser may end a trace meanwhile
+_lock = RLock()  # reentrant: a finaliser may end a trace meanwhile
 
 
 class Point(NamedTuple):
@@ -114,7 +114,7 @@ class Trace(Handle):
         self._counted = 0  # how many records the counts below include
         self._counts: dict[str, int] = {}
         self._copied = self._inner_commands = self._inner_barriers = 0
-        self._reading = threading.RLock()  # reentrant: a signal handler may read, too
+        self._reading = RLock()  # reentrant: a signal handler may read, too
         self._stopped: float | None = None
         self.started = time.perf_counter()  #: the clock of `TraceEvent.start`
         self.started_at = time.time()  #: the same moment as a Unix timestamp

@@ -69,6 +69,7 @@ int hipEventDestroy(handle event);
 int hipEventRecord(handle event, handle stream);
 int hipEventQuery(handle event);
 int hipMemcpyAsync(handle target, handle source, size_t size, int kind, handle stream);
+int hipMemcpyWithStream(handle target, handle source, size_t size, int kind, handle stream);
 int hipMemcpy2DAsync(handle target, size_t target_pitch, handle source, size_t source_pitch,
                      size_t width, size_t height, int kind, handle stream);
 int hipMemsetD32Async(handle target, int value, size_t count, handle stream);

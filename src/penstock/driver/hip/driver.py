@@ -36,6 +36,7 @@ from penstock.shader.spirv import Interface
 
 _QUEUES = 4  # hardware queues, at least; streams share them
 _PARAMETER_BYTES = 4096  # the limit for the parameters of a launch
+_NULL = ffi.NULL
 _GLANCE = 2e-4  # seconds between two polls of held submissions
 
 #: HIP's numbers of device attributes.
@@ -48,9 +49,10 @@ _CALLS = (
     "hipEventRecord", "hipFree", "hipGraphDestroy", "hipGraphExecDestroy", "hipGraphExecUpdate",
     "hipGraphInstantiate", "hipGraphLaunch", "hipHostFree", "hipHostGetDevicePointer",
     "hipHostMalloc", "hipHostRegister", "hipHostUnregister", "hipMalloc", "hipMemcpy2DAsync",
-    "hipMemcpyAsync", "hipMemsetD32Async", "hipModuleGetFunction", "hipModuleLaunchKernel",
-    "hipModuleLoadData", "hipModuleUnload", "hipSetDevice", "hipStreamBeginCapture",
-    "hipStreamCreateWithFlags", "hipStreamDestroy", "hipStreamEndCapture", "hipStreamWaitEvent",
+    "hipMemcpyAsync", "hipMemcpyWithStream", "hipMemsetD32Async", "hipModuleGetFunction",
+    "hipModuleLaunchKernel", "hipModuleLoadData", "hipModuleUnload", "hipSetDevice",
+    "hipStreamBeginCapture", "hipStreamCreateWithFlags", "hipStreamDestroy", "hipStreamEndCapture",
+    "hipStreamWaitEvent",
 )  # fmt: skip
 
 
@@ -106,6 +108,7 @@ class HipDriver:
     """An opened HIP device. Everything made from it must be closed before it."""
 
     inline = False
+    copies = True
     language = "hip"
 
     def __init__(self, index: int, notify: Notify) -> None:
@@ -118,7 +121,7 @@ class HipDriver:
         self.info = _describe(self.hip, index)
         self.architecture = self.hip.architecture(index)
         self.queue_count = _QUEUES
-        self._several = count > 1
+        self.several = count > 1
         self.backlog = Backlog()
         #: Locked while commands are issued to HIP: all threads pass arguments in the same memory.
         self.issuing = self.backlog.lock
@@ -128,6 +131,7 @@ class HipDriver:
         self.replayed_on: dict[int, set[HipReplayable]] = {}  # by stream
         self._programs: set[HipProgram] = set()
         self._capturing: int | None = None  # the stream used for captures
+        self._copying = ffi.new("handle *")  # the stream of `copy_in` and `copy_out`, once made
         self._counts: dict[int, deque[Counts]] = {}  # by stream: for its next launches
         self._spare_counts: list[Counts] = []
         self._made_counts: list[Counts] = []
@@ -137,7 +141,7 @@ class HipDriver:
 
     def select(self, *, always: bool = False) -> None:
         """Make this the calling thread's current device; HIP has one per thread."""
-        if self._several or always:
+        if self.several or always:
             self.must(self.call.hipSetDevice(self.info.index), "hipSetDevice")
 
     # Errors.
@@ -176,6 +180,27 @@ class HipDriver:
     def invalidate(self, memory: HipMemory, lo: int, hi: int) -> None:
         """All memory is coherent."""
 
+    def copy_in(self, memory: HipMemory, offset: int, address: int, nbytes: int) -> None:
+        self._copy_now(memory.handle + offset, address, nbytes)
+
+    def copy_out(self, memory: HipMemory, offset: int, address: int, nbytes: int) -> None:
+        self._copy_now(address, memory.handle + offset, nbytes)
+
+    def _copy_now(self, target: int, source: int, nbytes: int) -> None:
+        """Copy on a stream that has no other work. HIP returns when the bytes have arrived.
+
+        One call, so that no exception can come between the copy and its end. (`hipMemcpyAsync`
+        from memory that is not pinned would wait for the work of its stream before it.)
+        """
+        self.select()
+        if not self._copying[0]:
+            with self.issuing:
+                if not self._copying[0]:
+                    result = self.call.hipStreamCreateWithFlags(self._copying, _NON_BLOCKING)
+                    self.must(result, "hipStreamCreateWithFlags")
+        copy, stream = self.call.hipMemcpyWithStream, self._copying[0]
+        self.must(copy(target, source, nbytes, _COPY_DEFAULT, stream), "hipMemcpyWithStream")
+
     # Programs.
 
     def load(self, source: KernelSource) -> LoadedKernel:
@@ -199,7 +224,7 @@ class HipDriver:
 
     # The commands as HIP calls. Called with `issuing` locked.
 
-    def once(self, call: Callable[..., int], *arguments: object) -> int:
+    def once(self, call: Callable[..., int], arguments: tuple[object, ...]) -> int:
         """Make a command's HIP call exactly once, even if issuing is interrupted and repeated."""
         recording = self.handing_over
         if recording is None:
@@ -214,7 +239,7 @@ class HipDriver:
         self,
         stream: int,
         program: HipProgram,
-        bindings: tuple[int, ...],
+        bindings: bytes,
         block: bytes,
         groups: tuple[int, int, int],
     ) -> None:
@@ -226,8 +251,8 @@ class HipDriver:
             program.passed = block
         result = self.once(
             self.call.hipModuleLaunchKernel,
-            program.function, *groups, *program.size, 0, stream, program.parameters, ffi.NULL,
-        )  # fmt: skip
+            (program.function, *groups, *program.size, 0, stream, program.parameters, _NULL),
+        )
         if result:
             self.failed(result, "hipModuleLaunchKernel")
 
@@ -241,7 +266,7 @@ class HipDriver:
         self._counts.setdefault(stream, deque()).append(counts)
 
     def launch_counted(
-        self, stream: int, program: HipProgram, bindings: tuple[int, ...], block: bytes
+        self, stream: int, program: HipProgram, bindings: bytes, block: bytes
     ) -> bool:
         """Launch with the group counts copied to the host; False if they have not arrived yet."""
         counts = self._counts[stream][0]
@@ -254,15 +279,16 @@ class HipDriver:
         return True
 
     def copy(self, stream: int, target: int, source: int, nbytes: int) -> None:
-        result = self.once(self.call.hipMemcpyAsync, target, source, nbytes, _COPY_DEFAULT, stream)
+        arguments = (target, source, nbytes, _COPY_DEFAULT, stream)
+        result = self.once(self.call.hipMemcpyAsync, arguments)
         self.must(result, "hipMemcpyAsync")
 
     def copy_rows(self, stream: int, *rows: int) -> None:
-        result = self.once(self.call.hipMemcpy2DAsync, *rows, _COPY_DEFAULT, stream)
+        result = self.once(self.call.hipMemcpy2DAsync, (*rows, _COPY_DEFAULT, stream))
         self.must(result, "hipMemcpy2DAsync")
 
     def fill(self, stream: int, target: int, word: int, count: int) -> None:
-        result = self.once(self.call.hipMemsetD32Async, target, word, count, stream)
+        result = self.once(self.call.hipMemsetD32Async, (target, word, count, stream))
         self.must(result, "hipMemsetD32Async")
 
     def replay(self, stream: int, sequence: HipReplayable) -> None:
@@ -362,6 +388,8 @@ class HipDriver:
             self.forget(program)
         if self._capturing is not None:
             self.call.hipStreamDestroy(self._capturing)
+        if self._copying[0]:
+            self.call.hipStreamDestroy(self._copying[0])
         for counts in self._made_counts:
             counts.close()
         self.events.close()

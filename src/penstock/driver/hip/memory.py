@@ -9,11 +9,11 @@ So registered pages are reference-counted, for all devices together (`Pages`).
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
 
 from penstock.driver.hip.api import ffi
 from penstock.errors import CannotAdopt, Error
+from penstock.locks import RLock
 
 if TYPE_CHECKING:
     from penstock.driver.hip.driver import HipDriver
@@ -25,7 +25,7 @@ class Pages:
     """The caller's pages that are registered with HIP, as reference-counted runs."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._runs: dict[int, tuple[int, int]] = {}  # by start: end, and number of users
 
     def take(self, driver: HipDriver, lo: int, hi: int) -> list[int]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.driver.hip.api import C, Hip, ffi
+from penstock.driver.protocol import PLACE
 from penstock.errors import CompileError, CompilerNotFound, NoDevice
 from penstock.shader.spirv import Interface
 
@@ -88,12 +89,13 @@ class HipProgram:
         self.block = block
         self._keep = (places, ffi.from_buffer(pointers), ffi.from_buffer(block))
         self.pack_into = struct.Struct(f"{count}Q").pack_into
-        self.bound: tuple[int, ...] | None = None  # the bindings of the last launch
+        self.bound: bytes | None = None  # the bindings of the last launch
         self.passed: bytes | None = None
 
-    def point_at(self, bindings: tuple[int, ...]) -> None:
-        """Write the addresses of these bindings (memory handle, offset, byte count for each)."""
-        self.pack_into(self._pointers, 0, *map(int.__add__, bindings[::3], bindings[1::3]))
+    def point_at(self, bindings: bytes) -> None:
+        """Write the addresses of these bindings, a `PLACE` each."""
+        addresses = [handle + offset for handle, offset, _ in PLACE.iter_unpack(bindings)]
+        self.pack_into(self._pointers, 0, *addresses)
         self.bound = bindings
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -58,7 +59,7 @@ class _Commands:
     def dispatch(
         self,
         program: HipProgram,
-        bindings: tuple[int, ...],
+        bindings: bytes,
         block: bytes,
         groups: tuple[int, int, int],
     ) -> None:
@@ -67,7 +68,7 @@ class _Commands:
     def dispatch_indirect(
         self,
         program: HipProgram,
-        bindings: tuple[int, ...],
+        bindings: bytes,
         block: bytes,
         memory: HipMemory,
         offset: int,
@@ -134,7 +135,7 @@ class HipReplayable(_Commands):
             driver.must(driver.call.hipEventRecord(self._event, self._last), "hipEventRecord")
             result = driver.call.hipStreamWaitEvent(stream, self._event, 0)
             driver.must(result, "hipStreamWaitEvent")
-        result = driver.once(driver.call.hipGraphLaunch, self.executable, stream)
+        result = driver.once(driver.call.hipGraphLaunch, (self.executable, stream))
         driver.must(result, "hipGraphLaunch")
         self._last = stream
         driver.replayed_on.setdefault(stream, set()).add(self)
@@ -170,7 +171,8 @@ class HipRecording(_Commands):
         self.event = 0
 
     def begin(self) -> None:
-        super().begin()
+        self.commands = []
+        self.counted = False
         self.issued = self.waited = 0
         self.results.clear()
 
@@ -238,7 +240,8 @@ class HipQueue:
         if timeline.issued >= value:
             return True  # an interrupted call has issued it already
         driver, stream = self.driver, self.stream
-        driver.select()
+        if driver.several:
+            driver.select()
         if not recording.event:
             recording.event = driver.events.take()
         while recording.waited < len(waits):
@@ -247,10 +250,9 @@ class HipQueue:
             if event is not None:
                 driver.must(driver.call.hipStreamWaitEvent(stream, event, 0), "hipStreamWaitEvent")
             recording.waited += 1
-        commands, results = recording.commands, recording.results
+        results = recording.results
         driver.handing_over = recording
-        while recording.issued < len(commands):
-            issue, arguments = commands[recording.issued]
+        for issue, arguments in islice(recording.commands, recording.issued, None):
             if issue(stream, *arguments) is False:
                 return False
             if len(results) == recording.issued:

@@ -8,14 +8,15 @@ driver holds work that waits for it back until then (`penstock.driver.hip.record
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from penstock import accelerator
 from penstock.driver.hip.api import NOT_READY, ffi
+from penstock.locks import RLock
 
 if TYPE_CHECKING:
     from penstock.driver.hip.driver import HipDriver
@@ -58,6 +59,7 @@ class Events:
         return self._made[-1]
 
 
+@accelerator.share
 class HipTimeline:
     """A timeline that starts at 0. The code that made it closes it."""
 
@@ -65,7 +67,7 @@ class HipTimeline:
         self._driver = driver
         self._query = driver.call.hipEventQuery
         self._events: deque[tuple[int, int]] = deque()  # pending values with their events
-        self._lock = threading.RLock()  # reentrant: a finaliser may signal meanwhile
+        self._lock = RLock()  # reentrant: a finaliser may signal meanwhile
         self.issued = 0  # the highest value signalled by the host or issued to HIP
         self._reached = 0
 
@@ -98,13 +100,18 @@ class HipTimeline:
         self._reached = self.issued = value
 
     def will_raise(self, value: int, event: int) -> None:
-        """Note that a submission which signals this value was issued, and its event recorded."""
-        with self._lock:
-            self._events.append((value, event))
-            self.issued = value
+        """Note that a submission which signals this value was issued, and its event recorded.
+
+        Called with `issuing` locked, as `event_for` is; `_look` only removes what is there.
+        """
+        self._events.append((value, event))
+        self.issued = value
 
     def event_for(self, value: int) -> int | None:
-        """The event that a stream must wait for; None if the value is reached."""
+        """The event that a stream must wait for; None if the value is reached.
+
+        Called with `issuing` locked.
+        """
         with self._lock:
             return next((event for at, event in self._events if at >= value), None)
 

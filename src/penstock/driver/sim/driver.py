@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.driver.protocol import CopyRegions, DeviceInfo, Notify, Reference
+from penstock.driver.protocol import PLACE, CopyRegions, DeviceInfo, Notify, Reference
 from penstock.driver.sim.machine import Command, Machine, Place, SimQueue, SimTimeline, Submission
 from penstock.driver.sim.memory import Bytes, SimMemory
 from penstock.errors import Unsupported
@@ -68,7 +68,7 @@ class _Commands:
     def dispatch(
         self,
         program: SimProgram,
-        bindings: tuple[int, ...],
+        bindings: bytes,
         block: bytes,
         groups: tuple[int, int, int],
     ) -> None:
@@ -78,7 +78,7 @@ class _Commands:
     def dispatch_indirect(
         self,
         program: SimProgram,
-        bindings: tuple[int, ...],
+        bindings: bytes,
         block: bytes,
         memory: SimMemory,
         offset: int,
@@ -92,15 +92,14 @@ class _Commands:
     def _kernel(
         self,
         program: SimProgram,
-        bindings: tuple[int, ...],
+        bindings: bytes,
         pushed: bytes,
         counts: list[Place],
         groups: Callable[[list[Bytes]], Iterable[int]],
     ) -> None:
         interface = program.interface
         places: list[Place] = []
-        for slot in range(len(interface.bindings)):
-            handle, offset, nbytes = bindings[3 * slot : 3 * slot + 3]
+        for handle, offset, nbytes in PLACE.iter_unpack(bindings):
             places.append((self._driver.machine.memories[handle], offset, offset + nbytes))
         access = [binding.access for binding in interface.bindings]
 
@@ -231,6 +230,7 @@ class SimDriver:
     """
 
     inline = True
+    copies = False
     language = "spirv"
 
     def __init__(

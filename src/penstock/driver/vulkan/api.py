@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import functools
 import os
-import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from penstock.errors import DeviceLost, Error, NoDevice, OutOfMemory
 from penstock.install_hints import advice
+from penstock.locks import RLock
 
 #: A cffi object. cffi has no static types.
 C = Any
@@ -28,7 +28,7 @@ _LAYER_ITSELF = "VkSemaphore-state-timeout"
 
 _OUT_OF_MEMORY = (-1, -2)
 _DEVICE_LOST = -4
-_lock = threading.RLock()
+_lock = RLock()
 
 
 @functools.cache

@@ -8,11 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from itertools import starmap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.driver.vulkan.api import C, load
+from penstock import accelerator
+from penstock.driver.vulkan.api import C, load, native_object
 from penstock.driver.vulkan.handles import create
 from penstock.driver.vulkan.memory import VulkanMemory
 from penstock.driver.vulkan.timeline import VulkanTimeline
@@ -26,12 +27,15 @@ _ROUNDS = 5  # measurements of the clocks' offset; the fastest one counts
 ROOM = 512  # timestamps in one recording
 
 
+@accelerator.share
 class Timestamps:
     """The timestamps of one recording.
 
     The recording ends by copying them to host-visible memory. Asking the driver for query results
     instead may wait for all work in flight, as it does with lavapipe.
     """
+
+    __slots__ = ("_copied", "_driver", "_handle", "_memory", "_pool", "_ticks", "count", "native")
 
     def __init__(self, driver: VulkanDriver) -> None:
         ffi, lib = load()
@@ -42,6 +46,10 @@ class Timestamps:
         info.queryCount = ROOM
         self._handle = create(driver, "QueryPool", info)
         self._pool: C = self._handle.made
+        self.native: Any = None
+        if accelerator.is_native():
+            write = driver.call.vkCmdWriteTimestamp
+            self.native = native_object(accelerator.native.Stamps, pool=self._pool, write=write)
         self.count = 0
         self._copied: list[None] = []  # not empty once the copy is recorded
         self._memory = VulkanMemory(driver, 8 * ROOM, host=True)

@@ -61,8 +61,9 @@ class Commands:
         self._begin.sType = lib.VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO
         self._begin.flags = usage
         self._between = _Barrier(driver, self.command, (_GPU, _GPU_WRITE), (_GPU, _GPU_ACCESS))
+        self.barrier = self._between.record
         self._program: VulkanProgram | None = None
-        self._bindings: tuple[int, ...] | None = None
+        self._bindings: bytes | None = None
         self._pushed: bytes | None = None
         self._sets: list[DescriptorSet] = []
         call = driver.call
@@ -85,31 +86,27 @@ class Commands:
     def dispatch(
         self,
         program: VulkanProgram,
-        bindings: tuple[int, ...],
+        bindings: bytes,
         block: bytes,
         groups: tuple[int, int, int],
     ) -> None:
-        self.launch(program, bindings, block, self.vk_dispatch, groups)
+        self.bind(program, bindings, block)
+        x, y, z = groups
+        self.vk_dispatch(self.command, x, y, z)
 
     def dispatch_indirect(
         self,
         program: VulkanProgram,
-        bindings: tuple[int, ...],
+        bindings: bytes,
         block: bytes,
         memory: VulkanMemory,
         offset: int,
     ) -> None:
-        self.launch(program, bindings, block, self.vk_dispatch_indirect, (memory.buffer, offset))
+        self.bind(program, bindings, block)
+        self.vk_dispatch_indirect(self.command, memory.buffer, offset)
 
-    def launch(
-        self,
-        program: VulkanProgram,
-        bindings: tuple[int, ...],
-        block: bytes,
-        call: Callable[..., None],
-        groups: tuple[Any, ...],
-    ) -> None:
-        """Bind what is not bound yet, and dispatch with `call`, one of the two for that."""
+    def bind(self, program: VulkanProgram, bindings: bytes, block: bytes) -> None:
+        """Bind what is not bound yet: the program, its buffers, its push constants."""
         command = self.command
         if program is not self._program:
             self._program = self._bindings = self._pushed = None
@@ -119,10 +116,7 @@ class Commands:
         if bindings != self._bindings:
             self._bindings = None
             if program.template:
-                program.pack_into(program.infos, 0, *bindings)
-                self._vk_describe(
-                    command, program.template, program.layout, 0, program.infos_pointer
-                )
+                self._vk_describe(command, program.template, program.layout, 0, bindings)
             elif program.slots:
                 self._bind_set(program, bindings)
             self._bindings = bindings
@@ -130,7 +124,6 @@ class Commands:
             self._pushed = None
             self._vk_push(command, program.layout, _COMPUTE_FLAG, 0, len(block), block)
             self._pushed = block
-        call(command, *groups)
 
     def copy(self, source: VulkanMemory, target: VulkanMemory, regions: CopyRegions) -> None:
         ffi, _ = load()
@@ -145,10 +138,7 @@ class Commands:
     def fill(self, target: VulkanMemory, offset: int, nbytes: int, word: int) -> None:
         self._driver.call.vkCmdFillBuffer(self.command, target.buffer, offset, nbytes, word)
 
-    def barrier(self) -> None:
-        self._between.record()
-
-    def _bind_set(self, program: VulkanProgram, bindings: tuple[int, ...]) -> None:
+    def _bind_set(self, program: VulkanProgram, bindings: bytes) -> None:
         ffi, _ = load()
         bound = program.descriptor_set(bindings)
         bound.uses += 1
@@ -195,7 +185,7 @@ class VulkanReplayable(Commands):
 class PrimaryCommands(Commands):
     """A primary command buffer, which a queue runs."""
 
-    __slots__ = ("_end_results", "_timed", "_unfinished")
+    __slots__ = ("_end_results", "_timed", "_times", "_unfinished")
 
     def __init__(self, driver: VulkanDriver, pool: C, timestamps: list[Timestamps]) -> None:
         """`timestamps` is the queue's list, which gets those that this one takes."""

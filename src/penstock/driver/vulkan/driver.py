@@ -279,6 +279,7 @@ class VulkanDriver:
     __slots__ = ("__dict__", "__weakref__", "backlog", "generation")
 
     inline = False
+    copies = False
     language = "spirv"
 
     def __init__(self, index: int, notify: Notify, *, validate: bool = False) -> None:

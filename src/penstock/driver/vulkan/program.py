@@ -7,7 +7,6 @@ recording that uses it can still be in flight.
 
 from __future__ import annotations
 
-import struct
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -54,10 +53,6 @@ class VulkanProgram:
         self.push_size = interface.push_size
         self.slots = len(interface.bindings)
         self.push_descriptors = 0 < self.slots <= driver.push_descriptors
-        self._packer = struct.Struct(f"{3 * self.slots}Q")
-        self.pack_into = self._packer.pack_into
-        self.infos = bytearray(self._packer.size)
-        self.infos_pointer = ffi.cast("void *", ffi.from_buffer(self.infos))
         self._types = [_descriptor_type(b.kind) for b in interface.bindings]
         self.set_layout = self.layout = self.pipeline = self.template = ffi.NULL
         self._pools: list[C] = []
@@ -88,16 +83,15 @@ class VulkanProgram:
             slots=self.slots,
         )
 
-    def descriptor_set(self, bindings: tuple[int, ...]) -> DescriptorSet:
+    def descriptor_set(self, bindings: bytes) -> DescriptorSet:
         """A descriptor set with exactly these bindings."""
-        key = self._packer.pack(*bindings)
-        found = self._sets.get(key)
+        found = self._sets.get(bindings)
         if found is not None:
-            self._sets.move_to_end(key)
+            self._sets.move_to_end(bindings)
             return found
         fresh = self._unused_set()
         self._write(fresh, bindings)
-        self._sets[key] = fresh
+        self._sets[bindings] = fresh
         return fresh
 
     def drop_sets(self) -> None:
@@ -270,10 +264,10 @@ class VulkanProgram:
         )
         self._free += [DescriptorSet(out[i]) for i in range(_SETS_PER_POOL)]
 
-    def _write(self, target: DescriptorSet, bindings: tuple[int, ...]) -> None:
+    def _write(self, target: DescriptorSet, bindings: bytes) -> None:
         ffi, lib = load()
-        self.pack_into(self.infos, 0, *bindings)
-        infos = ffi.cast("VkDescriptorBufferInfo *", self.infos_pointer)
+        content = ffi.from_buffer(bindings)  # kept until the call below has read it
+        infos = ffi.cast("VkDescriptorBufferInfo *", content)
         writes = ffi.new("VkWriteDescriptorSet[]", self.slots)
         for slot, (binding, kind) in enumerate(
             zip(self.interface.bindings, self._types, strict=True)

@@ -70,7 +70,7 @@ class VulkanRecording:
     def dispatch(
         self,
         program: VulkanProgram,
-        bindings: tuple[int, ...],
+        bindings: bytes,
         block: bytes,
         groups: tuple[int, int, int],
     ) -> None:
@@ -80,12 +80,14 @@ class VulkanRecording:
                 return
             self._start()
         commands = self._commands
-        commands.launch(program, bindings, block, commands.vk_dispatch, groups)
+        commands.bind(program, bindings, block)
+        x, y, z = groups
+        commands.vk_dispatch(commands.command, x, y, z)
 
     def dispatch_indirect(
         self,
         program: VulkanProgram,
-        bindings: tuple[int, ...],
+        bindings: bytes,
         block: bytes,
         memory: VulkanMemory,
         offset: int,

@@ -49,6 +49,7 @@ class VulkanTimeline:
                 device=self.device,
                 semaphore=self.semaphore,
                 get=self.get,
+                wait=driver.call.vkWaitSemaphores,
             )
         self._value = ffi.new("uint64_t *")
         self._signalling = 0  # the last value that the host signalled
