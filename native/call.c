@@ -406,12 +406,8 @@ bring_back(PyObject *function, Launch *launch, Carried *carried, Py_ssize_t coun
     PyObject *done = list == NULL ? NULL : PyObject_Vectorcall(function, arguments, 3, NULL);
     Py_XDECREF(list);
     Py_XDECREF(done);
-    if (done == NULL) {
-        Raised newer = set_aside();
-        raise_again(aside);
-        PyErr_Clear();
-        raise_again(newer);
-    }
+    if (done == NULL)
+        drop_raised(aside);
     else
         raise_again(aside);
     return PyErr_Occurred() ? -1 : 0;

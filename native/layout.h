@@ -297,7 +297,7 @@ call_method(PyObject *name, PyObject *const *arguments, size_t count)
     return done == NULL ? -1 : 0;
 }
 
-/* An exception that is set aside while something else is done. */
+/* An exception that is set aside while something else is done; `error` is NULL if there is none. */
 typedef struct {
     PyObject *kind, *error, *traceback;
 } Raised;
@@ -324,6 +324,14 @@ raise_again(Raised aside)
 #else
     PyErr_Restore(aside.kind, aside.error, aside.traceback);
 #endif
+}
+
+static inline void
+drop_raised(Raised raised)
+{
+    Py_XDECREF(raised.kind);
+    Py_XDECREF(raised.error);
+    Py_XDECREF(raised.traceback);
 }
 
 /* Names of Python methods and attributes, interned. */

@@ -36,15 +36,16 @@ is_traced(PyObject *stream)
     return SLOT(SLOT(stream, Stream_scheduler), Scheduler_plain) != Py_True;
 }
 
-/* A call of the driver failed: `scheduler.note_failure(error)`. -1, with the exception still set. */
+/* A call of the driver failed: `scheduler.note_failure(error)`. -1, with an exception still set. */
 static int
 failed(PyObject *scheduler)
 {
     Raised raised = set_aside();
     PyObject *arguments[] = {scheduler, raised.error};
-    if (call_method(named.note_failure, arguments, 2) < 0)
-        PyErr_Clear(); /* the driver's error matters more */
-    raise_again(raised);
+    if (call_method(named.note_failure, arguments, 2) == 0)
+        raise_again(raised);
+    else
+        drop_raised(raised); /* for what a signal handler has raised meanwhile */
     return -1;
 }
 

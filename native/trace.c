@@ -100,13 +100,13 @@ emit(PyObject *kind, PyObject *reason, PyObject *path, PyObject *here)
         failed = made == NULL;
     }
     else {
-        PyObject *now = PyObject_CallNoArgs(perf_counter), *number = PyLong_FromLong(instruction);
-        if (now != NULL && number != NULL)
+        PyObject *now = PyObject_CallNoArgs(perf_counter), *where = PyLong_FromLong(instruction);
+        if (now != NULL && where != NULL)
             made = PyTuple_Pack(14, kind, reason, zero, word.nothing, zero, zero, path, now,
-                                no_seconds, code, number, thread, here, nothing_awaited);
+                                no_seconds, code, where, thread, here, nothing_awaited);
         failed = add(made) < 0;
         Py_XDECREF(now);
-        Py_XDECREF(number);
+        Py_XDECREF(where);
     }
 end:
     Py_XDECREF(made);

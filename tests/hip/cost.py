@@ -41,7 +41,7 @@ def main() -> None:
             settings = {"integrated": integrated, "prompt": 1}
             with library.chosen(**settings), library.device() as device:
                 memory = "memory of its own" if not integrated else "the host's memory (APU)"
-                print(f"{memory:<20}  median  minimum Quadrants ratio of medians")
+                print(f"{memory:<26} median  minimum      aim  median, minimum / aim")
                 _measure(device)
 
 
@@ -64,7 +64,8 @@ def _measure(device: ps.Device) -> None:
     for what, (step, times) in launches.items():
         samples = _samples(device, step, times)
         median, least, aim = statistics.median(samples), min(samples), _QUADRANTS[what]
-        print(f"  {what:<18} {median:7.1f} {least:8.1f} {aim:9} {median / aim:8.2f}")
+        ratios = f"{median / aim:7.2f} {least / aim:7.2f}"
+        print(f"  {what:<23} {median:7.1f} {least:8.1f} {aim:8} {ratios}")
 
 
 def _samples(device: ps.Device, step: Callable[[], Any], times: int) -> list[float]:

@@ -37,11 +37,9 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-@pytest.mark.parametrize("disturbance", ["signal", "interrupt", "memory", "finaliser", "thread"])
-@pytest.mark.parametrize("driver", ["llvmpipe", "simulator", "SwiftShader"])
+@pytest.mark.parametrize("disturbance", disturbed.DISTURBANCES)
+@pytest.mark.parametrize("driver", ["llvmpipe", "simulator", *(["SwiftShader"] if _ALL else [])])
 def test_a_disturbed_call_does_all_or_nothing(driver: str, disturbance: str, module: str) -> None:
-    if driver == "SwiftShader" and not _ALL:
-        pytest.skip("only with PENSTOCK_INTERRUPTS=1")
     if driver != "simulator":
         _installed(driver)
     elif disturbance == "thread":

@@ -339,12 +339,28 @@ def test_threads_that_launch_at_once(dev: ps.Device) -> None:
                         if found.above != N:
                             wrong.append((number, found))
 
+        def trace_now_and_then() -> None:
+            while not over.wait(0.002):
+                with ps.trace(times=len(receipts) % 2 == 0) as t:
+                    over.wait(0.002)
+                receipts.append(t)
+
         threads = [threading.Thread(target=work, args=(x,)) for x in arrays]
+        over, receipts = threading.Event(), list[ps.Trace]()
+        tracing = threading.Thread(target=trace_now_and_then)
+        tracing.start()
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
+        over.set()
+        tracing.join()
         assert not wrong
+        assert any(t.launches for t in receipts)
+        for t in receipts:
+            t.wait_for_times()
+            placed = [(e.stream_id, e.submission, e.command) for e in t.of_kind("launch")]
+            assert len(placed) == len({*placed})
         assert (shared.numpy() == 900).all()
         assert all((x.numpy() == 300).all() for x in arrays)
 

@@ -100,7 +100,8 @@ def emit(
     """Add an event to every active trace. Callers test `active` first: tracing off costs nothing.
 
     `reason` may be a format and its arguments, which must be immutable. A record holds only plain
-    values, so that the garbage collector stops tracking it at its first pass.
+    values, so that the garbage collector stops tracking it at its first pass. The native step does
+    the same for the events of a launch (`native/trace.c`).
     """
     try:
         thread = _local.thread
