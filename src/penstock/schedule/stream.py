@@ -415,21 +415,12 @@ class Stream(Closing):
                     why = "makes device writes visible to the host"
                     events.emit("barrier", why, path="host", at=batch.here())
             batch.open = False
-        waits: list[tuple[Any, int]] = []
-        if self._waits:
-            waits = [
-                (other.owner.timeline, reached)
-                for other, reached in self._waits.items()
-                if reached > other.complete
-            ]
+        left = [(at, reached) for at, reached in self._waits.items() if reached > at.complete]
+        waits = [(other.owner.timeline, reached) for other, reached in left]
         awaited: tuple[events.Awaited, ...] = ()
         start = 0.0
         if events.active:
-            awaited = tuple(
-                (other.place, reached, "")
-                for other, reached in self._waits.items()
-                if reached > other.complete
-            )
+            awaited = tuple((other.place, reached, "") for other, reached in left)
             start = time.perf_counter()
         try:
             self.queue.submit(batch.recording, waits, self.timeline, value)
