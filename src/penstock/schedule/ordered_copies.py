@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from penstock import accelerator
 from penstock.errors import Error
 from penstock.ledger.hazards import Lane
+from penstock.locks import RLock
 from penstock.schedule.host_lane import HostLane
 from penstock.tracing import events
 
@@ -60,7 +61,7 @@ class Copier(HostLane):
         self._last_value = 0  # that a task was given
         self._unmade: deque[Task] = deque()  # all tasks whose copies are not made, in order
         self._put_off: deque[Task] = deque()  # those that the thread does not have yet, in order
-        self._making = threading.RLock()  # held by the thread that makes a copy
+        self._making = RLock()  # held by the thread that makes a copy
         self._next: Task | None = None  # the task that `_step` makes next (inline drivers only)
         if self._inline is not None:
             self._inline.attend(self._step)
@@ -132,8 +133,10 @@ class Copier(HostLane):
             except Error as error:
                 self._fail(scheduler, error)
             finally:
-                with contextlib.suppress(RuntimeError):  # it was not free
+                try:  # noqa: SIM105 (the first call here must be the one that cannot be interrupted)
                     self._making.release()
+                except RuntimeError:
+                    pass  # it was not free
         return True
 
     def _oldest(self) -> Task | None:
