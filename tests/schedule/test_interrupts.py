@@ -118,6 +118,8 @@ class Bench:
 
     def read(self, value: int) -> int:
         assert set(self.x.read().result().tolist()) == {value}
+        out = np.zeros(N, np.uint32)
+        assert set(self.x.read(out=out).result().tolist()) == {value}
         return value
 
     def numpy(self, value: int) -> int:
