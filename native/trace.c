@@ -158,7 +158,7 @@ trace_done(PyObject *lane, long long reached)
     return emit(word.done, Py_NewRef(word.polled), word.nothing, place(lane, reached, 0));
 }
 
-/* `batch.begin_timing()`, if times are wanted: the number of the timestamp, or None. */
+/* A timestamp of the start of a command, if times are wanted: its number, or None. */
 PyObject *
 trace_begins(PyObject *batch)
 {
@@ -167,13 +167,13 @@ trace_begins(PyObject *batch)
     return record_mark(SLOT(batch, Batch_recording), 0);
 }
 
-/* `batch.end_timing()`, for a command that began with a timestamp. */
+/* `batch.end_timing(began)`, for a command that began with a timestamp. */
 int
 trace_ends(PyObject *batch, PyObject *began, PyObject *here)
 {
     PyObject *timing = Py_NewRef(of_events(named.timing)), *ended = Py_NewRef(Py_None);
     int failed = 0;
-    if (began != Py_None && PyTuple_GET_SIZE(timing)) {
+    if (began != Py_None) {
         Py_SETREF(ended, record_mark(SLOT(batch, Batch_recording), 1));
         failed = ended == NULL;
     }

@@ -190,8 +190,7 @@ class Stream(Closing):
             if events.active:
                 batch.emit_barrier(behind)
             lane.epoch += 1
-        if events.timing:
-            batch.begin_timing()
+        batch.began = recording.mark(end=False) if events.timing else None
         if lane.appended:
             lane.forget_appended()
         note_all(uses, lane, batch.value, what)
@@ -207,8 +206,8 @@ class Stream(Closing):
         batch = self._batch
         if self.lane.appended:
             self.lane.mark_appended()
-        if events.timing:
-            batch.end_timing()
+        if batch.began is not None:  # whether or not a trace has begun or ended since
+            batch.end_timing(batch.began)
         batch.count += 1
         if batch.count >= batch.look_at:
             self._consider_submitting(batch)
