@@ -194,20 +194,6 @@ is_plain_count(PyObject *groups)
     return 1;
 }
 
-/* What a dict that other threads change has for a key; a new reference, or NULL. */
-static PyObject *
-find(PyObject *dict, PyObject *key)
-{
-    PyObject *found;
-#if PY_VERSION_HEX >= 0x030D0000
-    PyDict_GetItemRef(dict, key, &found);
-#else
-    found = Py_XNewRef(PyDict_GetItemWithError(dict, key));
-#endif
-    PyErr_Clear();
-    return found;
-}
-
 /* How many groups to run, from what was learned from earlier calls; a new reference. NULL if that
    does not tell, or none are to be run. */
 static PyObject *

@@ -288,6 +288,20 @@ put_number_in(PyObject *object, Py_ssize_t offset, long long value)
 
 #define put_number(object, name, value) put_number_in(object, at.name, value)
 
+/* What a dict that other threads change has for a key; a new reference, or NULL. */
+static inline PyObject *
+find(PyObject *dict, PyObject *key)
+{
+    PyObject *found;
+#if PY_VERSION_HEX >= 0x030D0000
+    PyDict_GetItemRef(dict, key, &found);
+#else
+    found = Py_XNewRef(PyDict_GetItemWithError(dict, key));
+#endif
+    PyErr_Clear();
+    return found;
+}
+
 /* Call a method of these arguments' first; -1 with an exception set if it failed. */
 static inline int
 call_method(PyObject *name, PyObject *const *arguments, size_t count)

@@ -30,7 +30,7 @@ static struct {
 #undef DECLARE
 } word;
 
-/* What the module has by a name; borrowed. */
+/* What the module has by a name that it never changes; borrowed. */
 static PyObject *
 of_events(PyObject *name)
 {
@@ -72,7 +72,7 @@ user_code(int *instruction)
 static int
 add(PyObject *record)
 {
-    PyObject *active = Py_NewRef(of_events(named.active));
+    PyObject *active = find(events, named.active);
     int failed = record == NULL;
     for (Py_ssize_t i = 0; !failed && i < PyTuple_GET_SIZE(active); i++) {
         PyObject *records = PyObject_GetAttr(PyTuple_GET_ITEM(active, i), named.records);
@@ -162,16 +162,17 @@ trace_done(PyObject *lane, long long reached)
 PyObject *
 trace_begins(PyObject *batch)
 {
-    if (PyTuple_GET_SIZE(of_events(named.timing)) == 0)
-        Py_RETURN_NONE;
-    return record_mark(SLOT(batch, Batch_recording), 0);
+    PyObject *timing = find(events, named.timing);
+    int timed = PyTuple_GET_SIZE(timing) > 0;
+    Py_DECREF(timing);
+    return timed ? record_mark(SLOT(batch, Batch_recording), 0) : Py_NewRef(Py_None);
 }
 
 /* `batch.end_timing(began)`, for a command that began with a timestamp. */
 int
 trace_ends(PyObject *batch, PyObject *began, PyObject *here)
 {
-    PyObject *timing = Py_NewRef(of_events(named.timing)), *ended = Py_NewRef(Py_None);
+    PyObject *timing = find(events, named.timing), *ended = Py_NewRef(Py_None);
     int failed = 0;
     if (began != Py_None) {
         Py_SETREF(ended, record_mark(SLOT(batch, Batch_recording), 1));
