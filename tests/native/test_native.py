@@ -226,6 +226,31 @@ def test_the_receipt_says_which_it_was() -> None:
     assert "\n  native step: off (PENSTOCK_NATIVE=0)\n" in off
 
 
+def test_setup_tries_until_it_is_built_and_then_when_a_source_changes(tmp_path: Path) -> None:
+    (step,) = re.findall(
+        r"^native_step\(\) \{\n.*?^\}", (build_native.ROOT / "scripts" / "setup").read_text(),
+        re.MULTILINE | re.DOTALL,
+    )  # fmt: skip
+    for folder in ("native", "tools", "venv/bin"):
+        (tmp_path / folder).mkdir(parents=True)
+    source, answer, python = (tmp_path / p for p in ("native/a.c", "answer", "venv/bin/python"))
+    (tmp_path / "tools" / "build_native.py").touch()
+    python.write_text('#!/bin/sh\n[ "$1" = --version ] && echo 3 || cat answer\n')
+    python.chmod(0o755)
+    said = []
+    for code, outcome in (
+        ("1", "is not built"), ("1", "built 1"), ("1", "again"), ("2", "built 2"), ("2", "again"),
+    ):  # fmt: skip
+        source.write_text(code)
+        answer.write_text(outcome)
+        script = f'venv=venv native=marker\nsay() {{ echo "$1"; }}\n{step}\nnative_step'
+        run = subprocess.run(
+            ["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        said.append(run.stdout.strip())
+    assert said == ["is not built", "built 1", "", "built 2", ""]
+
+
 def test_a_module_of_another_version_is_refused() -> None:
     script = """
 import sys, types, penstock
