@@ -103,10 +103,14 @@ class TestHere:
     def test_what_is_missing_comes_with_its_command(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("penstock.shader.glsl.compilers", list)
         monkeypatch.setattr(doctor, "_version", lambda package: "")
+        monkeypatch.setattr("penstock.accelerator.status", "not built; launches are made in Python")
         found = str(doctor.diagnose())
         for command in (
             "pip install 'penstock-gpu[glsl]'", "pip install 'penstock-gpu[llm]'",
             "pip install numpy",
+            "scripts/setup    (a checkout)",
+            "pip install --force-reinstall --no-deps --no-cache-dir --no-binary penstock-gpu "
+            "penstock-gpu",
             *installing.commands("glsl").values(),
         ):  # fmt: skip
             assert f"    {command}" in found

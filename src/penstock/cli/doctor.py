@@ -220,7 +220,10 @@ def _missing(
             yield Missing(f"the package {name}", True, {"pip": f"pip install {name}"})
     if accelerator.status.startswith(("not built", "refused")):
         what = "the native step, which makes launches ten times faster: it takes a C compiler and "
-        again = f"pip install --force-reinstall --no-deps --no-binary :all: {_DISTRIBUTION}"
+        # The cache may have a wheel that was built without a C compiler. With `:all:` in place of
+        # the name, pip would build what the build needs from source as well, NumPy included.
+        build = f"--no-cache-dir --no-binary {_DISTRIBUTION} {_DISTRIBUTION}"
+        again = f"pip install --force-reinstall --no-deps {build}"
         yield Missing(
             f"{what}Python's headers", False, {"a checkout": "scripts/setup", "anywhere": again}
         )
