@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import penstock as ps
+from penstock import accelerator
 from penstock.__main__ import main
 from penstock.bench import ablation, compare
 from penstock.bench.jobs import CHAIN
@@ -99,6 +100,7 @@ def test_every_form_tells_the_same(model: str, capsys: pytest.CaptureFixture[str
     assert [line.split("|")[5].strip() for line in table[2:4]] == ["pp4", "tg2"]
     assert re.search(r"\d+\.\d\d ± \d+\.\d\d", table[2])
     assert any(line.startswith("build: ") for line in table)
+    assert any(line.endswith(f"native step {accelerator.status}") for line in table)
     listed = list(csv.DictReader(io.StringIO(bench(capsys, *words, "csv"))))
     assert [(row["n_prompt"], row["n_gen"]) for row in listed] == [("4", "0"), ("0", "2")]
     lines = [json.loads(line) for line in bench(capsys, *words, "jsonl").splitlines()]

@@ -254,6 +254,7 @@ def _print(
         print(
             f"\n{about['command']}\n{about['cpu_info']}, {about['gpu_info']}, load {about['load']}"
         )
+        print(about["settings"])
         print(f"build: {about['build_commit']} ({about['build_number']})")
     if asked.output_err:
         for line in forms.write(asked.output_err, kept, columns):
