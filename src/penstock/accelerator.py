@@ -6,8 +6,8 @@ function would do, or refuses before it has changed anything; then the Python fu
 
 The C code works on the objects of the Python code: a class whose slots it reads or changes is
 handed to it with `share`, where the class is defined. What makes a call unusual is not looked for
-one by one: `Scheduler.ready` and `Stream.plain` say whether anything does. A module that was built
-from other sources than these does not fit, and is not used.
+one by one: `Scheduler.ready` and `Stream.plain` say whether anything does. A module of another
+version, or one that does not find a slot that it needs, is refused with a warning.
 """
 
 from __future__ import annotations
