@@ -3,7 +3,7 @@
     python -m tools.build_native [--into FOLDER] [FLAG ...]
 
 The wheel's build hook and scripts/setup call it. Without a compiler, or Python's headers, Penstock
-runs without the module, and this says so and succeeds.
+runs without the module, and this says so and succeeds. If the compiler fails, the exit code is 1.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ FLAGS = ["-std=c11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", 
 
 class CannotBuild(Exception):
     """What is missing to build it."""
+
+
+class CompilerFailed(CannotBuild):
+    """What the compiler said."""
 
 
 def fingerprint(sources: Path = SOURCES) -> str:
@@ -56,7 +60,7 @@ def build(folder: Path, flags: Sequence[str] = (), sources: Path = SOURCES) -> P
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise CannotBuild(f"the compiler failed:\n{done.stderr}")
+        raise CompilerFailed(f"the compiler failed:\n{done.stderr}")
     return target
 
 
@@ -66,6 +70,9 @@ def main() -> int:
     options, flags = parser.parse_known_args()
     try:
         print(f"built {build(options.into, flags)}")
+    except CompilerFailed as error:
+        print(f"penstock._native is not built: {error}")
+        return 1
     except CannotBuild as error:
         print(f"penstock._native is not built ({error}); launches are made in Python")
     return 0

@@ -127,6 +127,16 @@ def test_it_is_built_from_these_sources() -> None:
 
 
 @needs_native
+def test_code_that_does_not_compile_is_a_failure(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tools.build_native", "--into", str(tmp_path), "-DPyObject=+"]
+    done = subprocess.run(
+        command, cwd=build_native.ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "is not built: the compiler failed" in done.stdout
+
+
+@needs_native
 def test_the_compiler_has_nothing_to_say(tmp_path: Path) -> None:
     try:
         build_native.build(tmp_path, ["-Werror", "-fanalyzer", "-Wshadow", "-Wconversion"])
