@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ import pytest
 import penstock as ps
 from penstock.shader import glsl, prebuilt
 from penstock.shader.spirv import reflect
-from tools import prebuild
+from tools import build_native, prebuild
 
 ROOT = Path(__file__).parent.parent
 Run = Callable[..., str]
@@ -25,6 +26,20 @@ Run = Callable[..., str]
 WITHOUT_COMPILER = (
     "import penstock.shader.glsl as g; g._FINDERS = dict.fromkeys(g._FINDERS, lambda: None)"
 )
+#: The same for the C compiler, before a build.
+WITHOUT_C_COMPILER = """
+import tools.build_native as native
+def cannot(*_):
+    raise native.CannotBuild("no C compiler")
+native.build = cannot
+"""
+#: Prints whether the native step is used, whatever the environment says of it.
+STATUS = """
+import os
+os.environ.pop("PENSTOCK_NATIVE", None)
+from penstock import accelerator
+print(accelerator.status)
+"""
 
 
 def python(program: str, *paths: Path | str, **environment: str) -> str:
@@ -45,10 +60,11 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-def build(kind: str, into: Path) -> Path:
+def build(kind: str, into: Path, before: str = "") -> Path:
+    """Build it in a process that first runs `before`."""
     pytest.importorskip("hatchling")
     into.mkdir()
-    program = f"import hatchling.build as b; print(b.build_{kind}({str(into)!r}))"
+    program = f"{before}\nimport hatchling.build as b; print(b.build_{kind}({str(into)!r}))"
     run = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, text=True,
         env={**os.environ, "SOURCE_DATE_EPOCH": "1700000000"},
@@ -87,6 +103,12 @@ class TestWheel:
         first, second = (build("sdist", tmp_path / name) for name in ("first", "second"))
         assert first.read_bytes() == second.read_bytes()
         assert first.name == f"penstock_gpu-{ps.__version__}.tar.gz"
+        with tarfile.open(first) as archive:
+            names = {name.partition("/")[2] for name in archive.getnames()}
+        sources = {f"native/{path.name}" for path in build_native.SOURCES.glob("*.[ch]")}
+        assert sources
+        assert sources | {"tools/build_native.py", "hatch_build.py"} <= names
+        assert not [name for name in names if name.endswith((".so", ".pyd"))]
 
     def test_it_has_what_it_should(self, wheel: Path) -> None:
         with zipfile.ZipFile(wheel) as archive:
@@ -108,6 +130,29 @@ class TestWheel:
         assert wheel.name.startswith("penstock_gpu-")
         assert "penstock = penstock.__main__:main" in entries
         assert "penstock.pytest_plugin = penstock.pytest_plugin" in entries
+
+    def test_it_has_the_native_step(self, wheel: Path, installed: Run, tmp_path: Path) -> None:
+        try:
+            file = build_native.build(tmp_path).name
+        except build_native.CannotBuild as error:
+            pytest.skip(f"the native step cannot be built here: {error}")
+        with zipfile.ZipFile(wheel) as archive:
+            assert f"penstock/{file}" in archive.namelist()
+        assert f"-cp{sys.version_info.major}{sys.version_info.minor}" in wheel.name
+        assert not wheel.name.endswith("-any.whl")
+        assert installed(STATUS) == "in use\n"
+
+    def test_without_a_c_compiler_it_is_one_for_all(self, wheel: Path, tmp_path: Path) -> None:
+        made = build("wheel", tmp_path / "made", WITHOUT_C_COMPILER)
+        assert made.name == f"penstock_gpu-{ps.__version__}-py3-none-any.whl"
+        with zipfile.ZipFile(made) as archive, zipfile.ZipFile(wheel) as usual:
+            code = {name for name in usual.namelist() if "dist-info" not in name}
+            assert {n for n in code if not n.startswith("penstock/_native.")} == {
+                name for name in archive.namelist() if "dist-info" not in name
+            }
+            archive.extractall(tmp_path / "installed")
+        said = python(STATUS, tmp_path / "installed", PYTHONWARNINGS="error")
+        assert said == "not built; launches are made in Python\n"
 
     def test_its_kernels_are_those_of_the_sources(self, wheel: Path, tmp_path: Path) -> None:
         with zipfile.ZipFile(wheel) as archive:
