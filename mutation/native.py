@@ -81,8 +81,8 @@ NATIVE = (
     ),
     NativeMutant("a float that overflows", "call.c", "return !failed;", "return 1;"),
     NativeMutant(
-        "counts of other types", "call.c", "if (!PyTuple_CheckExact(groups))\n        return 0;",
-        "if (!PyTuple_CheckExact(groups))\n        return PyNumber_Check(groups);",
+        "counts of other types", "call.c", "if (!PyTuple_CheckExact(asked))\n        return 0;",
+        "if (!PyTuple_CheckExact(asked))\n        return PyNumber_Check(asked);",
     ),
     NativeMutant(
         "a launch of no groups", "call.c", "number(PyTuple_GET_ITEM(counts, 0)) <= 0)",

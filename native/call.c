@@ -179,17 +179,17 @@ typedef struct {
     PyObject *behind; /* the access that a barrier separates it from, if one is needed */
 } Launch;
 
-/* Whether group counts are asked for in a way that a dict can be asked: its keys compare equal to
-   numbers of other types. */
+/* Whether threads or groups are asked for in a way that a dict can be asked: its keys compare equal
+   to numbers of other types. */
 static int
-is_plain_count(PyObject *groups)
+is_plain_count(PyObject *asked)
 {
-    if (PyLong_CheckExact(groups))
+    if (PyLong_CheckExact(asked))
         return 1;
-    if (!PyTuple_CheckExact(groups))
+    if (!PyTuple_CheckExact(asked))
         return 0;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(groups); i++)
-        if (!PyLong_CheckExact(PyTuple_GET_ITEM(groups, i)))
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(asked); i++)
+        if (!PyLong_CheckExact(PyTuple_GET_ITEM(asked, i)))
             return 0;
     return 1;
 }
@@ -200,7 +200,7 @@ static PyObject *
 group_counts(Callable *self, PyObject *threads, PyObject *groups)
 {
     PyObject *counts = NULL;
-    if (groups == Py_None && PyLong_CheckExact(threads))
+    if (groups == Py_None && is_plain_count(threads))
         counts = find(self->counts_of_threads, threads);
     else if (threads == Py_None && is_plain_count(groups))
         counts = find(self->counts_of_groups, groups);

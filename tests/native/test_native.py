@@ -147,13 +147,16 @@ def test_the_compiler_has_nothing_to_say(tmp_path: Path) -> None:
 
 
 @needs_native
-def test_most_launches_are_native(dev: ps.Device) -> None:
+@pytest.mark.parametrize(
+    "much", [{"threads": N}, {"threads": (N, 1)}, {"groups": 1}, {"groups": (1, 1, 1)}]
+)
+def test_most_launches_are_native(dev: ps.Device, much: dict[str, Any]) -> None:
     x, y = dev.zeros(N), dev.zeros(N)
     run = saxpy(dev)
-    run(x=x, y=y, a=1.0, n=N, threads=N)
+    run(x=x, y=y, a=1.0, n=N, **much)
     made, _ = accelerator.launches()
     for _ in range(100):
-        run(x=x, y=y, a=1.0, n=N, threads=N)
+        run(x=x, y=y, a=1.0, n=N, **much)
     more, _ = accelerator.launches()
     assert more - made > 80  # not all: a thread of Penstock's own may have the lock
 

@@ -91,7 +91,7 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
         self._most_groups = device.info.limits["group_count"]
         self.what = f"kernel {self.name}"
         #: Group counts that were checked: by threads, and by groups, of plain calls.
-        self._counts_of_threads: dict[int, tuple[int, int, int]] = {}
+        self._counts_of_threads: dict[Any, tuple[int, int, int]] = {}
         self._counts_of_groups: dict[Any, tuple[int, int, int]] = {}
         self.pack = packer(self.interface.push, self.interface.scalar_bytes)
         self.results = (
@@ -240,7 +240,7 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
 
         `index` converts a number of another type to an int.
         """
-        if groups is None and type(threads) is int and threads in self._counts_of_threads:
+        if groups is None and _is_plain_count(threads) and threads in self._counts_of_threads:
             return self._counts_of_threads[threads]
         if isinstance(groups, Array):
             check_group_counts(self, groups, threads)
@@ -262,7 +262,7 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
                 "Use larger groups, or more dimensions"
             )
         counts = (0, 0, 0) if 0 in counts else counts
-        if type(threads) is int and len(self._counts_of_threads) < _COUNTS_KEPT:
+        if _is_plain_count(threads) and len(self._counts_of_threads) < _COUNTS_KEPT:
             self._counts_of_threads[threads] = counts
         elif _is_plain_count(groups) and len(self._counts_of_groups) < _COUNTS_KEPT:
             self._counts_of_groups[groups] = counts
@@ -369,9 +369,9 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
         raise Closed(f"{self.what} is closed")
 
 
-def _is_plain_count(groups: Any) -> bool:
+def _is_plain_count(asked: Any) -> bool:
     """Whether a dict may be asked by it: numbers of other types are equal to ints, too."""
-    return type(groups) is int or (type(groups) is tuple and {*map(type, groups)} == {int})
+    return type(asked) is int or (type(asked) is tuple and {*map(type, asked)} == {int})
 
 
 def _signature(names: Iterable[str]) -> inspect.Signature:
