@@ -24,6 +24,8 @@ import pytest
 import penstock as ps
 from mutation.native import NATIVE, outcome_of, run_programs
 from penstock import accelerator
+from penstock.schedule.idle_submission import IdleSubmitter
+from penstock.tracing import events
 from tests.kernels import COUNT, FIRST, SAXPY, SLOW_ADD, new_kernel, saxpy, slow_add
 from tools import build_native
 
@@ -210,6 +212,39 @@ def test_a_traced_launch_is_on_the_receipt(step: tuple[ps.Kernel, ps.Array], tim
 
 
 # Which of the two is in use.
+
+
+def test_an_interrupt_while_it_is_put_on_the_receipt_is_raised(
+    step: tuple[ps.Kernel, ps.Array], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel, x = step
+    stream = x.device.default_stream
+    emit, seen = events.emit, []
+
+    def launch() -> None:
+        kernel(x=x, n=N, spin=0, add=1, threads=N)
+
+    def interrupted(kind: str, *args: Any, **options: Any) -> None:
+        seen.append(kind)
+        if seen == ["done"]:
+            raise KeyboardInterrupt
+        emit(kind, *args, **options)
+
+    monkeypatch.setattr(IdleSubmitter, "wake", lambda self: None)
+    with ps.trace():
+        launch()
+        stream.flush()
+        stream.host_waits()
+        while stream.timeline.value() < stream.lane.submitted:
+            pass
+        # The next launch polls the stream, from code that the receipt has not seen.
+        monkeypatch.setattr(events, "emit", interrupted)
+        events._is_user.clear()
+        with pytest.raises(KeyboardInterrupt):
+            launch()
+    assert seen == ["done"]
+    launch()
+    assert (x.numpy() == 2).all()
 
 
 def test_it_can_be_turned_off() -> None:
