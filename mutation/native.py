@@ -534,6 +534,10 @@ NATIVE = (
         "(backs > 1 || !is_writeable(carried[i].host))", "!is_writeable(carried[i].host)",
     ),
     NativeMutant(
+        "an interrupt in the search for a temporary", "carry.c",
+        "            if (PyErr_Occurred())\n                break;", "            ", tests=_HIP,
+    ),
+    NativeMutant(
         "a temporary of another shape", "carry.c",
         "               PyObject_RichCompareBool(shape, SLOT(array, Array_shape), Py_EQ) == 1;",
         "               1;",

@@ -64,8 +64,11 @@ take_temporary(Carried *one)
     PyObject *spare = SLOT(one->parameter, KernelParameter_spare);
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(spare) && i < LOOK_AT; i++) {
         PyObject *array = PyList_GET_ITEM(spare, i);
-        if (Py_TYPE(array) != is.Array || !is_usable(array, one->host, one->back))
+        if (Py_TYPE(array) != is.Array || !is_usable(array, one->host, one->back)) {
+            if (PyErr_Occurred())
+                break; /* a driver in Python was asked, and a signal handler has raised */
             continue;
+        }
         one->array = Py_NewRef(array);
         one->place = i;
         if (PyList_SetSlice(spare, i, i + 1, NULL) == 0)
