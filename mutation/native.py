@@ -527,11 +527,12 @@ NATIVE = (
     ),
     NativeMutant(
         "a NumPy argument that is read-only", "carry.c",
-        "(backs > 1 || !is_writeable(carried[i].host))", "backs > 1",
+        " || !is_writeable(host))", ")",
     ),
     NativeMutant(
         "NumPy arguments that share memory", "carry.c",
-        "(backs > 1 || !is_writeable(carried[i].host))", "!is_writeable(carried[i].host)",
+        "        if (backs > 1)\n", "        if (0)\n",
+        tests="tests/launch/test_numpy_arguments.py",
     ),
     NativeMutant(
         "an interrupt in the search for a temporary", "carry.c",

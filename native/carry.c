@@ -21,6 +21,17 @@ is_done(PyObject *entries)
     return 1;
 }
 
+/* Whether the kernel may write to a NumPy array. */
+static int
+is_writeable(PyObject *host)
+{
+    PyObject *flags = PyObject_GetAttr(host, named.flags);
+    PyObject *writeable = flags == NULL ? NULL : PyObject_GetAttr(flags, named.writeable);
+    Py_XDECREF(flags);
+    Py_XDECREF(writeable);
+    return writeable == Py_True;
+}
+
 /* Whether a temporary has the shape and dtype of a NumPy array, and the host may copy to it now, and
    from it later. Under the lock. */
 static int
@@ -31,7 +42,7 @@ is_usable(PyObject *array, PyObject *host, int back)
     if (!PyTuple_CheckExact(seen) || PyTuple_GET_ITEM(seen, 0) != backing ||
         Py_TYPE(host) != Py_TYPE(PyTuple_GET_ITEM(seen, 1)) ||
         SLOT(backing, Backing_host_writes) != Py_True ||
-        (back && SLOT(backing, Backing_host_reads) != Py_True) ||
+        (back && (SLOT(backing, Backing_host_reads) != Py_True || !is_writeable(host))) ||
         PyDict_GET_SIZE(SLOT(backing, Backing_unpublished)) ||
         SLOT(buffer, Buffer_closed) != Py_False || Py_TYPE(history) != is.History)
         return 0;
@@ -42,18 +53,6 @@ is_usable(PyObject *array, PyObject *host, int back)
     Py_XDECREF(dtype);
     Py_XDECREF(shape);
     return fits && is_done(SLOT(history, History_reads)) && is_done(SLOT(history, History_writes));
-}
-
-/* Whether the kernel may write to a NumPy array. */
-static int
-is_writeable(PyObject *host)
-{
-    PyObject *flags = PyObject_GetAttr(host, named.flags);
-    PyObject *writeable = flags == NULL ? NULL : PyObject_GetAttr(flags, named.writeable);
-    Py_XDECREF(flags);
-    Py_XDECREF(writeable);
-    PyErr_Clear(); /* it may be anything */
-    return writeable == Py_True;
 }
 
 /* Take a temporary for a NumPy array from those of its parameter; 0 if Python must. Under the lock.
@@ -124,7 +123,7 @@ carry_in(PyObject *scheduler, Carried *carried, Py_ssize_t count)
         return 0;
     for (Py_ssize_t i = 0; i < count; i++) {
         backs += carried[i].back;
-        if (carried[i].back && (backs > 1 || !is_writeable(carried[i].host)))
+        if (backs > 1)
             return 0; /* two that are written might share memory */
     }
     if (!lock_taken(scheduler, at.Scheduler_plain))

@@ -337,6 +337,28 @@ def test_arguments_of_any_kind(step: tuple[ps.Kernel, ps.Array]) -> None:
     assert (x.numpy() == 1).all()
 
 
+def test_an_argument_that_is_no_array_is_not_asked(step: tuple[ps.Kernel, ps.Array]) -> None:
+    kernel, _ = step
+    kernel(x=np.zeros(N, np.uint32), n=N, spin=0, add=1, threads=N)
+    asked = []
+
+    class Asked:
+        @property
+        def flags(self) -> None:
+            asked.append(self)
+            raise KeyboardInterrupt  # as a signal handler may
+
+    class Derived(np.ndarray[Any, Any]):
+        flags = Asked.flags  # type: ignore[assignment]
+
+    with pytest.raises(ps.ArgumentError, match="not Asked"):
+        kernel(x=Asked(), n=N, spin=0, add=1, threads=N)
+    derived = np.zeros(N, np.uint32).view(Derived)
+    kernel(x=derived, n=N, spin=0, add=1, threads=N)
+    assert derived.tolist() == [1] * N
+    assert not asked
+
+
 def test_a_closed_kernel_stays_closed(step: tuple[ps.Kernel, ps.Array]) -> None:
     kernel, x = step
     kernel.close()
