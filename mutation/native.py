@@ -509,9 +509,7 @@ NATIVE = (
     ),
     NativeMutant(
         "that a temporary returns", "carry.c",
-        "        if (PyList_Insert(spare, launched ? PyList_GET_SIZE(spare) : carried[i].place,\n"
-        "                          carried[i].array) < 0)\n"
-        "            PyErr_Clear(); /* then it returns to the pool */\n", "",
+        "if (locked && PyList_Insert(", "if (0 && PyList_Insert(",
     ),
     NativeMutant(
         "the content of a NumPy argument", "carry.c",

@@ -94,19 +94,27 @@ copied(PyObject *scheduler, const Carried *one, int back)
 }
 
 /* Give the temporaries back, for the next call: behind all others, or where they were if nothing was
-   launched with them. */
+   launched with them. Takes the lock, and without it they return to the pool: another thread may be
+   looking through those of the same parameter. An exception stays set, or a signal handler's that
+   came while it waited. */
 void
-carry_ends(Carried *carried, Py_ssize_t count, int launched)
+carry_ends(PyObject *scheduler, Carried *carried, Py_ssize_t count, int launched)
 {
     Raised aside = set_aside();
+    int locked = count && lock_taken(scheduler, at.Scheduler_ready);
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *spare = SLOT(carried[i].parameter, KernelParameter_spare);
-        if (PyList_Insert(spare, launched ? PyList_GET_SIZE(spare) : carried[i].place,
-                          carried[i].array) < 0)
-            PyErr_Clear(); /* then it returns to the pool */
+        if (locked && PyList_Insert(spare, launched ? PyList_GET_SIZE(spare) : carried[i].place,
+                                    carried[i].array) < 0)
+            PyErr_Clear(); /* then it returns to the pool, too */
         Py_CLEAR(carried[i].array);
     }
-    raise_again(aside);
+    if (locked)
+        lock_left(scheduler);
+    if (PyErr_Occurred())
+        drop_raised(aside);
+    else
+        raise_again(aside);
 }
 
 /* `bring_in` for all NumPy arrays of a call: each gets a temporary with its content. 0 if Python
@@ -135,7 +143,7 @@ carry_in(PyObject *scheduler, Carried *carried, Py_ssize_t count)
     for (Py_ssize_t i = 0; done && i < count; i++)
         done = copied(scheduler, &carried[i], 0);
     if (!done)
-        carry_ends(carried, taken, 0);
+        carry_ends(scheduler, carried, taken, 0);
     return done;
 }
 

@@ -26,7 +26,7 @@ from mutation.native import NATIVE, outcome_of, run_programs
 from penstock import accelerator
 from penstock.schedule.idle_submission import IdleSubmitter
 from penstock.tracing import events
-from tests.kernels import COUNT, FIRST, SAXPY, SLOW_ADD, new_kernel, saxpy, slow_add
+from tests.kernels import COUNT, FIRST, SAXPY, SLOW, SLOW_ADD, new_kernel, saxpy, slow_add
 from tools import build_native
 
 N = 64
@@ -357,6 +357,36 @@ def test_an_argument_that_is_no_array_is_not_asked(step: tuple[ps.Kernel, ps.Arr
     kernel(x=derived, n=N, spin=0, add=1, threads=N)
     assert derived.tolist() == [1] * N
     assert not asked
+
+
+def test_a_temporary_is_given_back_under_the_lock(dev: ps.Device) -> None:
+    """Another thread may be looking through the temporaries of the parameter."""
+    count = 2048
+    with new_kernel(dev, SLOW_ADD, "slow_add") as kernel:
+        host = np.zeros(count, np.uint32)
+        (parameter,) = kernel.parameters
+        for _ in range(2):
+            kernel(x=host, n=count, spin=0, add=1, threads=count)
+        lane = dev.default_stream.lane
+        before, returned = lane.submitted, threading.Event()
+        held: list[Any] = []
+
+        def call() -> None:
+            kernel(x=host, n=count, spin=SLOW, add=1, threads=count)
+            returned.set()
+
+        def hold() -> None:
+            while lane.submitted == before:
+                pass
+            with dev.scheduler.lock:
+                assert lane.complete < lane.submitted, "it holds the lock before the call is done"
+                returned.wait(0.5)
+                held.extend(parameter.spare)
+
+        at_once(call, hold)
+        assert not held
+        assert (host == 3).all()
+        assert len(parameter.spare) == 1
 
 
 def test_a_closed_kernel_stays_closed(step: tuple[ps.Kernel, ps.Array]) -> None:
