@@ -509,9 +509,7 @@ NATIVE = (
     ),
     NativeMutant(
         "that a temporary returns", "carry.c",
-        "        if (PyList_Insert(spare, launched ? PyList_GET_SIZE(spare) : carried[i].place,\n"
-        "                          carried[i].array) < 0)\n"
-        "            PyErr_Clear(); /* then it returns to the pool */\n", "",
+        "if (locked && PyList_Insert(", "if (0 && PyList_Insert(",
     ),
     NativeMutant(
         "the content of a NumPy argument", "carry.c",
@@ -527,11 +525,16 @@ NATIVE = (
     ),
     NativeMutant(
         "a NumPy argument that is read-only", "carry.c",
-        "(backs > 1 || !is_writeable(carried[i].host))", "backs > 1",
+        " || !is_writeable(host))", ")",
     ),
     NativeMutant(
         "NumPy arguments that share memory", "carry.c",
-        "(backs > 1 || !is_writeable(carried[i].host))", "!is_writeable(carried[i].host)",
+        "        if (backs > 1)\n", "        if (0)\n",
+        tests="tests/launch/test_numpy_arguments.py",
+    ),
+    NativeMutant(
+        "an interrupt in the search for a temporary", "carry.c",
+        "            if (PyErr_Occurred())\n                break;", "            ", tests=_HIP,
     ),
     NativeMutant(
         "a temporary of another shape", "carry.c",

@@ -418,7 +418,9 @@ launch_carrying(Callable *self, Launch *launch, const char *block, Carried *carr
         !carry_back(scheduler, launch->lane, launch->value, carried, count) &&
         bring_back(function, launch, carried, count) < 0)
         Py_CLEAR(result);
-    carry_ends(carried, count, launched);
+    carry_ends(scheduler, carried, count, launched);
+    if (PyErr_Occurred())
+        Py_CLEAR(result);
     Py_DECREF(scheduler);
     Py_DECREF(function);
     return result;

@@ -21,6 +21,17 @@ is_done(PyObject *entries)
     return 1;
 }
 
+/* Whether the kernel may write to a NumPy array. */
+static int
+is_writeable(PyObject *host)
+{
+    PyObject *flags = PyObject_GetAttr(host, named.flags);
+    PyObject *writeable = flags == NULL ? NULL : PyObject_GetAttr(flags, named.writeable);
+    Py_XDECREF(flags);
+    Py_XDECREF(writeable);
+    return writeable == Py_True;
+}
+
 /* Whether a temporary has the shape and dtype of a NumPy array, and the host may copy to it now, and
    from it later. Under the lock. */
 static int
@@ -31,7 +42,7 @@ is_usable(PyObject *array, PyObject *host, int back)
     if (!PyTuple_CheckExact(seen) || PyTuple_GET_ITEM(seen, 0) != backing ||
         Py_TYPE(host) != Py_TYPE(PyTuple_GET_ITEM(seen, 1)) ||
         SLOT(backing, Backing_host_writes) != Py_True ||
-        (back && SLOT(backing, Backing_host_reads) != Py_True) ||
+        (back && (SLOT(backing, Backing_host_reads) != Py_True || !is_writeable(host))) ||
         PyDict_GET_SIZE(SLOT(backing, Backing_unpublished)) ||
         SLOT(buffer, Buffer_closed) != Py_False || Py_TYPE(history) != is.History)
         return 0;
@@ -44,18 +55,6 @@ is_usable(PyObject *array, PyObject *host, int back)
     return fits && is_done(SLOT(history, History_reads)) && is_done(SLOT(history, History_writes));
 }
 
-/* Whether the kernel may write to a NumPy array. */
-static int
-is_writeable(PyObject *host)
-{
-    PyObject *flags = PyObject_GetAttr(host, named.flags);
-    PyObject *writeable = flags == NULL ? NULL : PyObject_GetAttr(flags, named.writeable);
-    Py_XDECREF(flags);
-    Py_XDECREF(writeable);
-    PyErr_Clear(); /* it may be anything */
-    return writeable == Py_True;
-}
-
 /* Take a temporary for a NumPy array from those of its parameter; 0 if Python must. Under the lock.
  */
 static int
@@ -64,8 +63,11 @@ take_temporary(Carried *one)
     PyObject *spare = SLOT(one->parameter, KernelParameter_spare);
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(spare) && i < LOOK_AT; i++) {
         PyObject *array = PyList_GET_ITEM(spare, i);
-        if (Py_TYPE(array) != is.Array || !is_usable(array, one->host, one->back))
+        if (Py_TYPE(array) != is.Array || !is_usable(array, one->host, one->back)) {
+            if (PyErr_Occurred())
+                break; /* a driver in Python was asked, and a signal handler has raised */
             continue;
+        }
         one->array = Py_NewRef(array);
         one->place = i;
         if (PyList_SetSlice(spare, i, i + 1, NULL) == 0)
@@ -92,19 +94,27 @@ copied(PyObject *scheduler, const Carried *one, int back)
 }
 
 /* Give the temporaries back, for the next call: behind all others, or where they were if nothing was
-   launched with them. */
+   launched with them. Takes the lock, and without it they return to the pool: another thread may be
+   looking through those of the same parameter. An exception stays set, or a signal handler's that
+   came while it waited. */
 void
-carry_ends(Carried *carried, Py_ssize_t count, int launched)
+carry_ends(PyObject *scheduler, Carried *carried, Py_ssize_t count, int launched)
 {
     Raised aside = set_aside();
+    int locked = count && lock_taken(scheduler, at.Scheduler_ready);
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *spare = SLOT(carried[i].parameter, KernelParameter_spare);
-        if (PyList_Insert(spare, launched ? PyList_GET_SIZE(spare) : carried[i].place,
-                          carried[i].array) < 0)
-            PyErr_Clear(); /* then it returns to the pool */
+        if (locked && PyList_Insert(spare, launched ? PyList_GET_SIZE(spare) : carried[i].place,
+                                    carried[i].array) < 0)
+            PyErr_Clear(); /* then it returns to the pool, too */
         Py_CLEAR(carried[i].array);
     }
-    raise_again(aside);
+    if (locked)
+        lock_left(scheduler);
+    if (PyErr_Occurred())
+        drop_raised(aside);
+    else
+        raise_again(aside);
 }
 
 /* `bring_in` for all NumPy arrays of a call: each gets a temporary with its content. 0 if Python
@@ -121,7 +131,7 @@ carry_in(PyObject *scheduler, Carried *carried, Py_ssize_t count)
         return 0;
     for (Py_ssize_t i = 0; i < count; i++) {
         backs += carried[i].back;
-        if (carried[i].back && (backs > 1 || !is_writeable(carried[i].host)))
+        if (backs > 1)
             return 0; /* two that are written might share memory */
     }
     if (!lock_taken(scheduler, at.Scheduler_plain))
@@ -133,7 +143,7 @@ carry_in(PyObject *scheduler, Carried *carried, Py_ssize_t count)
     for (Py_ssize_t i = 0; done && i < count; i++)
         done = copied(scheduler, &carried[i], 0);
     if (!done)
-        carry_ends(carried, taken, 0);
+        carry_ends(scheduler, carried, taken, 0);
     return done;
 }
 

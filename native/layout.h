@@ -436,7 +436,7 @@ typedef struct {
 int carry_in(PyObject *scheduler, Carried *carried, Py_ssize_t count);
 int carry_back(PyObject *scheduler, PyObject *lane, PyObject *value, Carried *carried,
                Py_ssize_t count);
-void carry_ends(Carried *carried, Py_ssize_t count, int launched);
+void carry_ends(PyObject *scheduler, Carried *carried, Py_ssize_t count, int launched);
 
 /* stream.c */
 PyObject *stream_batch(PyObject *stream);

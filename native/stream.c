@@ -62,10 +62,8 @@ stream_polls(PyObject *stream)
         return failed(SLOT(stream, Stream_scheduler));
     if (!asked)
         return 0;
-    if (is_traced(stream) && reached > complete && trace_done(lane, reached) < 0) {
-        PyErr_Clear();
-        return 0;
-    }
+    if (is_traced(stream) && reached > complete && trace_done(lane, reached) < 0)
+        return -1; /* Python may have put it on the receipt, where a signal handler can raise */
     if (reached > complete) {
         PyObject *value = PyLong_FromLongLong(reached);
         if (value == NULL) {

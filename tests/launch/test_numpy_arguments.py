@@ -150,6 +150,11 @@ def test_written_twice_is_refused_unless_disjoint(any_device: ps.Device) -> None
     assert x[0].tolist() == [1, 3]
     run(a=x[:5], b=x[5:], groups=1)
     assert (x[0, 0], x[5, 0]) == (2, 12)
+    before = x.copy()
+    for a, b in ((x[:5], x[:5]), (x[:5], x[4:9])):  # for which there are temporaries now
+        with pytest.raises(ps.ArgumentError, match=r"'b'.*share memory"):
+            run(a=a, b=b, groups=1)
+    assert (x == before).all()
 
 
 def test_beside_arrays_of_the_device_and_streams(any_device: ps.Device) -> None:

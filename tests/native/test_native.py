@@ -24,7 +24,9 @@ import pytest
 import penstock as ps
 from mutation.native import NATIVE, outcome_of, run_programs
 from penstock import accelerator
-from tests.kernels import COUNT, FIRST, SAXPY, SLOW_ADD, new_kernel, saxpy, slow_add
+from penstock.schedule.idle_submission import IdleSubmitter
+from penstock.tracing import events
+from tests.kernels import COUNT, FIRST, SAXPY, SLOW, SLOW_ADD, new_kernel, saxpy, slow_add
 from tools import build_native
 
 N = 64
@@ -225,6 +227,39 @@ def test_a_traced_launch_is_on_the_receipt(step: tuple[ps.Kernel, ps.Array], tim
 # Which of the two is in use.
 
 
+def test_an_interrupt_while_it_is_put_on_the_receipt_is_raised(
+    step: tuple[ps.Kernel, ps.Array], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel, x = step
+    stream = x.device.default_stream
+    emit, seen = events.emit, []
+
+    def launch() -> None:
+        kernel(x=x, n=N, spin=0, add=1, threads=N)
+
+    def interrupted(kind: str, *args: Any, **options: Any) -> None:
+        seen.append(kind)
+        if seen == ["done"]:
+            raise KeyboardInterrupt
+        emit(kind, *args, **options)
+
+    monkeypatch.setattr(IdleSubmitter, "wake", lambda self: None)
+    with ps.trace():
+        launch()
+        stream.flush()
+        stream.host_waits()
+        while stream.timeline.value() < stream.lane.submitted:
+            pass
+        # The next launch polls the stream, from code that the receipt has not seen.
+        monkeypatch.setattr(events, "emit", interrupted)
+        events._is_user.clear()
+        with pytest.raises(KeyboardInterrupt):
+            launch()
+    assert seen == ["done"]
+    launch()
+    assert (x.numpy() == 2).all()
+
+
 def test_it_can_be_turned_off() -> None:
     script = "from penstock import accelerator as a; print(a.is_native(), a.status)"
     assert run_script(script, PENSTOCK_NATIVE="0").stdout == "False off (PENSTOCK_NATIVE=0)\n"
@@ -338,6 +373,58 @@ def test_arguments_of_any_kind(step: tuple[ps.Kernel, ps.Array]) -> None:
     odd = {"".join(["a", "dd"]): 1, **good}  # a name that is equal, not the same object
     kernel(**odd)
     assert (x.numpy() == 1).all()
+
+
+def test_an_argument_that_is_no_array_is_not_asked(step: tuple[ps.Kernel, ps.Array]) -> None:
+    kernel, _ = step
+    kernel(x=np.zeros(N, np.uint32), n=N, spin=0, add=1, threads=N)
+    asked = []
+
+    class Asked:
+        @property
+        def flags(self) -> None:
+            asked.append(self)
+            raise KeyboardInterrupt  # as a signal handler may
+
+    class Derived(np.ndarray[Any, Any]):
+        flags = Asked.flags  # type: ignore[assignment]
+
+    with pytest.raises(ps.ArgumentError, match="not Asked"):
+        kernel(x=Asked(), n=N, spin=0, add=1, threads=N)
+    derived = np.zeros(N, np.uint32).view(Derived)
+    kernel(x=derived, n=N, spin=0, add=1, threads=N)
+    assert derived.tolist() == [1] * N
+    assert not asked
+
+
+def test_a_temporary_is_given_back_under_the_lock(dev: ps.Device) -> None:
+    """Another thread may be looking through the temporaries of the parameter."""
+    count = 2048
+    with new_kernel(dev, SLOW_ADD, "slow_add") as kernel:
+        host = np.zeros(count, np.uint32)
+        (parameter,) = kernel.parameters
+        for _ in range(2):
+            kernel(x=host, n=count, spin=0, add=1, threads=count)
+        lane = dev.default_stream.lane
+        before, returned = lane.submitted, threading.Event()
+        held: list[Any] = []
+
+        def call() -> None:
+            kernel(x=host, n=count, spin=SLOW, add=1, threads=count)
+            returned.set()
+
+        def hold() -> None:
+            while lane.submitted == before:
+                pass
+            with dev.scheduler.lock:
+                assert lane.complete < lane.submitted, "it holds the lock before the call is done"
+                returned.wait(0.5)
+                held.extend(parameter.spare)
+
+        at_once(call, hold)
+        assert not held
+        assert (host == 3).all()
+        assert len(parameter.spare) == 1
 
 
 def test_a_closed_kernel_stays_closed(step: tuple[ps.Kernel, ps.Array]) -> None:

@@ -13,10 +13,11 @@ import pytest
 
 import penstock as ps
 from penstock import accelerator
+from penstock.driver.hip.timeline import HipTimeline
 from penstock.schedule.idle_submission import IdleSubmitter
 from tests.hip.standin import LOST, OUT_OF_MEMORY, StandIn
 from tests.interrupts import at_point, chosen, interrupt, points
-from tests.kernels import FIRST, SLOW_ADD, new_kernel
+from tests.kernels import FIRST, SLOW_ADD, SLOW_COPY, new_kernel
 
 N = 64
 INVALID = 1
@@ -136,6 +137,39 @@ def test_an_interrupt_is_raised_and_breaks_nothing(launches: Launches) -> None:
         call()
         expected = found + 1
         assert (launches.x.numpy() == expected).all()
+
+
+def test_an_interrupt_during_the_search_for_a_temporary_is_raised(
+    launches: Launches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = new_kernel(launches.device, SLOW_COPY)
+    host = np.arange(N, dtype=np.uint32)
+
+    def call() -> None:
+        copy(x=host, y=launches.x, n=N, spin=0, threads=N)
+
+    value, asked = HipTimeline.value, 0
+    monkeypatch.setattr(HipTimeline, "value", lambda timeline: 0)  # nothing is done
+    for _ in range(3):
+        call()
+    spare = copy.parameters[0].spare
+    before = list(spare)
+    assert len(spare) == 3, "so that it would ask again after the interrupt"
+
+    def interrupted(timeline: HipTimeline) -> int:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise KeyboardInterrupt
+        return value(timeline)
+
+    monkeypatch.setattr(HipTimeline, "value", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        call()
+    assert asked == 1
+    assert spare == before
+    call()
+    assert (launches.x.numpy() == host).all()
 
 
 _PROGRAM = """
