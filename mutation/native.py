@@ -315,7 +315,7 @@ NATIVE = (
     ),
     NativeMutant(
         "whether times are wanted", "trace.c",
-        "    if (PyTuple_GET_SIZE(of_events(named.timing)) == 0)\n        Py_RETURN_NONE;\n", "",
+        "    if (wanted == 0)\n        Py_RETURN_NONE;\n", "",
     ),
     NativeMutant("a launch's time", "trace.c", "if (!failed && ended != Py_None) {", "if (0) {"),
     NativeMutant(

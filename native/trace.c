@@ -68,18 +68,33 @@ user_code(int *instruction)
     return code == NULL ? Py_NewRef(Py_None) : code;
 }
 
+/* The traces that are active (`named.active`), or that want times (`named.timing`): a tuple, a new
+   reference, because a thread that begins or ends a trace replaces it meanwhile. */
+static PyObject *
+traces(PyObject *name)
+{
+    PyObject *found;
+#if PY_VERSION_HEX >= 0x030D0000
+    if (PyDict_GetItemRef(events, name, &found) < 0)
+        return NULL;
+#else
+    found = Py_XNewRef(of_events(name));
+#endif
+    return found;
+}
+
 /* Add a record to every active trace. -1 with an exception set if it failed. */
 static int
 add(PyObject *record)
 {
-    PyObject *active = Py_NewRef(of_events(named.active));
-    int failed = record == NULL;
+    PyObject *active = traces(named.active);
+    int failed = record == NULL || active == NULL;
     for (Py_ssize_t i = 0; !failed && i < PyTuple_GET_SIZE(active); i++) {
         PyObject *records = PyObject_GetAttr(PyTuple_GET_ITEM(active, i), named.records);
         failed = records == NULL || PyList_Append(records, record) < 0;
         Py_XDECREF(records);
     }
-    Py_DECREF(active);
+    Py_XDECREF(active);
     return failed ? -1 : 0;
 }
 
@@ -162,18 +177,21 @@ trace_done(PyObject *lane, long long reached)
 PyObject *
 trace_begins(PyObject *batch)
 {
-    if (PyTuple_GET_SIZE(of_events(named.timing)) == 0)
+    PyObject *timing = traces(named.timing);
+    Py_ssize_t wanted = timing == NULL ? -1 : PyTuple_GET_SIZE(timing);
+    Py_XDECREF(timing);
+    if (wanted == 0)
         Py_RETURN_NONE;
-    return record_mark(SLOT(batch, Batch_recording), 0);
+    return wanted < 0 ? NULL : record_mark(SLOT(batch, Batch_recording), 0);
 }
 
 /* `batch.end_timing()`, for a command that began with a timestamp. */
 int
 trace_ends(PyObject *batch, PyObject *began, PyObject *here)
 {
-    PyObject *timing = Py_NewRef(of_events(named.timing)), *ended = Py_NewRef(Py_None);
-    int failed = 0;
-    if (began != Py_None && PyTuple_GET_SIZE(timing)) {
+    PyObject *timing = traces(named.timing), *ended = Py_NewRef(Py_None);
+    int failed = timing == NULL;
+    if (!failed && began != Py_None && PyTuple_GET_SIZE(timing)) {
         Py_SETREF(ended, record_mark(SLOT(batch, Batch_recording), 1));
         failed = ended == NULL;
     }
@@ -182,7 +200,7 @@ trace_ends(PyObject *batch, PyObject *began, PyObject *here)
         failed = mark == NULL || PyList_Append(SLOT(batch, Batch_marks), mark) < 0;
         Py_XDECREF(mark);
     }
-    Py_DECREF(timing);
+    Py_XDECREF(timing);
     Py_XDECREF(ended);
     return failed ? -1 : 0;
 }
