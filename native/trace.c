@@ -173,7 +173,7 @@ trace_done(PyObject *lane, long long reached)
     return emit(word.done, Py_NewRef(word.polled), word.nothing, place(lane, reached, 0));
 }
 
-/* `batch.begin_timing()`, if times are wanted: the number of the timestamp, or None. */
+/* `batch.command_began`, if times are wanted: the number of the timestamp, or None. */
 PyObject *
 trace_begins(PyObject *batch)
 {

@@ -26,7 +26,7 @@ class Batch:
     """
 
     __slots__ = (
-        "_command_began", "count", "lane", "look_at", "marks", "must_publish", "open", "recording",
+        "command_began", "count", "lane", "look_at", "marks", "must_publish", "open", "recording",
         "value",
     )  # fmt: skip
 
@@ -40,7 +40,7 @@ class Batch:
         self.must_publish = False  # whether it writes anything that the host may read
         #: For receipts: the timestamps in the recording, and their commands.
         self.marks: list[Mark] = []
-        self._command_began: int | None = None
+        self.command_began: int | None = None  # the timestamp before the command being recorded
 
     def here(self) -> events.At:
         """The position of the next command, for the receipt."""
@@ -50,17 +50,14 @@ class Batch:
         """Put on the receipt which access a barrier separates the next command from."""
         events.emit("barrier", (_AFTER, *behind.facts), path="device", at=self.here())
 
-    def begin_timing(self) -> None:
-        """For receipts: record a timestamp of the start of the next command."""
-        self._command_began = self.recording.mark(end=False)
-
     def end_timing(self) -> None:
-        """For receipts: record a timestamp of the end of the command."""
-        start, self._command_began = self._command_began, None
-        if start is not None:
+        """For receipts: record a timestamp of the end of a command that began with one."""
+        start, timing = self.command_began, events.timing
+        self.command_began = None
+        if start is not None and timing:
             end = self.recording.mark(end=True)
             if end is not None:
-                self.marks.append((events.timing, self.here(), start, end))
+                self.marks.append((timing, self.here(), start, end))
 
     def is_timed_for(self, receipt: events.Collector) -> bool:
         """Whether this batch has timestamps that a receipt does not have yet."""

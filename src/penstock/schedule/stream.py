@@ -190,8 +190,8 @@ class Stream(Closing):
             if events.active:
                 batch.emit_barrier(behind)
             lane.epoch += 1
-        if events.timing:
-            batch.begin_timing()
+        # `end` asks for this, and not for traces, which other threads begin and end meanwhile.
+        batch.command_began = recording.mark(end=False) if events.timing else None
         if lane.appended:
             lane.forget_appended()
         note_all(uses, lane, batch.value, what)
@@ -207,7 +207,7 @@ class Stream(Closing):
         batch = self._batch
         if self.lane.appended:
             self.lane.mark_appended()
-        if events.timing:
+        if batch.command_began is not None:
             batch.end_timing()
         batch.count += 1
         if batch.count >= batch.look_at:
