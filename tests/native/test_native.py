@@ -640,6 +640,44 @@ print(before, sys._is_gil_enabled())
     assert before == after
 
 
+@pytest.mark.skipif(
+    not sysconfig.get_config_var("Py_GIL_DISABLED"), reason="this Python always has a GIL"
+)
+def test_traces_begin_and_end_while_threads_launch() -> None:
+    script = """
+import threading
+import time
+import numpy as np
+import penstock as ps
+from penstock.tracing import events
+from tests.kernels import SLOW_ADD, new_kernel
+
+def launch():
+    x = device.zeros(64, np.uint32)
+    while time.monotonic() < over:
+        for _ in range(100):
+            kernel(x=x, n=64, spin=0, add=1, threads=64)
+        trace.records.clear()
+
+with ps.Device() as device, ps.trace(times=False) as trace:
+    kernel = new_kernel(device, SLOW_ADD)
+    active, over = events.active, time.monotonic() + 1.5
+    threads = [threading.Thread(target=launch) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    while time.monotonic() < over:
+        for _ in range(1000):
+            events.active = (*active,)
+            events.active = (*active, *active)
+            events.active = (*active, *active, *active)
+    events.active = active
+    for thread in threads:
+        thread.join()
+"""
+    done = run_script(script, PENSTOCK_NATIVE="1", LP_NUM_THREADS="0", VK_ADD_DRIVER_FILES="")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
 def test_signals_while_it_launches(step: tuple[ps.Kernel, ps.Array]) -> None:
     kernel, x = step

@@ -602,3 +602,28 @@ def test_a_user_line_is_outside_the_package(dev: ps.Device) -> None:
 def test_the_lines_of_the_demo_are_user_code() -> None:
     launches = demo.run("llvmpipe", 1 << 12).receipt.of_kind("launch")
     assert [event.where.partition(":")[0] for event in launches] == [demo.__file__]
+
+
+def test_a_trace_that_begins_or_ends_in_the_middle_of_a_command(dev: ps.Device) -> None:
+    stream = dev.default_stream
+
+    def command(at_start: tuple[Any, ...], at_end: tuple[Any, ...]) -> None:
+        with dev.scheduler.lock:
+            events.timing = at_start
+            stream.begin((), "a command")
+            events.timing = at_end
+            stream.end()
+
+    with ps.trace():
+        timing = events.timing
+        try:
+            with stream.batch():
+                for _ in range(3):
+                    command(timing, timing)
+                command(timing, ())
+            dev.synchronize()
+            for _ in range(20):  # with the same recording, again
+                command((), timing)
+                dev.synchronize()
+        finally:
+            events.timing = timing
