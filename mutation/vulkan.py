@@ -29,8 +29,9 @@ VULKAN = [
     _mutant(
         "barrier: not recorded in a graph",
         "commands",
-        "        self._between.record()\n",
-        "        if type(self) is not VulkanReplayable:\n            self._between.record()\n",
+        "        self.barrier = self._between.record\n",
+        "        if type(self) is VulkanReplayable:\n            self.barrier = lambda: None\n"
+        "        else:\n            self.barrier = self._between.record\n",
     ),
     _barrier("barrier: execution only", _BETWEEN, "_GPU, 0", "_GPU, 0"),
     _barrier(

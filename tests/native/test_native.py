@@ -93,7 +93,7 @@ WITHOUT_MUTANT = {
     "carry.c": "is_done is_writeable copied",
     "host.c": "host_waits leave scheduler_of",
     "module.c": "share natively PyInit__native",
-    "recorder.c": "handles_new HANDLES now moment_from_now let_others_run native_commands "
+    "recorder.c": "handles_new HANDLES now moment_from_now rest native_commands "
     "same_numbers record_barrier is_native_program is_native_launch timeline_reached has_backlog "
     "recording_ends",
     "result.c": "give_back result_new native_result",
