@@ -68,6 +68,8 @@ HEARD = {
     "vkGetSemaphoreCounterValue": "hear_get",
     "vkWaitSemaphores": "hear_wait",
     "vkDestroyBuffer": "hear_destroy",
+    "vkDestroySemaphore": "hear_destroy",
+    "vkDestroyCommandPool": "hear_destroy",
 }
 
 
@@ -88,9 +90,14 @@ class Log:
             self._numbered += 1
         return f"{kind}{self._numbers[kind, handle]}"
 
-    def forget(self, kind: str, handle: int) -> None:
-        """A later object may get the same handle, or another: chance decides that."""
-        self._numbers.pop((kind, handle), None)
+    def forget(self, handle: int) -> None:
+        """A later object may get the same handle, or another: chance decides that.
+
+        With a pool its command buffers go; which they are is not known here, so all are forgotten.
+        """
+        known = [key for key in self._numbers if key[0] == "command" or key[1] == handle]
+        for key in known:
+            del self._numbers[key]
 
 
 class Calls:
@@ -206,10 +213,10 @@ class Calls:
 
     device: Any = None
 
-    def hear_destroy(self, _: Any, function: Any, device: Any, buffer: Any, how: Any) -> None:
+    def hear_destroy(self, _: Any, function: Any, device: Any, handle: Any, how: Any) -> None:
         ffi, _lib = api.load()
-        self.log.forget("buffer", int(ffi.cast("uintptr_t", buffer)))
-        function(device, buffer, how)
+        self.log.forget(int(ffi.cast("uintptr_t", handle)))
+        function(device, handle, how)
 
     def hear_wait(self, real: Any, function: Any, *arguments: Any) -> Any:
         self.catch_up(real)
@@ -358,6 +365,8 @@ class Program:
             lambda: self.array().write(self.source()): 6,
             lambda: self.array().read(out=np.zeros(N, np.float32)).result()[:3]: 1,
             self.carried: 5,
+            self.host_access: 3,
+            self.ends: 2,
             self.trips: 5,
             self.adopt: 1,
             lambda: self.adopted.clear(): 1,
@@ -498,6 +507,46 @@ class Program:
             if self.chance.random() < 0.3:
                 self.calls.visible = not self.calls.visible
         return said
+
+    def host_access(self) -> list[Any]:
+        """Reads, writes and results that are not quite as the ones before."""
+        x = self.device.zeros(N, name="plain")
+        fitting = np.full(N, 3, np.float32)
+        said: list[Any] = []
+        for source in (fitting, fitting, fitting[: N // 2], fitting.reshape(8, 8), fitting[:1]):
+            said.append(self.attempt(partial(x.write, source)))
+            said.append(x.numpy()[:2])
+        for stream in self.streams:  # both of them write it
+            self.kernels["step"](x=x, threads=N, stream=stream)
+        said.append(x.numpy()[:2])
+        said.append(x.max().result())
+        first = self.kernels["pick"](x=x, i=1, threads=1)
+        said += [float(first), first.result()]
+        x[::2].fill(1)
+        self.kernels["step"](x=x, threads=N)
+        said.append(self.attempt(lambda: x[1::2].numpy()[:2]))
+        if self.adopted:
+            said.append(self.attempt(partial(x.write, self.adopted[0])))
+        x.close()
+        said.append(self.attempt(x.numpy))
+        said.append(self.attempt(partial(x.write, fitting)))
+        return said
+
+    def ends(self) -> None:
+        """Streams that wait for another, and that are closed; a stream of another device."""
+        first, second = self.device.stream(), self.device.stream()
+        x, y = self.device.zeros(N), self.device.zeros(N)
+        self.calls.visible = False
+        self.kernels["step"](x=x, threads=N, stream=first)
+        second.wait(first.record())
+        second.synchronize()
+        self.log.say(first.lane.complete, second.lane.complete)
+        self.kernels["step"](x=y, threads=N, stream=second)
+        self.kernels["step"](x=x, threads=N, stream=first)
+        first.close()
+        self.attempt(first.synchronize)
+        self.log.say(x.numpy()[:2], y.numpy()[:2])
+        second.close()
 
     def adopt(self) -> None:
         """Memory that the device uses in place: from now on a source may be such memory."""
