@@ -127,6 +127,7 @@ NATIVE = (
     NativeMutant(
         "a stream of another device", "call.c",
         " ||\n        SLOT(launch.stream, Stream_scheduler) != self->scheduler)\n", ")\n",
+        tests="tests/native/test_native.py::test_a_kernel_of_another_device",
     ),
     NativeMutant(
         "which binding is which", "call.c", "PyBytes_AS_STRING(flat) + PLACE * i,",
@@ -381,10 +382,6 @@ NATIVE = (
     ),
     # Waits.
     NativeMutant(
-        "what a wait needs submitted", "host.c",
-        "int done = stream_submits(stream);", "int done = 1;",
-    ),
-    NativeMutant(
         "the wait for a stream", "host.c",
         "? 1\n                      : host_waits(scheduler, lane, value);", "? 1 : 1;",
     ),
@@ -496,10 +493,6 @@ NATIVE = (
     NativeMutant(
         "that a result is read once", "result.c",
         "    put(result, Result__memory, Py_None);\n", "",
-    ),
-    NativeMutant(
-        "a result that is converted", "result.c",
-        "        SLOT(pool, ResultPool_convert) != Py_None ||\n", "",
     ),
     # NumPy arguments.
     NativeMutant(

@@ -284,6 +284,7 @@ class Program:
         self.one = device.ones(1)
         self.integers = device.zeros(N, np.uint32, name="integers")
         self.hosts = [np.ones(N, np.float32), np.arange(N, dtype=np.float32), np.ones(N // 2)]
+        self.hosts += [np.ones(N // 2, np.float32), np.ones((8, 8), np.float32)]
         self.adopted: list[Any] = []
         self.results: list[Any] = []
         self.views: list[Any] = []
@@ -522,11 +523,20 @@ class Program:
         said.append(x.max().result())
         first = self.kernels["pick"](x=x, i=1, threads=1)
         said += [float(first), first.result()]
-        x[::2].fill(1)
-        self.kernels["step"](x=x, threads=N)
-        said.append(self.attempt(lambda: x[1::2].numpy()[:2]))
-        if self.adopted:
-            said.append(self.attempt(partial(x.write, self.adopted[0])))
+        y = self.device.ones(N, name="other")
+        for part, stream in zip((x[: N // 2], x[N // 2 :]), self.streams, strict=True):
+            self.calls.visible = False
+            self.kernels["step"](x=part, threads=N // 2, stream=stream)
+        said.append(x.numpy()[:: N // 2])
+        with self.device.default_stream.batch():
+            x[::2].copy_from(y[::2])
+            said.append(x[1::2].numpy()[:2])
+        self.calls.visible = False
+        self.adopt()
+        memory = self.adopted[-2]
+        said.append(self.attempt(partial(x.write, memory)))
+        for _ in range(2):
+            said.append(self.attempt(partial(self.kernels["step"], x=memory, threads=N)))
         x.close()
         said.append(self.attempt(x.numpy))
         said.append(self.attempt(partial(x.write, fitting)))

@@ -91,12 +91,12 @@ WITHOUT_MUTANT = {
     "native_left callable_traverse callable_clear callable_dealloc callable_new has_core_classes "
     "get_ready retire call_natively call_setup",
     "carry.c": "is_done is_writeable copied",
-    "host.c": "host_waits leave scheduler_of",
+    "host.c": "submitted host_waits leave scheduler_of",
     "module.c": "share natively PyInit__native",
     "recorder.c": "handles_new HANDLES now moment_from_now rest native_commands "
     "same_numbers record_barrier is_native_program is_native_launch timeline_reached has_backlog "
     "recording_ends",
-    "result.c": "give_back result_new native_result",
+    "result.c": "give_back result_new content native_result",
     "stream.c": "note_state failed stream_submits is_traced stream_batch is_plain native_start "
     "native_submit native_poll native_reach native_wait guest_enters guest_leaves",
     "trace.c": "of_events emit place trace_barrier trace_launch trace_done trace_is_ready "
