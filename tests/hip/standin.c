@@ -354,7 +354,7 @@ static int enqueue(struct stream *stream, struct operation *op) {
 
 static void finish(struct stream *stream) {
     unsigned long long until = stream->issued;
-    if (stream->done >= until) return; /* done in the call: nobody is to be woken */
+    if (stream->done >= until) return; /* done in the call: no thread waits for it */
     if (stream->wanted < until) stream->wanted = until;
     pthread_cond_broadcast(&changed);
     while (stream->done < until && !lost) pthread_cond_wait(&changed, &lock);
