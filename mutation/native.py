@@ -448,8 +448,8 @@ NATIVE = (
         "        (write && SLOT(buffer, Buffer_guarded) != Py_False) ||\n", "",
     ),
     NativeMutant(
-        "an array that only the device writes", "host.c", "int fits = allowed == Py_True && ",
-        "int fits = ",
+        "an array that only the device writes", "host.c",
+        "return allowed == Py_True && array_fits(", "return array_fits(",
     ),
     NativeMutant(
         "the dtype of a source", "host.c",
@@ -530,14 +530,13 @@ NATIVE = (
         "            if (PyErr_Occurred())\n                break;", "            ", tests=_HIP,
     ),
     NativeMutant(
-        "a temporary of another shape", "carry.c",
-        "               PyObject_RichCompareBool(shape, SLOT(array, Array_shape), Py_EQ) == 1;",
-        "               1;",
+        "a temporary of another shape", "carry.c", "return array_fits(array, host) && is_done",
+        "return is_done",
     ),
     NativeMutant(
         "a temporary in flight", "carry.c",
-        "return fits && is_done(SLOT(history, History_reads)) && "
-        "is_done(SLOT(history, History_writes));", "return fits;",
+        " && is_done(SLOT(history, History_reads)) &&\n"
+        "           is_done(SLOT(history, History_writes));", ";",
     ),
     NativeMutant(
         "a NumPy argument in adopted memory", "carry.c",

@@ -46,13 +46,8 @@ is_usable(PyObject *array, PyObject *host, int back)
         PyDict_GET_SIZE(SLOT(backing, Backing_unpublished)) ||
         SLOT(buffer, Buffer_closed) != Py_False || Py_TYPE(history) != is.History)
         return 0;
-    PyObject *dtype = PyObject_GetAttr(host, named.dtype);
-    PyObject *shape = PyObject_GetAttr(host, named.shape);
-    int fits = dtype == SLOT(array, Array_dtype) && shape != NULL &&
-               PyObject_RichCompareBool(shape, SLOT(array, Array_shape), Py_EQ) == 1;
-    Py_XDECREF(dtype);
-    Py_XDECREF(shape);
-    return fits && is_done(SLOT(history, History_reads)) && is_done(SLOT(history, History_writes));
+    return array_fits(array, host) && is_done(SLOT(history, History_reads)) &&
+           is_done(SLOT(history, History_writes));
 }
 
 /* Take a temporary for a NumPy array from those of its parameter; 0 if Python must. Under the lock.

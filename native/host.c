@@ -65,7 +65,8 @@ leave(PyObject *answer)
 PyObject *
 native_synchronize(PyObject *Py_UNUSED(module), PyObject *stream)
 {
-    if (Py_TYPE(stream) != is.Stream || !lock_taken(SLOT(stream, Stream_scheduler), at.Scheduler_plain))
+    if (Py_TYPE(stream) != is.Stream ||
+        !lock_taken(SLOT(stream, Stream_scheduler), at.Scheduler_plain))
         return leave(Py_False);
     PyObject *scheduler = SLOT(stream, Stream_scheduler), *lane = SLOT(stream, Stream_lane);
     PyObject *copies = SLOT(stream, Stream_copies);
@@ -174,7 +175,8 @@ native_read(PyObject *Py_UNUSED(module), PyObject *array)
 {
     PyObject *scheduler = scheduler_of(array), *lane, *value;
     int reached = 1;
-    for (int turn = 0; turn < 2 && reached == 1 && scheduler != NULL && lock_taken(scheduler, at.Scheduler_plain);
+    for (int turn = 0; turn < 2 && reached == 1 && scheduler != NULL &&
+                       lock_taken(scheduler, at.Scheduler_plain);
          turn++) {
         PyObject *seen = bytes_of(array, 0);
         int usual = seen != NULL && find_conflicts(array, 0, &lane, &value);
@@ -193,6 +195,19 @@ native_read(PyObject *Py_UNUSED(module), PyObject *array)
     return leave(Py_None);
 }
 
+/* Whether a NumPy array has the dtype and shape of an array. */
+int
+array_fits(PyObject *array, PyObject *host)
+{
+    PyObject *dtype = PyObject_GetAttr(host, named.dtype);
+    PyObject *shape = PyObject_GetAttr(host, named.shape);
+    int fits = dtype == SLOT(array, Array_dtype) && shape != NULL &&
+               PyObject_RichCompareBool(shape, SLOT(array, Array_shape), Py_EQ) == 1;
+    Py_XDECREF(dtype);
+    Py_XDECREF(shape);
+    return fits;
+}
+
 /* Whether the host may write a source, a plain NumPy array, into an array: the same dtype and shape,
    no role that forbids it, and no adopted memory, which the source may be. */
 static int
@@ -203,15 +218,9 @@ may_write(PyObject *array, PyObject *seen, PyObject *source)
     if (Py_TYPE(source) != Py_TYPE(seen) || Py_TYPE(adopted) != is.HostMemory ||
         PyDict_GET_SIZE(SLOT(adopted, HostMemory_pieces)))
         return 0;
-    PyObject *dtype = PyObject_GetAttr(source, named.dtype);
-    PyObject *shape = PyObject_GetAttr(source, named.shape);
     PyObject *allowed = PyObject_GetAttr(SLOT(buffer, Buffer_policy), named.host_writes);
-    int fits = allowed == Py_True && dtype == SLOT(array, Array_dtype) && shape != NULL &&
-               PyObject_RichCompareBool(shape, SLOT(array, Array_shape), Py_EQ) == 1;
-    Py_XDECREF(dtype);
-    Py_XDECREF(shape);
     Py_XDECREF(allowed);
-    return fits;
+    return allowed == Py_True && array_fits(array, source);
 }
 
 /* `write(array, source)` where that is a copy now; False if Python must do it. */

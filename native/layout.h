@@ -421,6 +421,7 @@ int result_launched(PyObject *result, PyObject *lane, PyObject *value);
 PyObject *native_result(PyObject *module, PyObject *result);
 
 /* host.c */
+int array_fits(PyObject *array, PyObject *host);
 int host_waits(PyObject *scheduler, PyObject *lane, PyObject *value);
 PyObject *native_synchronize(PyObject *module, PyObject *stream);
 PyObject *native_read(PyObject *module, PyObject *array);
