@@ -119,10 +119,38 @@ NATIVE = (
         "if (0)",
         (("lock.c", "if (slot_of(scheduler, condition) == Py_True)", "if (1)"),),
     ),
-    NativeMutant("a call within a call", "lock.c", "if (locked != Py_False)", "if (0)"),
+    NativeMutant(
+        "a call within a call", "lock.c",
+        "&& (is_own(lock) || sleep_and_take(lock) < 0))",
+        "&& !is_own(lock) && sleep_and_take(lock) < 0)",
+    ),
     NativeMutant(
         "that the lock is released", "lock.c",
-        "PyObject_CallNoArgs(SLOT(scheduler, Scheduler_release_lock))", "Py_NewRef(Py_None)",
+        "    release((Lock *)SLOT(scheduler, Scheduler_mutex));", "    (void)scheduler;",
+    ),
+    NativeMutant(
+        "that a sleeper is woken", "lock.c",
+        "    if (atomic_load(&lock->sleepers) && ", "    if (0 && ",
+        tests="tests/native/test_lock.py",
+    ),
+    NativeMutant(
+        "that the alarm can be rung again", "lock.c",
+        "            atomic_store(&lock->rung, 0);", "            ;",
+        tests="tests/native/test_lock.py",
+    ),
+    NativeMutant(
+        "that the lock has one owner", "lock.c",
+        "    return atomic_compare_exchange_strong(&lock->owner, &found,",
+        "    found = lock->owner;\n    return atomic_compare_exchange_strong(&lock->owner, &found,",
+        tests="tests/native/test_lock.py",
+    ),
+    NativeMutant(
+        "that only its owner releases the lock", "lock.c",
+        "    if (!is_own((Lock *)self)) {", "    if (0) {", tests="tests/native/test_lock.py",
+    ),
+    NativeMutant(
+        "an interrupt of the wait for the lock", "lock.c",
+        "            taken = -1;", "            PyErr_Clear();", tests="tests/native/test_lock.py",
     ),
     NativeMutant(
         "a stream of another device", "call.c",

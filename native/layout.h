@@ -81,13 +81,11 @@ enum { PLACE = 24 };
     SLOT(Stream, timeline)                                                                         \
     SLOT(SubmitPolicy, _blocks)                                                                    \
     SLOT(SubmitPolicy, first_look)                                                                 \
-    SLOT(Scheduler, acquire)                                                                       \
     SLOT(Scheduler, ended)                                                                         \
     SLOT(Scheduler, host_memory)                                                                   \
-    SLOT(Scheduler, is_locked_here)                                                                \
+    SLOT(Scheduler, mutex)                                                                         \
     SLOT(Scheduler, plain)                                                                         \
     SLOT(Scheduler, ready)                                                                         \
-    SLOT(Scheduler, release_lock)                                                                  \
     SLOT(Scheduler, shutdown)                                                                      \
     SLOT(Scheduler, sizes)                                                                         \
     SLOT(Scheduler, transfers)                                                                     \
@@ -365,8 +363,8 @@ typedef struct {
 
 extern Names named;
 extern PyObject *nothing;
-extern PyTypeObject Callable_Type, Recorder_Type, Program_Type, Timeline_Type, Queue_Type,
-    Stamps_Type;
+extern PyTypeObject Callable_Type, Lock_Type, Recorder_Type, Program_Type, Timeline_Type,
+    Queue_Type, Stamps_Type;
 
 /* A number that an object has by a name; -1 if it has none. */
 static inline long long

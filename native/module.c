@@ -8,7 +8,7 @@
 #include <structmember.h>
 
 /* Increased when the Python code comes to rely on something else; see `penstock.accelerator`. */
-enum { VERSION = 2 };
+enum { VERSION = 3 };
 
 Offsets at;
 Classes is;
@@ -140,6 +140,7 @@ PyInit__native(void)
     PyUnstable_Module_SetGIL(module, Py_MOD_GIL_NOT_USED);
 #endif
     if (PyModule_AddType(module, &Callable_Type) < 0 ||
+        PyModule_AddType(module, &Lock_Type) < 0 ||
         PyModule_AddType(module, &Recorder_Type) < 0 ||
         PyModule_AddType(module, &Program_Type) < 0 ||
         PyModule_AddType(module, &Timeline_Type) < 0 ||

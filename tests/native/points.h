@@ -153,5 +153,7 @@ points_after(const char *place, PyObject *result)
     MAY_CALL(function, PyObject_CallNoArgs(function), "PyObject_CallNoArgs")
 #define PyObject_CallOneArg(function, argument)                                                    \
     MAY_CALL(function, PyObject_CallOneArg(function, argument), "PyObject_CallOneArg")
+#define Py_MakePendingCalls()                                                                      \
+    (pass_point(CALL_POINT, HERE " Py_MakePendingCalls") ? -1 : Py_MakePendingCalls())
 
 #endif

@@ -28,7 +28,7 @@ HARMLESS = (
     r"Py\w+_(Check|CheckExact|TypeCheck|GET_SIZE|GET_ITEM|SET_ITEM|AS_STRING)",
     r"PyErr_\w+",
     r"Py_(ARRAY_LENGTH|BuildValue|X?INCREF|X?NewRef|TYPE|SIZE|UNUSED|VISIT|CLEAR|X?SETREF)",
-    r"Py_(BEGIN|END)_CRITICAL_SECTION|PyUnstable_\w+|PyThread_get_thread_ident",
+    r"Py_(BEGIN|END)_CRITICAL_SECTION|PyUnstable_\w+|PyThread_\w+",
     r"PyEval_GetFrame|PyFrame_Get\w+|PyMemoryView_GET_BUFFER",
     r"PyLong_As\w+|PyFloat_(AsDouble|Pack\d)|PyBool_FromLong",
     r"PyDict_(GetItem\w*|Next)|PySet_(Contains|Discard)|PyObject_Size",  # of plain keys; of a deque
@@ -36,6 +36,7 @@ HARMLESS = (
     r"PyObject_RichCompareBool",  # of tuples of numbers
     r"PyObject_CallMethodO(neArg|bjArgs)",  # methods of a deque, which are written in C
     r"PyVectorcall_NARGS|PyMem_Free",
+    r"PyObject_IsTrue",  # of a flag, before a lock is taken
     # While a kernel is made, the module is imported, or an object is deallocated.
     r"PyArg_ParseTuple|PyObject_(GetAttrString|GC_UnTrack)|PyType_\w+|PyModule_\w+|PyInit_\w+",
     r"PyUnicode_\w+|PyDoc_STRVAR|PyVarObject_HEAD_INIT|PyFloat_FromDouble",

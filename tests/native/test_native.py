@@ -92,6 +92,7 @@ WITHOUT_MUTANT = {
     "get_ready retire call_natively call_setup",
     "carry.c": "is_done is_writeable copied",
     "host.c": "submitted host_waits leave scheduler_of",
+    "lock.c": "is_own acquire enter leave_block is_owned lock_new lock_dealloc",
     "module.c": "share natively PyInit__native",
     "recorder.c": "handles_new HANDLES now moment_from_now rest native_commands "
     "same_numbers record_barrier is_native_program is_native_launch timeline_reached has_backlog "

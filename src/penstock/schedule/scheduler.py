@@ -37,7 +37,7 @@ from penstock.driver.protocol import Driver
 from penstock.errors import ArgumentError, Closed, DeviceLost, Error, Reentered
 from penstock.handle import Block
 from penstock.ledger.hazards import Lane, Region
-from penstock.locks import RLock
+from penstock.locks import DeviceLock
 from penstock.memory.host_memory import HostMemory
 from penstock.memory.pool import Backing, Hold, MemoryStats, Owner, Pool, stats_of
 from penstock.schedule import host_views
@@ -66,8 +66,8 @@ class Scheduler:
     """Owns the driver and everything made from it. Made and closed by its `Device`."""
 
     __slots__ = (
-        "__dict__", "__weakref__", "acquire", "ended", "host_memory", "is_locked_here", "plain",
-        "ready", "release_lock", "shutdown", "sizes", "transfers", "views",
+        "__dict__", "__weakref__", "ended", "host_memory", "is_locked_here", "mutex", "plain",
+        "ready", "shutdown", "sizes", "transfers", "views",
     )  # fmt: skip
 
     def __init__(
@@ -78,11 +78,9 @@ class Scheduler:
         self.transfers = transfers
         self.sizes = Sizes()
         self.name = driver.info.name
-        self._mutex: Any = RLock()
+        self.mutex = DeviceLock()
         #: Whether the calling thread holds the lock.
-        self.is_locked_here: Callable[[], bool] = self._mutex._is_owned  # type: ignore[attr-defined]
-        #: For the native step: take the lock, and release it.
-        self.acquire, self.release_lock = self._mutex.acquire, self._mutex.release
+        self.is_locked_here: Callable[[], bool] = self.mutex._is_owned
         self.lost: DeviceLost | None = None
         self.closed = False
         #: While graphs are recorded: by thread, the graph and the `with` block that records it.
@@ -142,7 +140,7 @@ class Scheduler:
                 "signal handler, a finaliser or a weak reference's callback. Set a flag there, and "
                 "use the device after the call has returned"
             )
-        return self._mutex
+        return self.mutex
 
     def check(self) -> None:
         """Raise unless the device can be used."""
@@ -413,13 +411,13 @@ class Scheduler:
         if self.is_locked_here():
             return
         try:
-            if self._mutex.acquire(blocking=False):
+            if self.mutex.acquire(blocking=False):
                 act()
             else:
                 self.idle_submitter.hurry()
         finally:
             try:  # noqa: SIM105 (the first call here must be the one that cannot be interrupted)
-                self._mutex.release()
+                self.mutex.release()
             except RuntimeError:
                 pass  # it was not free
 
