@@ -249,15 +249,20 @@ NATIVE = (
     ),
     NativeMutant(
         "a pipeline that is bound already", "recorder.c",
-        "if (SLOT(commands, Commands__program) != program) {", "if (0) {",
+        "if (before != program) {", "if (0) {",
     ),
     NativeMutant(
         "what another pipeline had bound", "recorder.c",
-        "        put(commands, Commands__bindings, Py_None);\n", "",
+        "            put(commands, Commands__bindings, Py_None);\n", "",
+    ),
+    NativeMutant(
+        "a pipeline with the same layout", "recorder.c",
+        "    return Py_TYPE(native) == &Program_Type && native->layout == layout;",
+        "    return 0 && layout;",
     ),
     NativeMutant(
         "numbers that another pipeline had", "recorder.c",
-        "        put(commands, Commands__pushed, Py_None);\n", "",
+        "            put(commands, Commands__pushed, Py_None);\n", "",
     ),
     NativeMutant(
         "bindings that have changed", "recorder.c",

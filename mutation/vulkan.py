@@ -279,10 +279,10 @@ VULKAN = [
         "        result = self._vk_begin(",
     ),
     _mutant(
-        "another program keeps the bindings of the last",
+        "a program of another layout keeps the bindings of the last",
         "commands",
-        "            self._program = self._bindings = self._pushed = None\n",
-        "",
+        "                self._bindings = self._pushed = None\n",
+        "                pass\n",
     ),
     _mutant(
         "closing does not wait for the device",

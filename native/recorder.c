@@ -228,7 +228,17 @@ same_bytes(PyObject *a, PyObject *b)
                              (size_t)PyBytes_GET_SIZE(a)) == 0);
 }
 
-/* `Commands.launch`: bind what is not bound yet, and dispatch. Nothing here can fail. */
+/* Whether what is bound for a program, if any, stays bound for one with this layout. */
+static int
+has_layout(PyObject *program, uint64_t layout)
+{
+    if (Py_TYPE(program) != is.VulkanProgram)
+        return 0;
+    Program *native = (Program *)SLOT(program, VulkanProgram_native);
+    return Py_TYPE(native) == &Program_Type && native->layout == layout;
+}
+
+/* `Commands.bind` and a dispatch: bind what is not bound yet, and dispatch. Nothing here can fail. */
 static void
 launch(PyObject *commands, PyObject *program, PyObject *bindings, PyObject *block,
        PyObject *groups)
@@ -236,9 +246,12 @@ launch(PyObject *commands, PyObject *program, PyObject *bindings, PyObject *bloc
     Recorder *recorder = (Recorder *)SLOT(commands, Commands_native);
     Program *native = (Program *)SLOT(program, VulkanProgram_native);
     void *command = recorder->command;
-    if (SLOT(commands, Commands__program) != program) {
-        put(commands, Commands__bindings, Py_None);
-        put(commands, Commands__pushed, Py_None);
+    PyObject *before = SLOT(commands, Commands__program);
+    if (before != program) {
+        if (!has_layout(before, native->layout)) {
+            put(commands, Commands__bindings, Py_None);
+            put(commands, Commands__pushed, Py_None);
+        }
         recorder->bind(command, COMPUTE_POINT, native->pipeline);
         put(commands, Commands__program, program);
     }

@@ -316,33 +316,38 @@ def test_closing_waits_for_the_device(driver: str) -> None:
 
 
 def test_a_recording_starts_with_nothing_bound(spied: Spied) -> None:
-    """What is bound already is not bound again, but only within a recording and a program."""
+    """What is bound already is not bound again, but only within a recording and a layout."""
     device, driver = spied.device, spied.driver
     array = device.zeros(64, np.uint32)
-    kernels = [device.kernel(SLOW_ADD), device.kernel(SLOW_ADD)]
+    elsewhere = SLOW_ADD.replace("binding = 0", "binding = 3")
+    kernels = [device.kernel(source) for source in (SLOW_ADD, SLOW_ADD, elsewhere)]
     for kernel in kernels:
         kernel(x=array, n=64, spin=0, add=1, threads=64)
     device.synchronize()
-    first, second = (kernel.program for kernel in kernels)
+    first, second, third = (kernel.program for kernel in kernels)
     calls: list[str] = []
     for name in ("vkCmdBindPipeline", "vkCmdPushConstants", "vkCmdDispatch"):
         spied.listen(name, lambda *_, name=name: calls.append(name))
     describe = (
-        "vkCmdPushDescriptorSetWithTemplateKHR" if first.template else "vkCmdBindDescriptorSets"
+        "vkCmdPushDescriptorSetWithTemplateKHR"
+        if first.layout.pushes
+        else "vkCmdBindDescriptorSets"
     )
     spied.listen(describe, lambda *_: calls.append(describe))
     queue, timeline = driver.queue(0), driver.timeline()
     (recording,) = queue.recordings(1)
     backing = array.buffer.backing
     bindings = PLACE.pack(backing.memory.handle, backing.offset, 256)
-    everything = ["vkCmdBindPipeline", describe, "vkCmdPushConstants", "vkCmdDispatch"]
+    pipeline, dispatch = "vkCmdBindPipeline", "vkCmdDispatch"
+    everything = [pipeline, describe, "vkCmdPushConstants", dispatch]
     for value in (1, 2):
         calls.clear()
         recording.begin()
-        for used in (first, first, second, first):
+        for used in (first, first, second, third, first):
             recording.dispatch(used, bindings, bytes(12), (1, 1, 1))
             recording.barrier()
-        assert calls == [*everything, "vkCmdDispatch", *everything, *everything]
+        alike = [dispatch, pipeline, dispatch]
+        assert calls == [*everything, *alike, *everything, *everything]
         queue.submit(recording, [], timeline, value)
         assert driver.wait([(timeline, value)], 10**10)
     timeline.close()

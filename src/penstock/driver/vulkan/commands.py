@@ -20,6 +20,7 @@ from penstock import accelerator
 from penstock.driver.protocol import CopyRegions
 from penstock.driver.vulkan.api import C, check, load, native_object
 from penstock.driver.vulkan.clock import ROOM, Timestamps
+from penstock.driver.vulkan.layout import COMPUTE
 
 if TYPE_CHECKING:
     from penstock.driver.vulkan.driver import VulkanDriver
@@ -34,7 +35,6 @@ _HOST_READ, _HOST_WRITE = 0x2000, 0x4000
 _GPU = _TRANSFER | _COMPUTE_STAGE | _INDIRECT
 _GPU_ACCESS = _SHADER_ACCESS | _TRANSFER_ACCESS | _UNIFORM_READ | _INDIRECT_READ
 _GPU_WRITE = _SHADER_WRITE | _TRANSFER_WRITE
-_COMPUTE_FLAG = 0x20
 
 
 @accelerator.share
@@ -109,20 +109,23 @@ class Commands:
         """Bind what is not bound yet: the program, its buffers, its push constants."""
         command = self.command
         if program is not self._program:
-            self._program = self._bindings = self._pushed = None
+            if self._program is None or program.layout is not self._program.layout:
+                self._bindings = self._pushed = None
+            self._program = None
             self._vk_bind(command, 1, program.pipeline)
             self._program = program
         # A recording keeps what was set last, and a foreign call costs more than a comparison.
         if bindings != self._bindings:
             self._bindings = None
-            if program.template:
-                self._vk_describe(command, program.template, program.layout, 0, bindings)
+            layout = program.layout
+            if layout.pushes:
+                self._vk_describe(command, layout.template, layout.pipeline, 0, bindings)
             elif program.slots:
                 self._bind_set(program, bindings)
             self._bindings = bindings
         if block and block != self._pushed:
             self._pushed = None
-            self._vk_push(command, program.layout, _COMPUTE_FLAG, 0, len(block), block)
+            self._vk_push(command, program.layout.pipeline, COMPUTE, 0, len(block), block)
             self._pushed = block
 
     def copy(self, source: VulkanMemory, target: VulkanMemory, regions: CopyRegions) -> None:
@@ -146,7 +149,7 @@ class Commands:
         self._driver.call.vkCmdBindDescriptorSets(
             self.command,
             1,
-            program.layout,
+            program.layout.pipeline,
             0,
             1,
             ffi.new("VkDescriptorSet *", bound.handle),

@@ -15,6 +15,7 @@ from penstock.driver.vulkan.api import C, Instance, check, instance, listing, lo
 from penstock.driver.vulkan.clock import Clock
 from penstock.driver.vulkan.commands import VulkanReplayable
 from penstock.driver.vulkan.handles import Handle
+from penstock.driver.vulkan.layout import Key, Layout
 from penstock.driver.vulkan.memory import MemoryTypes, VulkanMemory
 from penstock.driver.vulkan.program import VulkanProgram
 from penstock.driver.vulkan.recording import VulkanQueue, new_command_pool
@@ -297,6 +298,7 @@ class VulkanDriver:
         self.atom = int(physical.properties.properties.limits.nonCoherentAtomSize)
         self.push_descriptors = int(physical.push_descriptor.maxPushDescriptors)
         self._programs: set[VulkanProgram] = set()
+        self.layouts: dict[Key, Layout] = {}  #: of all programs so far; see `layout_of`
         self._spare_waits: list[WaitInfo] = []
         self.backlog = Backlog()
         self.handles: dict[Handle, None] = {}  # everything made from it, oldest first

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from penstock import accelerator
 from penstock.driver.vulkan.api import C, check, load, native_object
+from penstock.driver.vulkan.layout import COMPUTE, layout_of
 from penstock.errors import InvalidSpirv
 from penstock.shader.spirv import Interface
 
 if TYPE_CHECKING:
     from penstock.driver.vulkan.driver import VulkanDriver
 
-_COMPUTE = 0x20
 _SETS_PER_POOL = 64
 _SETS_KEPT = 1024
 
@@ -36,7 +36,7 @@ class DescriptorSet:
 
 @accelerator.share
 class VulkanProgram:
-    """A pipeline with its layout."""
+    """A pipeline, and the descriptor sets that bind its buffers where they cannot be pushed."""
 
     __slots__ = ("__dict__", "__weakref__", "native")
 
@@ -50,21 +50,16 @@ class VulkanProgram:
         ffi, _ = load()
         self._driver = driver
         self.interface = interface
-        self.push_size = interface.push_size
         self.slots = len(interface.bindings)
-        self.push_descriptors = 0 < self.slots <= driver.push_descriptors
-        self._types = [_descriptor_type(b.kind) for b in interface.bindings]
-        self.set_layout = self.layout = self.pipeline = self.template = ffi.NULL
+        self.layout = layout_of(driver, interface)
+        self.pipeline = ffi.NULL
         self._pools: list[C] = []
         self._free: list[DescriptorSet] = []
         self._stale: list[DescriptorSet] = []
         self._sets: OrderedDict[bytes, DescriptorSet] = OrderedDict()
         try:
-            self._make_layouts()
             self._make_pipeline(code, constants)
-            if self.slots and self.push_descriptors:
-                self._make_template()
-            elif self.slots:
+            if self.slots and not self.layout.pushes:
                 self._grow()
             self.native = self._native_program()
         except BaseException:
@@ -73,13 +68,13 @@ class VulkanProgram:
 
     def _native_program(self) -> Any:
         """The same for the native step, if it can bind what the program needs; else None."""
-        if not accelerator.is_native() or (self.slots and not self.push_descriptors):
+        if not accelerator.is_native() or (self.slots and not self.layout.pushes):
             return None
         return native_object(
             accelerator.native.Program,
             pipeline=self.pipeline,
-            layout=self.layout,
-            template=self.template,
+            layout=self.layout.pipeline,
+            template=self.layout.template,
             slots=self.slots,
         )
 
@@ -104,50 +99,7 @@ class VulkanProgram:
         call, handle = self._driver.call, self._driver.handle
         for pool in self._pools:
             call.vkDestroyDescriptorPool(handle, pool, ffi.NULL)
-        if self.template:
-            call.vkDestroyDescriptorUpdateTemplate(handle, self.template, ffi.NULL)
         call.vkDestroyPipeline(handle, self.pipeline, ffi.NULL)
-        call.vkDestroyPipelineLayout(handle, self.layout, ffi.NULL)
-        call.vkDestroyDescriptorSetLayout(handle, self.set_layout, ffi.NULL)
-
-    def _make_layouts(self) -> None:
-        ffi, lib = load()
-        driver = self._driver
-        bindings = ffi.new("VkDescriptorSetLayoutBinding[]", max(1, self.slots))
-        for slot, (binding, kind) in enumerate(
-            zip(self.interface.bindings, self._types, strict=True)
-        ):
-            bindings[slot].binding = binding.binding
-            bindings[slot].descriptorType = kind
-            bindings[slot].descriptorCount = 1
-            bindings[slot].stageFlags = _COMPUTE
-        info = ffi.new("VkDescriptorSetLayoutCreateInfo *")
-        info.sType = lib.VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO
-        info.bindingCount = self.slots
-        info.pBindings = bindings
-        if self.push_descriptors:
-            info.flags = lib.VK_DESCRIPTOR_SET_LAYOUT_CREATE_PUSH_DESCRIPTOR_BIT_KHR
-        out = ffi.new("VkDescriptorSetLayout *")
-        check(
-            driver.call.vkCreateDescriptorSetLayout(driver.handle, info, ffi.NULL, out),
-            "vkCreateDescriptorSetLayout",
-        )
-        self.set_layout = out[0]
-        layout = ffi.new("VkPipelineLayoutCreateInfo *")
-        layout.sType = lib.VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO
-        layout.setLayoutCount = 1
-        layout.pSetLayouts = out
-        push = ffi.new("VkPushConstantRange *")
-        push.stageFlags = _COMPUTE
-        push.size = self.push_size
-        layout.pushConstantRangeCount = 1 if self.push_size else 0
-        layout.pPushConstantRanges = push
-        made = ffi.new("VkPipelineLayout *")
-        check(
-            driver.call.vkCreatePipelineLayout(driver.handle, layout, ffi.NULL, made),
-            "vkCreatePipelineLayout",
-        )
-        self.layout = made[0]
 
     def _make_pipeline(self, code: bytes, constants: Mapping[int, bytes]) -> None:
         ffi, lib = load()
@@ -165,9 +117,9 @@ class VulkanProgram:
         entry = ffi.new("char[]", self.interface.entry.encode())
         info = ffi.new("VkComputePipelineCreateInfo *")
         info.sType = lib.VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO
-        info.layout = self.layout
+        info.layout = self.layout.pipeline
         info.stage.sType = lib.VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO
-        info.stage.stage = _COMPUTE
+        info.stage.stage = COMPUTE
         info.stage.module = out[0]
         info.stage.pName = entry
         data = ffi.from_buffer(b"".join(constants.values()) or b"\0")
@@ -194,32 +146,6 @@ class VulkanProgram:
         check(result, "vkCreateComputePipelines")
         self.pipeline = made[0]
 
-    def _make_template(self) -> None:
-        ffi, lib = load()
-        driver = self._driver
-        entries = ffi.new("VkDescriptorUpdateTemplateEntry[]", self.slots)
-        for slot, (binding, kind) in enumerate(
-            zip(self.interface.bindings, self._types, strict=True)
-        ):
-            entries[slot].dstBinding = binding.binding
-            entries[slot].descriptorCount = 1
-            entries[slot].descriptorType = kind
-            entries[slot].offset = 24 * slot
-            entries[slot].stride = 24
-        info = ffi.new("VkDescriptorUpdateTemplateCreateInfo *")
-        info.sType = lib.VK_STRUCTURE_TYPE_DESCRIPTOR_UPDATE_TEMPLATE_CREATE_INFO
-        info.descriptorUpdateEntryCount = self.slots
-        info.pDescriptorUpdateEntries = entries
-        info.templateType = lib.VK_DESCRIPTOR_UPDATE_TEMPLATE_TYPE_PUSH_DESCRIPTORS_KHR
-        info.pipelineBindPoint = lib.VK_PIPELINE_BIND_POINT_COMPUTE
-        info.pipelineLayout = self.layout
-        out = ffi.new("VkDescriptorUpdateTemplate *")
-        check(
-            driver.call.vkCreateDescriptorUpdateTemplate(driver.handle, info, ffi.NULL, out),
-            "vkCreateDescriptorUpdateTemplate",
-        )
-        self.template = out[0]
-
     def _unused_set(self) -> DescriptorSet:
         if not self._free and self._stale:
             self._free = [s for s in self._stale if s.uses == 0]
@@ -234,11 +160,12 @@ class VulkanProgram:
     def _grow(self) -> None:
         ffi, lib = load()
         driver = self._driver
-        kinds = sorted(set(self._types))
+        types = [kind for _, kind in self.layout.slots]
+        kinds = sorted(set(types))
         sizes = ffi.new("VkDescriptorPoolSize[]", len(kinds))
         for slot, kind in enumerate(kinds):
             sizes[slot].type = kind
-            sizes[slot].descriptorCount = _SETS_PER_POOL * self._types.count(kind)
+            sizes[slot].descriptorCount = _SETS_PER_POOL * types.count(kind)
         info = ffi.new("VkDescriptorPoolCreateInfo *")
         info.sType = lib.VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO
         info.maxSets = _SETS_PER_POOL
@@ -255,7 +182,7 @@ class VulkanProgram:
         request.sType = lib.VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO
         request.descriptorPool = pool[0]
         request.descriptorSetCount = _SETS_PER_POOL
-        layouts = ffi.new("VkDescriptorSetLayout[]", [self.set_layout] * _SETS_PER_POOL)
+        layouts = ffi.new("VkDescriptorSetLayout[]", [self.layout.set] * _SETS_PER_POOL)
         request.pSetLayouts = layouts
         out = ffi.new("VkDescriptorSet[]", _SETS_PER_POOL)
         check(
@@ -269,24 +196,13 @@ class VulkanProgram:
         content = ffi.from_buffer(bindings)  # kept until the call below has read it
         infos = ffi.cast("VkDescriptorBufferInfo *", content)
         writes = ffi.new("VkWriteDescriptorSet[]", self.slots)
-        for slot, (binding, kind) in enumerate(
-            zip(self.interface.bindings, self._types, strict=True)
-        ):
+        for slot, (binding, kind) in enumerate(self.layout.slots):
             writes[slot].sType = lib.VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET
             writes[slot].dstSet = target.handle
-            writes[slot].dstBinding = binding.binding
+            writes[slot].dstBinding = binding
             writes[slot].descriptorCount = 1
             writes[slot].descriptorType = kind
             writes[slot].pBufferInfo = infos + slot
         self._driver.call.vkUpdateDescriptorSets(
             self._driver.handle, self.slots, writes, 0, ffi.NULL
         )
-
-
-def _descriptor_type(kind: str) -> int:
-    _, lib = load()
-    return int(
-        lib.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER
-        if kind == "storage"
-        else lib.VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER
-    )
