@@ -106,6 +106,7 @@ enum { PLACE = 24 };
     SLOT(ResultPool, closed)                                                                       \
     SLOT(ResultPool, convert)                                                                      \
     SLOT(ResultPool, free)                                                                         \
+    SLOT(ResultPool, one_number)                                                                   \
     SLOT(ResultPool, scheduler)                                                                    \
     SLOT(ResultMemory, _bytes)                                                                     \
     SLOT(ResultMemory, _content)                                                                   \

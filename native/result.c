@@ -85,13 +85,9 @@ static PyObject *
 content(PyObject *slot)
 {
     PyObject *parts = SLOT(slot, ResultMemory__content), *pool = SLOT(slot, ResultMemory__pool);
-    if (SLOT(slot, ResultMemory_coherent) != Py_True || PyList_GET_SIZE(parts) != 1 ||
-        SLOT(pool, ResultPool_convert) != Py_None ||
-        PyObject_Size(PyList_GET_ITEM(parts, 0)) >= 0) { /* of several elements */
-        PyErr_Clear();
+    if (SLOT(slot, ResultMemory_coherent) != Py_True ||
+        SLOT(pool, ResultPool_convert) != Py_None || SLOT(pool, ResultPool_one_number) != Py_True)
         return PyObject_CallMethodNoArgs(slot, named.read);
-    }
-    PyErr_Clear(); /* an array without dimensions has no size */
     return PyObject_GetItem(PyList_GET_ITEM(parts, 0), nothing);
 }
 

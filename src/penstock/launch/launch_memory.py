@@ -183,7 +183,7 @@ class ResultPool:
 
     __slots__ = (
         "_count", "_name", "_stride", "closed", "convert", "free", "make", "members", "nbytes",
-        "scheduler", "zeros",
+        "one_number", "scheduler", "zeros",
     )  # fmt: skip
 
     def __init__(
@@ -194,6 +194,8 @@ class ResultPool:
         self.nbytes = nbytes
         self.zeros = bytes(nbytes)
         self.make = _maker(members)
+        #: Whether the value is a single number, for the native step.
+        self.one_number = len(members) == 1 and members[0].shape == ()
         #: Makes the value that users get from the parts of the result, in place.
         self.convert: Callable[..., Any] | None = None
         self.free: deque[ResultMemory] = deque()
