@@ -1,0 +1,120 @@
+"""Cases that every program of `differential` begins with, because chance would seldom make them.
+
+Each is a small program on arrays of its own, about one check of the native step; its docstring says
+what must not happen. It returns what is to be logged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from tests.native.differential import Program
+
+N = 64
+LARGE = 2 << 18  # floats: half of them are a write that a thread makes in stream order
+
+
+def rows_with_a_pitch(program: Program) -> list[Any]:
+    """Work beside the columns that a copy in flight writes needs no barrier and no wait."""
+    device, step = program.device, program.kernels["step"]
+    x, y = device.zeros((8, 2 * N)), device.ones((8, 2 * N))
+    beside, inside = x[1, N:], x[1, :N]
+    for part in (beside, inside, beside, inside):
+        step(x=part, threads=N)
+        part.numpy()
+    said = []
+    program.calls.visible = False
+    for part in (beside, inside):
+        x[:, :N].copy_from(y[:, :N])
+        step(x=part, threads=N)
+        said.append(part.numpy()[:2])
+        x[:, :N].copy_from(y[:, :N])
+        said.append(part.numpy()[:2])
+    return said
+
+
+def work_of_two_streams(program: Program) -> list[Any]:
+    """A read waits for all work on its bytes, and submits it in the order of the calls."""
+    x = program.device.zeros(2 * N)
+    said = [x.numpy()[:: N // 2]]
+    parts = [*zip((x[:N], x[N:]), program.streams, strict=True)]
+    program.calls.visible = False
+    for order, counts in ((parts, (3, 5)), (parts[::-1], (3, 5)), (parts, (5, 3))):
+        for (part, stream), count in zip(order, counts, strict=True):
+            for _ in range(count):
+                program.kernels["step"](x=part, threads=N, stream=stream)
+        said.append(x.numpy()[:: N // 2])
+    return said
+
+
+def a_source_in_adopted_memory(program: Program) -> list[Any]:
+    """A write refuses a source that the device has yet to write."""
+    x = program.device.zeros(N)
+    room = np.zeros(2 * 4096, np.uint8)
+    start = -int(room.ctypes.data) % 4096
+    host = room[start : start + 4 * N].view(np.float32)
+    with program.device.adopt(host) as adopted:
+        said = [program.attempt(partial(x.write, host)), x.numpy()[:2]]
+        program.calls.visible = False
+        program.kernels["step"](x=adopted, threads=N)
+        said += [program.attempt(partial(x.write, host)), x.numpy()[:2]]
+        program.device.synchronize()
+        said += [program.attempt(partial(x.write, host)), x.numpy()[:2]]
+    return said
+
+
+def what_a_result_slot_had(program: Program) -> list[Any]:
+    """A kernel that counts in its result finds 0 there, also where another result was."""
+    count = program.kernels["count"]
+    said = [count(threads=threads).result() for threads in (N, N, 2 * N)]
+    results = [count(threads=N) for _ in range(3)]
+    return [*said, *(each.result() for each in results)]
+
+
+def copies_that_a_stream_has_yet_to_make(program: Program) -> list[Any]:
+    """`synchronize()` waits for a host copy in stream order, although the device is done."""
+    x, source = program.device.zeros(LARGE), np.full(LARGE // 2, 7, np.float32)
+    program.calls.visible = False
+    said = []
+    with program.copies_when_waited_for():
+        for _ in range(2):
+            program.kernels["step"](x=x, threads=N)
+            pending = x[: LARGE // 2].write(source, borrow=True)
+            said.append(pending.done)
+            program.device.default_stream.synchronize()
+            said += [pending.done, x[:2].numpy()]
+    return said
+
+
+def a_view_that_a_wait_would_wait_for(program: Program) -> list[Any]:
+    """A wait for work behind a view of this thread's raises, and submits nothing before."""
+    device, pick = program.device, program.kernels["pick"]
+    x, y = device.ones(N), device.zeros(N)
+    view = x.view("rw")
+    program.calls.visible = False
+    with ThreadPoolExecutor(1) as another:
+        first = another.submit(partial(pick, x=x, i=1, threads=1)).result()
+    device.default_stream.flush()
+    second = pick(x=y, i=1, threads=1)
+    said = [program.attempt(second.result)]
+    program.kernels["step"](x=y, threads=N)
+    said.append(program.attempt(first.result))
+    view[:] = 3
+    del view
+    return [*said, first.result(), second.result(), y.numpy()[:2]]
+
+
+CASES: tuple[Callable[[Program], list[Any]], ...] = (
+    rows_with_a_pitch,
+    work_of_two_streams,
+    a_source_in_adopted_memory,
+    what_a_result_slot_had,
+    copies_that_a_stream_has_yet_to_make,
+    a_view_that_a_wait_would_wait_for,
+)
