@@ -584,7 +584,8 @@ NATIVE = (
     NativeMutant(
         "the guest of a failed wait", "stream.c",
         "    PySet_Discard(SLOT(shutdown, Shutdown_guests), guest);\n",
-        "    if (reached >= 0)\n        PySet_Discard(SLOT(shutdown, Shutdown_guests), guest);\n",
+        "    if (aside.error == NULL)\n"
+        "        PySet_Discard(SLOT(shutdown, Shutdown_guests), guest);\n",
         tests=_HIP,
     ),
 )  # fmt: skip
@@ -662,14 +663,21 @@ def _differential(
         raise SystemExit("mutation: the programs break down without the native step")
     if outcome_of(None, folder) != expected:
         raise SystemExit("mutation: the native step differs from Python without any mutant")
+
+    def how_caught(mutant: NativeMutant) -> str:
+        try:
+            outcome = outcome_of(mutant, folder)
+        except build_native.CannotBuild as error:
+            print(f"mutation: {mutant.name!r} cannot be built: {error}", file=sys.stderr)
+            return ""
+        if mutant.tests:
+            return "a test" if outcome is None else ""
+        if outcome == expected:
+            return ""
+        return "a crash" if outcome is None else "other calls"
+
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        outcomes = pool.map(lambda mutant: outcome_of(mutant, folder), chosen)
-        for mutant, outcome in zip(chosen, outcomes, strict=True):
-            how = "a crash" if outcome is None else "other calls"
-            if mutant.tests:
-                yield mutant.name, "a test" if outcome is None else ""
-            else:
-                yield mutant.name, how if outcome != expected else ""
+        yield from zip((each.name for each in chosen), pool.map(how_caught, chosen), strict=True)
 
 
 def _disturbed(

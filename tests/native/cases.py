@@ -69,6 +69,56 @@ def a_source_in_adopted_memory(program: Program) -> list[Any]:
     return said
 
 
+def writes_that_are_no_plain_copy(program: Program) -> list[Any]:
+    """A view keeps what it shows, a sealed array keeps its content, and no source's code runs."""
+    x, asked = program.device.zeros(N), []
+
+    class Asked(np.ndarray[Any, Any]):
+        @property
+        def dtype(self) -> Any:
+            asked.append(self)
+            return super().dtype
+
+    said = []
+
+    def write(value: float, source: Any = None) -> None:
+        source = np.full(N, value, np.float32) if source is None else source
+        program.attempt(partial(x.write, source))
+        said.append(x.numpy()[:2].tolist())
+
+    write(1)
+    view = x.view("r")
+    write(2)
+    said.append(view[:2].tolist())
+    del view
+    view = x.view("rw")
+    write(3)
+    said.append(view[:2].tolist())
+    del view
+    write(4, [4.0] * N)
+    write(5, np.full(N, 5, np.float32).view(Asked))
+    write(6, memoryview(np.full(N, 6, np.float32)))
+    x.seal()
+    write(7)
+    return [*said, len(asked)]
+
+
+def a_temporary_in_use(program: Program) -> list[Any]:
+    """A call that is made while another waits gets a temporary of its own for its NumPy array."""
+    step, hosts = program.kernels["step"], [np.full(3 * N, each, np.float32) for each in (10, 20)]
+    for host in hosts:
+        step(x=host, threads=N)
+
+    def meanwhile() -> None:
+        program.calls.visible = True
+        step(x=hosts[1], threads=N)
+
+    program.calls.visible = False
+    program.calls.at_wait = meanwhile
+    step(x=hosts[0], threads=N)
+    return [program.calls.at_wait, *(host[:2].tolist() for host in hosts)]
+
+
 def what_a_result_slot_had(program: Program) -> list[Any]:
     """A kernel that counts in its result finds 0 there, also where another result was."""
     count = program.kernels["count"]
@@ -114,6 +164,8 @@ CASES: tuple[Callable[[Program], list[Any]], ...] = (
     rows_with_a_pitch,
     work_of_two_streams,
     a_source_in_adopted_memory,
+    writes_that_are_no_plain_copy,
+    a_temporary_in_use,
     what_a_result_slot_had,
     copies_that_a_stream_has_yet_to_make,
     a_view_that_a_wait_would_wait_for,

@@ -121,6 +121,7 @@ class Calls:
         self._seen: dict[int, int] = {}  # by semaphore
         self._kept: list[Any] = []
         self.meanwhile: Callable[[], None] | None = None  # to be called within the next call
+        self.at_wait: Callable[[], None] | None = None  # or at the end of the next wait
         self.failing = 0  # submissions that fail, from the next on
 
     def wrap(self, functions: Any) -> Any:
@@ -236,7 +237,11 @@ class Calls:
             ]
             self.log.say("wait", points)
         self.catch_up(real)
-        return function(device, info, limit)
+        result = function(device, info, limit)
+        act, self.at_wait = self.at_wait, None
+        if act is not None:
+            act()
+        return result
 
     def hear_get(self, real: Any, function: Any, device: Any, semaphore: Any, value: Any) -> Any:
         ffi, _lib = api.load()
