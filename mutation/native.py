@@ -77,9 +77,31 @@ NATIVE = (
     ),
     NativeMutant(
         "a number that is none", "call.c",
-        "if (!PyFloat_CheckExact(value) && !PyLong_CheckExact(value))\n            return 0;", "",
+        "if (!is_number(numbers, value))\n        return 0;", "",
     ),
-    NativeMutant("a float that overflows", "call.c", "return !failed;", "return 1;"),
+    NativeMutant(
+        "numbers of the caller's own classes", "call.c", "PySet_Contains(numbers, type) == 1", "1",
+    ),
+    NativeMutant(
+        "code that runs for a class", "call.c", "Py_TYPE(type) == &PyType_Type && ", "",
+    ),
+    NativeMutant(
+        "a fraction where an integer is wanted", "call.c", "PyNumber_Index(value)",
+        "PyNumber_Long(value)",
+    ),
+    NativeMutant(
+        "the int of a number of NumPy's", "call.c", "        Py_XDECREF(whole);\n", "",
+        tests="tests/native/test_native.py::test_nothing_is_left_behind",
+    ),
+    NativeMutant(
+        "an int that no float holds", "call.c",
+        "    if (number == -1.0 && PyErr_Occurred())\n        return -1;\n",
+        "    PyErr_Clear();\n",
+    ),
+    NativeMutant(
+        "a float that overflows", "call.c", "packed = pack_float(scalar->code, value, to) == 0;",
+        "packed = pack_float(scalar->code, value, to) <= 0, PyErr_Clear();",
+    ),
     NativeMutant(
         "counts of other types", "call.c", "if (!PyTuple_CheckExact(asked))\n        return 0;",
         "if (!PyTuple_CheckExact(asked))\n        return PyNumber_Check(asked);",

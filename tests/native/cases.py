@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,29 @@ if TYPE_CHECKING:
 
 N = 64
 LARGE = 2 << 18  # floats: half of them are a write that a thread makes in stream order
+
+#: A kernel with numbers of every type, by their names.
+WIDE_NUMBERS = ("d", "q", "uq", "f", "i", "ui", "e", "h", "uh", "b", "ub")
+WIDE = """
+#extension GL_EXT_shader_explicit_arithmetic_types : require
+layout(local_size_x = 64) in;
+layout(std430, binding = 0) buffer X { float x[]; };
+layout(push_constant) uniform Numbers {
+    float64_t d; int64_t q; uint64_t uq; float f; int i; uint ui;
+    float16_t e; int16_t h; uint16_t uh; int8_t b; uint8_t ub;
+};
+void main() { x[0] += f; }
+"""
+_TYPES = [np.dtype(code).type for code in "?" + np.typecodes["AllInteger"] + "efdg"]
+NUMBERS: tuple[Any, ...] = (
+    True, 3, -3, 3.5, -(2**63), 2**63, 2**64 - 1, 2**64, 10**400, 1e300,
+    *(each(1) for each in _TYPES),
+    *(limit for each in _TYPES[1:-4] for limit in (np.iinfo(each).min, np.iinfo(each).max)),
+    *(each(limit) for each in _TYPES[1:-4] for limit in (np.iinfo(each).min, np.iinfo(each).max)),
+    *(each(value) for each in _TYPES[-4:] for value in (-2.5, "nan", "inf")),
+    np.float64(1e300), np.longdouble("1e300"), np.array(3), np.array(3.5), np.array([3]),
+    np.str_("3"), np.datetime64(3, "s"), Fraction(3, 2), "3", None,
+)  # fmt: skip
 
 
 def rows_with_a_pitch(program: Program) -> list[Any]:
@@ -160,6 +184,33 @@ def a_view_that_a_wait_would_wait_for(program: Program) -> list[Any]:
     return [*said, first.result(), second.result(), y.numpy()[:2]]
 
 
+def numbers_of_every_type(program: Program) -> list[Any]:
+    """A number of NumPy's is packed or refused as by `struct`, and the caller's code runs once."""
+    x, asked = program.device.zeros(N), []
+
+    class Hashed(type):
+        def __hash__(cls) -> int:
+            asked.append("hash")
+            return 1
+
+    class Own(metaclass=Hashed):
+        def __float__(self) -> float:
+            asked.append("float")
+            return 3.0
+
+        def __index__(self) -> int:
+            asked.append("index")
+            return 3
+
+    given: dict[str, Any] = dict.fromkeys(WIDE_NUMBERS, 1)
+    for name in WIDE_NUMBERS:
+        for value in (*NUMBERS, Own()):
+            program.attempt(
+                partial(program.kernels["wide"], x=x, threads=1, **given | {name: value})
+            )
+    return asked
+
+
 CASES: tuple[Callable[[Program], list[Any]], ...] = (
     rows_with_a_pitch,
     work_of_two_streams,
@@ -169,4 +220,5 @@ CASES: tuple[Callable[[Program], list[Any]], ...] = (
     what_a_result_slot_had,
     copies_that_a_stream_has_yet_to_make,
     a_view_that_a_wait_would_wait_for,
+    numbers_of_every_type,
 )

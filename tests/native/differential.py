@@ -34,7 +34,7 @@ from penstock.schedule.ordered_copies import Copier, Task
 from penstock.schedule.scheduler import Scheduler
 from penstock.schedule.stream import Stream
 from tests.kernels import HEAD, SAXPY
-from tests.native.cases import CASES, N
+from tests.native.cases import CASES, WIDE, N
 
 STEP = (
     HEAD
@@ -300,6 +300,7 @@ class Program:
                 ("odd", ODD),
                 ("again", SAXPY),
                 ("count", COUNT),
+                ("wide", WIDE),
             )
         }
         self.arrays = [self.new_array(number) for number in range(5)]
