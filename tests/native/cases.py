@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import penstock as ps
+
 if TYPE_CHECKING:
     from tests.native.differential import Program
 
@@ -127,6 +129,104 @@ def writes_that_are_no_plain_copy(program: Program) -> list[Any]:
     return [*said, len(asked)]
 
 
+def writes_to_bytes_in_use(program: Program) -> list[Any]:
+    """A write while a kernel reads or writes the bytes goes elsewhere, or waits its turn."""
+    x, y = program.device.zeros(N), program.device.zeros(N)
+    axpy, step = program.kernels["axpy"], program.kernels["step"]
+    said = []
+    for value in (1, 2, 3):
+        program.calls.visible = value == 1
+        axpy(x=x, y=y, a=1.0, n=N, threads=N)
+        x.write(np.full(N, value, np.float32))
+        said.append(y.numpy()[:2])
+        step(x=x, threads=N)
+        x.write(np.full(N, value, np.float32))
+        said.append(x.numpy()[:2])
+    return said
+
+
+def an_array_that_a_kernel_renames(program: Program) -> list[Any]:
+    """A kernel that writes what a view shows gives the array other memory, which is read then."""
+    x = program.device.zeros(N)
+    said = []
+    for _ in range(2):
+        program.kernels["step"](x=x, threads=N)
+        said.append(x.numpy()[:2])
+        view = x.view("r")
+        program.kernels["step"](x=x, threads=N)
+        said.append(view[:2].copy())
+        del view
+        program.device.synchronize()
+        said.append(x.numpy()[:2])
+    return said
+
+
+def a_sealed_array(program: Program) -> list[Any]:
+    """A kernel that writes an array is refused once that is sealed; one that reads it is not."""
+    x, y = program.device.zeros(N), program.device.zeros(N)
+    axpy = partial(program.kernels["axpy"], a=1.0, n=N, threads=N)
+    for _ in range(2):
+        axpy(x=x, y=y)
+        axpy(x=y, y=x)
+    y.seal()
+    program.attempt(partial(axpy, x=x, y=y))
+    axpy(x=y, y=x)
+    return [x.numpy()[:2], y.numpy()[:2]]
+
+
+def counts_of_other_types(program: Program) -> list[Any]:
+    """A number of groups that is 0, or only equal to one that a kernel has had before."""
+    x = program.device.zeros(N)
+    for given in (
+        {"threads": 0}, {"groups": 0}, {"threads": N}, {"groups": 1}, {"groups": (1, 1, 1)},
+        {"threads": 0}, {"groups": 0}, {"threads": float(N)}, {"groups": 1.0}, {"groups": True},
+        {"threads": np.int64(N)}, {"groups": (1.0, 1, 1)}, {"groups": (True, 1, 1)},
+    ):  # fmt: skip
+        program.attempt(partial(program.kernels["step"], x=x, **given))
+    return [x.numpy()[:2]]
+
+
+def a_command_buffer_used_again(program: Program) -> list[Any]:
+    """The same launch alone is recorded again only if a handle in it may mean another object."""
+    x = program.device.zeros(N)
+    for number in range(6):
+        program.kernels["step"](x=x, threads=N)
+        program.device.synchronize()
+        if number == 3:
+            program.device.kernel(WIDE).close()
+            _ = program.device.memory  # and so release what is done
+    return [x.numpy()[:2]]
+
+
+def the_access_behind_a_barrier(program: Program) -> list[Any]:
+    """Of several accesses that one barrier is for, the receipt names the first."""
+    x = program.device.zeros(4 * N)
+    parts = (x, x[2 * N : 3 * N], x[:N], x)
+    said = []
+    for _ in range(2):
+        with ps.trace(times=False) as t, program.device.default_stream.batch():
+            for part in parts:
+                program.kernels["step"](x=part, threads=N)
+        said += [event.reason for event in t.events if event.path == "device"]
+        program.device.synchronize()
+    return said
+
+
+def temporaries_in_flight(program: Program) -> list[Any]:
+    """A NumPy array gets a temporary that no launch reads; a read-only one is not written."""
+    pick, host = program.kernels["pick"], np.zeros(5 * N, np.float32)
+    program.calls.visible = False
+    results = []
+    for value in (1, 2, 3):
+        host[:] = value
+        results.append(pick(x=host, i=1, threads=1))
+    said = [each.result() for each in results]
+    for writeable in (True, True, False):
+        host.flags.writeable = writeable
+        program.attempt(partial(program.kernels["step"], x=host, threads=N))
+    return [*said, host[:2]]
+
+
 def a_temporary_in_use(program: Program) -> list[Any]:
     """A call that is made while another waits gets a temporary of its own for its NumPy array."""
     step, hosts = program.kernels["step"], [np.full(3 * N, each, np.float32) for each in (10, 20)]
@@ -204,7 +304,7 @@ def numbers_of_every_type(program: Program) -> list[Any]:
 
     given: dict[str, Any] = dict.fromkeys(WIDE_NUMBERS, 1)
     for name in WIDE_NUMBERS:
-        for value in (*NUMBERS, Own()):
+        for value in (*NUMBERS, Own(), program.one):
             program.attempt(
                 partial(program.kernels["wide"], x=x, threads=1, **given | {name: value})
             )
@@ -216,6 +316,13 @@ CASES: tuple[Callable[[Program], list[Any]], ...] = (
     work_of_two_streams,
     a_source_in_adopted_memory,
     writes_that_are_no_plain_copy,
+    writes_to_bytes_in_use,
+    an_array_that_a_kernel_renames,
+    a_sealed_array,
+    counts_of_other_types,
+    a_command_buffer_used_again,
+    the_access_behind_a_barrier,
+    temporaries_in_flight,
     a_temporary_in_use,
     what_a_result_slot_had,
     copies_that_a_stream_has_yet_to_make,
