@@ -379,8 +379,8 @@ _SINGLE = [
     Mutant(
         "launches share the place of their results",
         "launch.launch_memory",
-        "            slot = free.pop()\n            if not slot.in_flight:\n",
-        "            slot = free[-1]\n            if slot:\n",
+        "        if free and self._is_idle(slot := free.pop()):\n",
+        "        if free and (slot := free[-1]):\n",
     ),
     Mutant(
         "results of kernels are not published",

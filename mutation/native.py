@@ -77,9 +77,31 @@ NATIVE = (
     ),
     NativeMutant(
         "a number that is none", "call.c",
-        "if (!PyFloat_CheckExact(value) && !PyLong_CheckExact(value))\n            return 0;", "",
+        "if (!is_number(numbers, value))\n        return 0;", "",
     ),
-    NativeMutant("a float that overflows", "call.c", "return !failed;", "return 1;"),
+    NativeMutant(
+        "numbers of the caller's own classes", "call.c", "PySet_Contains(numbers, type) == 1", "1",
+    ),
+    NativeMutant(
+        "code that runs for a class", "call.c", "Py_TYPE(type) == &PyType_Type && ", "",
+    ),
+    NativeMutant(
+        "a fraction where an integer is wanted", "call.c", "PyNumber_Index(value)",
+        "PyNumber_Long(value)",
+    ),
+    NativeMutant(
+        "the int of a number of NumPy's", "call.c", "        Py_XDECREF(whole);\n", "",
+        tests="tests/native/test_native.py::test_nothing_is_left_behind",
+    ),
+    NativeMutant(
+        "an int that no float holds", "call.c",
+        "    if (number == -1.0 && PyErr_Occurred())\n        return -1;\n",
+        "    PyErr_Clear();\n",
+    ),
+    NativeMutant(
+        "a float that overflows", "call.c", "packed = pack_float(scalar->code, value, to) == 0;",
+        "packed = pack_float(scalar->code, value, to) <= 0, PyErr_Clear();",
+    ),
     NativeMutant(
         "counts of other types", "call.c", "if (!PyTuple_CheckExact(asked))\n        return 0;",
         "if (!PyTuple_CheckExact(asked))\n        return PyNumber_Check(asked);",
@@ -617,7 +639,8 @@ NATIVE = (
     NativeMutant(
         "the guest of a failed wait", "stream.c",
         "    PySet_Discard(SLOT(shutdown, Shutdown_guests), guest);\n",
-        "    if (reached >= 0)\n        PySet_Discard(SLOT(shutdown, Shutdown_guests), guest);\n",
+        "    if (aside.error == NULL)\n"
+        "        PySet_Discard(SLOT(shutdown, Shutdown_guests), guest);\n",
         tests=_HIP,
     ),
 )  # fmt: skip
@@ -695,14 +718,21 @@ def _differential(
         raise SystemExit("mutation: the programs break down without the native step")
     if outcome_of(None, folder) != expected:
         raise SystemExit("mutation: the native step differs from Python without any mutant")
+
+    def how_caught(mutant: NativeMutant) -> str:
+        try:
+            outcome = outcome_of(mutant, folder)
+        except build_native.CannotBuild as error:
+            print(f"mutation: {mutant.name!r} cannot be built: {error}", file=sys.stderr)
+            return ""
+        if mutant.tests:
+            return "a test" if outcome is None else ""
+        if outcome == expected:
+            return ""
+        return "a crash" if outcome is None else "other calls"
+
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        outcomes = pool.map(lambda mutant: outcome_of(mutant, folder), chosen)
-        for mutant, outcome in zip(chosen, outcomes, strict=True):
-            how = "a crash" if outcome is None else "other calls"
-            if mutant.tests:
-                yield mutant.name, "a test" if outcome is None else ""
-            else:
-                yield mutant.name, how if outcome != expected else ""
+        yield from zip((each.name for each in chosen), pool.map(how_caught, chosen), strict=True)
 
 
 def _disturbed(

@@ -24,7 +24,8 @@ typedef struct {
     OBJECT(wants) /* a tuple: what each array must have been accepted for */                       \
     OBJECT(counts_of_threads) OBJECT(counts_of_groups) /* dicts */                                 \
     OBJECT(scheduler) OBJECT(default_stream) OBJECT(program) OBJECT(name) OBJECT(what)             \
-    OBJECT(results) OBJECT(parameters) /* a tuple */ OBJECT(bring_back)
+    OBJECT(results) OBJECT(parameters) /* a tuple */ OBJECT(bring_back)                            \
+    OBJECT(numbers) /* a frozenset: the types of plain numbers, NumPy's among them */
 
 typedef struct {
     PyObject_HEAD
@@ -124,38 +125,42 @@ static const struct {
     {'q', 8, INT64_MIN, INT64_MAX}, {'Q', 8, 0, UINT64_MAX},
 };
 
-/* Put a number into the block, as `struct.pack` does; 0 if it is not a plain number that fits. */
+/* Whether a value is a number that is packed as it is: nothing but NumPy's C code runs for that. The
+   hash of a class with a metaclass of its own may be the caller's code, which Python is to run. */
 static int
-pack(const Scalar *scalar, PyObject *value, char *block)
+is_number(PyObject *numbers, PyObject *value)
 {
-    char *to = block + scalar->offset;
-    if (scalar->code == 'f' || scalar->code == 'd' || scalar->code == 'e') {
-        if (!PyFloat_CheckExact(value) && !PyLong_CheckExact(value))
-            return 0;
-        double number = PyFloat_AsDouble(value);
-        int failed = number == -1.0 && PyErr_Occurred();
-        if (!failed)
-            failed = (scalar->code == 'f'   ? PyFloat_Pack4(number, to, 1)
-                      : scalar->code == 'd' ? PyFloat_Pack8(number, to, 1)
-                                            : PyFloat_Pack2(number, to, 1)) < 0;
-        if (failed)
-            PyErr_Clear();
-        return !failed;
-    }
-    if (!PyLong_CheckExact(value) && !PyBool_Check(value))
-        return 0;
+    PyObject *type = (PyObject *)Py_TYPE(value);
+    return PyFloat_CheckExact(value) || PyLong_CheckExact(value) ||
+           (Py_TYPE(type) == &PyType_Type && PySet_Contains(numbers, type) == 1);
+}
+
+/* Put a number into a float's place; -1 with an exception set if it does not fit. */
+static int
+pack_float(char code, PyObject *value, char *to)
+{
+    double number = PyFloat_AsDouble(value);
+    if (number == -1.0 && PyErr_Occurred())
+        return -1;
+    return code == 'f'   ? PyFloat_Pack4(number, to, 1)
+           : code == 'd' ? PyFloat_Pack8(number, to, 1)
+                         : PyFloat_Pack2(number, to, 1);
+}
+
+/* Put an int into an integer's place; 0 if it does not fit. */
+static int
+pack_integer(char code, PyObject *value, char *to)
+{
     for (size_t i = 0; i < Py_ARRAY_LENGTH(INTEGERS); i++) {
-        if (INTEGERS[i].code != scalar->code)
+        if (INTEGERS[i].code != code)
             continue;
         int overflow;
         long long small = PyLong_AsLongLongAndOverflow(value, &overflow);
         unsigned long long bits = (unsigned long long)small;
-        if (overflow > 0 && scalar->code == 'Q') {
+        if (overflow > 0 && code == 'Q') {
             bits = PyLong_AsUnsignedLongLong(value);
-            if (PyErr_Occurred()) {
-                PyErr_Clear();
+            if (PyErr_Occurred())
                 return 0;
-            }
         }
         else if (overflow || small < INTEGERS[i].least ||
                  (small > 0 && bits > INTEGERS[i].most))
@@ -165,6 +170,26 @@ pack(const Scalar *scalar, PyObject *value, char *block)
         return 1;
     }
     return 0;
+}
+
+/* Put a number into the block, as `struct.pack` does; 0 if it is not a plain number that fits. */
+static int
+pack(PyObject *numbers, const Scalar *scalar, PyObject *value, char *block)
+{
+    char *to = block + scalar->offset;
+    int packed = 0;
+    if (!is_number(numbers, value))
+        return 0;
+    if (scalar->code == 'f' || scalar->code == 'd' || scalar->code == 'e')
+        packed = pack_float(scalar->code, value, to) == 0;
+    else {
+        PyObject *whole = PyNumber_Index(value);
+        packed = whole != NULL && pack_integer(scalar->code, whole, to);
+        Py_XDECREF(whole);
+    }
+    if (!packed)
+        PyErr_Clear();
+    return packed;
 }
 
 /* --- one launch ------------------------------------------------------------------------------ */
@@ -450,7 +475,7 @@ launch(Callable *self, PyObject *const *values, PyObject *names)
     }
     memset(block, 0, (size_t)self->nbytes);
     for (Py_ssize_t i = 0; i < self->scalars; i++)
-        if (!pack(&self->scalar[i], given[self->arrays + i], block))
+        if (!pack(self->numbers, &self->scalar[i], given[self->arrays + i], block))
             return leave(NUMBER), NULL;
     launch.stream = given[STREAM] == Py_None ? self->default_stream : given[STREAM];
     if (Py_TYPE(launch.stream) != is.Stream ||
@@ -591,13 +616,13 @@ get_ready(PyObject *object, PyObject *args)
         return NULL;
     }
     PyObject *names, *wants, *writes, *order, *scalars, *threads, *groups, *scheduler, *stream,
-        *program, *name, *what, *results, *parameters, *bring_back;
+        *program, *name, *what, *results, *parameters, *bring_back, *numbers;
     Py_ssize_t nbytes;
-    if (!PyArg_ParseTuple(args, "O!O!O!O!O!n(O!O!OOOOOOO!O):get_ready", &PyTuple_Type, &names,
+    if (!PyArg_ParseTuple(args, "O!O!O!O!O!n(O!O!OOOOOOO!OO!):get_ready", &PyTuple_Type, &names,
                           &PyTuple_Type, &wants, &PyTuple_Type, &writes, &PyTuple_Type, &order,
                           &PyTuple_Type, &scalars, &nbytes, &PyDict_Type, &threads, &PyDict_Type,
                           &groups, &scheduler, &stream, &program, &name, &what, &results,
-                          &PyTuple_Type, &parameters, &bring_back))
+                          &PyTuple_Type, &parameters, &bring_back, &PyFrozenSet_Type, &numbers))
         return NULL;
     Py_ssize_t arrays = PyTuple_GET_SIZE(wants), count = PyTuple_GET_SIZE(scalars);
     if (!has_core_classes() || !PyObject_TypeCheck(scheduler, is.Scheduler) ||
@@ -637,6 +662,7 @@ get_ready(PyObject *object, PyObject *args)
     self->results = Py_NewRef(results);
     self->parameters = Py_NewRef(parameters);
     self->bring_back = Py_NewRef(bring_back);
+    self->numbers = Py_NewRef(numbers);
     self->ready = 1;
     Py_RETURN_NONE;
 }

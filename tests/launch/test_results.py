@@ -219,6 +219,26 @@ def test_a_slot_given_back_while_another_is_tested_is_not_taken(
         assert late.result() == x.numpy()[0] + 2
 
 
+def test_an_interrupt_while_a_slot_is_tested_loses_none(
+    any_device: ps.Device, x: ps.Array, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = new_kernel(any_device, FIRST)
+    arguments = {"x": x, "n": 1, "spin": 0, "groups": 1}
+    kernel(add=0, **arguments).result()
+    kernel._retire()  # calls take a slot in Python from here on, not in the native step
+    slots = set(kernel.results.free)
+
+    def interrupted(slot: ResultMemory) -> bool:
+        raise KeyboardInterrupt  # as in a poll of the driver
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ResultMemory, "in_flight", property(interrupted))
+        with pytest.raises(KeyboardInterrupt):
+            kernel(add=1, **arguments)
+    assert set(kernel.results.free) == slots
+    assert kernel(add=2, **arguments).result() == x.numpy()[0] + 2
+
+
 # What it costs.
 
 

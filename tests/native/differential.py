@@ -16,10 +16,11 @@ import gc
 import random
 import sys
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
-from threading import Thread
+from threading import Event, Thread, current_thread, main_thread
 from typing import Any
 
 import numpy as np
@@ -27,12 +28,14 @@ import numpy as np
 import penstock as ps
 from penstock import accelerator
 from penstock.driver.vulkan import api, driver
+from penstock.schedule.host_lane import HostLane
 from penstock.schedule.idle_submission import IdleSubmitter
+from penstock.schedule.ordered_copies import Copier, Task
 from penstock.schedule.scheduler import Scheduler
 from penstock.schedule.stream import Stream
 from tests.kernels import HEAD, SAXPY
+from tests.native.cases import CASES, WIDE, N
 
-N = 64
 STEP = (
     HEAD
     + """
@@ -47,6 +50,13 @@ layout(std430, binding = 0) readonly buffer X { float x[]; };
 layout(std430, binding = 1) buffer Result { float value; };
 layout(push_constant) uniform Scalars { int i; };
 void main() { value = x[abs(i) % 16]; }
+"""
+)
+COUNT = (
+    HEAD
+    + """
+layout(std430, binding = 0) buffer Result { uint value; };
+void main() { atomicAdd(value, 1); }
 """
 )
 ODD = STEP.replace("float", "uint")
@@ -111,6 +121,7 @@ class Calls:
         self._seen: dict[int, int] = {}  # by semaphore
         self._kept: list[Any] = []
         self.meanwhile: Callable[[], None] | None = None  # to be called within the next call
+        self.at_wait: Callable[[], None] | None = None  # or at the end of the next wait
         self.failing = 0  # submissions that fail, from the next on
 
     def wrap(self, functions: Any) -> Any:
@@ -218,9 +229,19 @@ class Calls:
         self.log.forget(int(ffi.cast("uintptr_t", handle)))
         function(device, handle, how)
 
-    def hear_wait(self, real: Any, function: Any, *arguments: Any) -> Any:
+    def hear_wait(self, real: Any, function: Any, device: Any, info: Any, limit: int) -> Any:
+        if current_thread() is main_thread():  # a thread that copies waits when it comes to it
+            points = [
+                (self._handle("semaphore", info.pSemaphores[i]), info.pValues[i])
+                for i in range(info.semaphoreCount)
+            ]
+            self.log.say("wait", points)
         self.catch_up(real)
-        return function(*arguments)
+        result = function(device, info, limit)
+        act, self.at_wait = self.at_wait, None
+        if act is not None:
+            act()
+        return result
 
     def hear_get(self, real: Any, function: Any, device: Any, semaphore: Any, value: Any) -> Any:
         ffi, _lib = api.load()
@@ -278,6 +299,8 @@ class Program:
                 ("pick", PICK),
                 ("odd", ODD),
                 ("again", SAXPY),
+                ("count", COUNT),
+                ("wide", WIDE),
             )
         }
         self.arrays = [self.new_array(number) for number in range(5)]
@@ -451,6 +474,29 @@ class Program:
             if self.chance.random() < 0.5:
                 self.attempt(self.device.synchronize)
         self.calls.failing = 0
+
+    @contextmanager
+    def copies_when_waited_for(self) -> Iterator[None]:
+        """Have host copies in stream order begin when the host waits for one, and not before."""
+        begin = Event()
+        make, wait = Copier._make, HostLane.wait
+
+        def held(self: Copier, task: Task) -> None:
+            begin.wait()
+            make(self, task)
+
+        def waited(self: HostLane, value: int, timeout: float) -> bool:
+            begin.set()
+            done = wait(self, value, timeout)
+            begin.clear()
+            return done
+
+        Copier._make, HostLane.wait = held, waited  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            begin.set()
+            Copier._make, HostLane.wait = make, wait  # type: ignore[method-assign]
 
     def reentering(self) -> None:
         """A launch within the launch, from code that runs in the middle of a driver's call."""
@@ -652,6 +698,8 @@ class Program:
         self.launch()
 
     def run(self, steps: int) -> None:
+        for case in CASES:
+            self.log.say(f"{case.__name__}:", self.attempt(partial(case, self)))
         acts = self.steps()
         for number in range(steps):
             (act,) = self.chance.choices(list(acts), list(acts.values()))

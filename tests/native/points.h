@@ -52,6 +52,8 @@ ALLOCATES(int, PyDict_SetItem, -1,
           (const char *place, PyObject *dict, PyObject *key, PyObject *value), (dict, key, value))
 ALLOCATES(PyObject *, PyLong_FromUnsignedLong, NULL, (const char *place, unsigned long value),
           (value))
+ALLOCATES(double, PyFloat_AsDouble, -1.0, (const char *place, PyObject *value), (value))
+ALLOCATES(PyObject *, PyNumber_Index, NULL, (const char *place, PyObject *value), (value))
 ALLOCATES(PyObject *, PyObject_GetAttr, NULL,
           (const char *place, PyObject *object, PyObject *name), (object, name))
 ALLOCATES(PyObject *, PyObject_GetItem, NULL, (const char *place, PyObject *object, PyObject *key),
@@ -80,6 +82,8 @@ ALLOCATES(void *, PyMem_Malloc, NULL, (const char *place, size_t size), (size))
     points_PyDict_SetItem(HERE " PyDict_SetItem", dict, key, value)
 #define PyLong_FromUnsignedLong(value)                                                             \
     points_PyLong_FromUnsignedLong(HERE " PyLong_FromUnsignedLong", value)
+#define PyFloat_AsDouble(value) points_PyFloat_AsDouble(HERE " PyFloat_AsDouble", value)
+#define PyNumber_Index(value) points_PyNumber_Index(HERE " PyNumber_Index", value)
 #define PyObject_GetAttr(object, name)                                                             \
     points_PyObject_GetAttr(HERE " PyObject_GetAttr", object, name)
 #define PyObject_GetItem(object, key) points_PyObject_GetItem(HERE " PyObject_GetItem", object, key)

@@ -30,7 +30,7 @@ HARMLESS = (
     r"Py_(ARRAY_LENGTH|BuildValue|X?INCREF|X?NewRef|TYPE|SIZE|UNUSED|VISIT|CLEAR|X?SETREF)",
     r"Py_(BEGIN|END)_CRITICAL_SECTION|PyUnstable_\w+|PyThread_\w+",
     r"PyEval_GetFrame|PyFrame_Get\w+|PyMemoryView_GET_BUFFER",
-    r"PyLong_As\w+|PyFloat_(AsDouble|Pack\d)|PyBool_FromLong",
+    r"PyLong_As\w+|PyFloat_Pack\d|PyBool_FromLong",
     r"PyDict_(GetItem\w*|Next)|PySet_(Contains|Discard)|PyObject_Size",  # of plain keys; of a deque
     r"PyList_SetItem",  # of a number
     r"PyObject_RichCompareBool",  # of tuples of numbers

@@ -151,15 +151,22 @@ def test_the_compiler_has_nothing_to_say(tmp_path: Path) -> None:
 
 @needs_native
 @pytest.mark.parametrize(
-    "much", [{"threads": N}, {"threads": (N, 1)}, {"groups": 1}, {"groups": (1, 1, 1)}]
-)
-def test_most_launches_are_native(dev: ps.Device, much: dict[str, Any]) -> None:
+    "given",
+    [
+        {"threads": N}, {"threads": (N, 1)}, {"groups": 1}, {"groups": (1, 1, 1)},
+        {"threads": N, "a": np.float32(1), "n": np.uint32(N)},
+        {"threads": N, "a": np.float64(1), "n": np.int64(N)},
+        {"threads": N, "a": np.bool_(True), "n": True},
+    ],
+)  # fmt: skip
+def test_most_launches_are_native(dev: ps.Device, given: dict[str, Any]) -> None:
     x, y = dev.zeros(N), dev.zeros(N)
     run = saxpy(dev)
-    run(x=x, y=y, a=1.0, n=N, **much)
+    given = {"x": x, "y": y, "a": 1.0, "n": N, **given}
+    run(**given)
     made, _ = accelerator.launches()
     for _ in range(100):
-        run(x=x, y=y, a=1.0, n=N, **much)
+        run(**given)
     more, _ = accelerator.launches()
     assert more - made > 80  # not all: a thread of Penstock's own may have the lock
 
@@ -183,7 +190,7 @@ def test_what_is_left_to_python_is_counted_by_reason(step: tuple[ps.Kernel, ps.A
     for reason, unusual in (
         ("names of arguments", {"nothing": 1}),
         ("an argument that is no array of the device", {"x": np.zeros(N, np.uint32)}),
-        ("a number that is not a plain one", {"add": np.uint32(1)}),
+        ("a number that is not a plain one", {"add": np.array(1)}),
         ("a number of threads or groups that is new", {"threads": 3 * N - 1}),
         ("an array that is new, moved, shown, guarded or closed", {"x": x[: N // 2]}),
     ):
@@ -730,8 +737,8 @@ def test_nothing_is_left_behind(threaded_device: ps.Device) -> None:
         for number in range(count // 10):
             for _ in range(5):
                 run(x=x, y=y, a=0.5, n=N, threads=N)
-            run(x=y, y=x, a=number * 1e-9, n=N, threads=N)
-            add(x=z, n=N, spin=0, add=number, threads=N)
+            run(x=y, y=x, a=np.float32(number * 1e-9), n=N, threads=N)
+            add(x=z, n=N, spin=0, add=np.int64(number + 1000), threads=N)
             add(x=z, n=N, spin=0, add=1, threads=N, stream=None if number % 50 else stream)
             result = first(x=z, n=1, spin=0, add=3, groups=1)
             add(x=z, n=N, spin=0, add=1, threads=N)

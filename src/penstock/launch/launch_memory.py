@@ -214,18 +214,26 @@ class ResultPool:
         # The slot returned last first: a launch with the same bindings as the last one costs less.
         # Taken out before it is tested: meanwhile `give_back` may append one that is in flight.
         free = self.free
-        if free:
-            slot = free.pop()
-            if not slot.in_flight:
-                return slot
-            free.append(slot)
+        if free and self._is_idle(slot := free.pop()):
+            return slot
         for _ in range(len(free)):
-            slot = free.popleft()
-            if not slot.in_flight:
+            if self._is_idle(slot := free.popleft()):
                 return slot
-            free.append(slot)  # dropped unread and still in flight; another stream's may be done
         self._grow()
         return free.popleft()
+
+    def _is_idle(self, slot: ResultMemory) -> bool:
+        """Whether a slot that was taken out can be used; else, or after an error, it is put back.
+
+        A slot that was dropped unread may be in flight while that of another stream is done.
+        """
+        busy = True
+        try:
+            busy = slot.in_flight
+        finally:
+            if busy:
+                self.free.append(slot)
+        return not busy
 
     def new(self, what: str) -> Result:
         """A `Result` that is not launched yet; dropped, it returns its slot."""
