@@ -78,6 +78,7 @@ HEARD = {
     "vkGetSemaphoreCounterValue": "hear_get",
     "vkWaitSemaphores": "hear_wait",
     "vkDestroyBuffer": "hear_destroy",
+    "vkDestroyPipeline": "hear_destroy",
     "vkDestroySemaphore": "hear_destroy",
     "vkDestroyCommandPool": "hear_destroy",
 }
