@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from penstock import accelerator
+from penstock.driver.protocol import PLACE
 from penstock.driver.vulkan.api import C, check, load, native_object
 from penstock.errors import InvalidSpirv
 from penstock.shader.spirv import Interface
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from penstock.driver.vulkan.driver import VulkanDriver
 
 _COMPUTE = 0x20
+#: By kind of binding: the VkDescriptorType.
+_DESCRIPTORS = {"uniform_texel": 4, "storage_texel": 5, "uniform": 6, "storage": 7}
 _SETS_PER_POOL = 64
 _SETS_KEPT = 1024
 
@@ -53,7 +56,7 @@ class VulkanProgram:
         self.push_size = interface.push_size
         self.slots = len(interface.bindings)
         self.push_descriptors = 0 < self.slots <= driver.push_descriptors
-        self._types = [_descriptor_type(b.kind) for b in interface.bindings]
+        self._types = [_DESCRIPTORS[b.kind] for b in interface.bindings]
         self.set_layout = self.layout = self.pipeline = self.template = ffi.NULL
         self._pools: list[C] = []
         self._free: list[DescriptorSet] = []
@@ -95,7 +98,7 @@ class VulkanProgram:
         return fresh
 
     def drop_sets(self) -> None:
-        """Forget all bindings, because a buffer that they may refer to is about to be freed."""
+        """Forget all bindings, because a buffer or view that they may refer to is about to go."""
         self._stale += self._sets.values()
         self._sets.clear()
 
@@ -204,8 +207,8 @@ class VulkanProgram:
             entries[slot].dstBinding = binding.binding
             entries[slot].descriptorCount = 1
             entries[slot].descriptorType = kind
-            entries[slot].offset = 24 * slot
-            entries[slot].stride = 24
+            entries[slot].offset = PLACE.size * slot
+            entries[slot].stride = PLACE.size
         info = ffi.new("VkDescriptorUpdateTemplateCreateInfo *")
         info.sType = lib.VK_STRUCTURE_TYPE_DESCRIPTOR_UPDATE_TEMPLATE_CREATE_INFO
         info.descriptorUpdateEntryCount = self.slots
@@ -268,6 +271,7 @@ class VulkanProgram:
         ffi, lib = load()
         content = ffi.from_buffer(bindings)  # kept until the call below has read it
         infos = ffi.cast("VkDescriptorBufferInfo *", content)
+        views = ffi.cast("VkBufferView *", content)
         writes = ffi.new("VkWriteDescriptorSet[]", self.slots)
         for slot, (binding, kind) in enumerate(
             zip(self.interface.bindings, self._types, strict=True)
@@ -277,16 +281,10 @@ class VulkanProgram:
             writes[slot].dstBinding = binding.binding
             writes[slot].descriptorCount = 1
             writes[slot].descriptorType = kind
-            writes[slot].pBufferInfo = infos + slot
+            if binding.is_texel:
+                writes[slot].pTexelBufferView = views + PLACE.size // 8 * slot
+            else:
+                writes[slot].pBufferInfo = infos + slot
         self._driver.call.vkUpdateDescriptorSets(
             self._driver.handle, self.slots, writes, 0, ffi.NULL
         )
-
-
-def _descriptor_type(kind: str) -> int:
-    _, lib = load()
-    return int(
-        lib.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER
-        if kind == "storage"
-        else lib.VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER
-    )
