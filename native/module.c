@@ -8,7 +8,7 @@
 #include <structmember.h>
 
 /* Increased when the Python code comes to rely on something else; see `penstock.accelerator`. */
-enum { VERSION = 2 };
+enum { VERSION = 3 };
 
 Offsets at;
 Classes is;

@@ -16,7 +16,7 @@ import os
 import warnings
 from typing import Any, TypeVar
 
-_VERSION = 2  # of what the Python code relies on; `native/module.c` has the same
+_VERSION = 3  # of what the Python code relies on; `native/module.c` has the same
 C = TypeVar("C", bound=type)
 
 

@@ -125,7 +125,7 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
         objects = (
             self._counts_of_threads, self._counts_of_groups, scheduler, self.device.default_stream,
             self.program, self.name, self.what, self.results, (*self.parameters,),
-            numpy_arguments.bring_back_carried,
+            numpy_arguments.bring_back_carried, self.bindings.formats,
         )  # fmt: skip
         order = tuple(each if isinstance(each, int) else -1 for each in self.bindings.order)
         with contextlib.suppress(ValueError):  # more arguments than it has room for
