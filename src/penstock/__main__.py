@@ -217,7 +217,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 def _plain(info: ps.DeviceInfo) -> dict[str, Any]:
     plain = dataclasses.asdict(info)
-    for name in ("features", "texel_formats", "storage_texel_formats"):
+    for name in ("features", "texel_formats"):
         plain[name] = sorted(plain[name])
     return plain
 

@@ -74,9 +74,8 @@ class DeviceInfo:
     can_import: bool  # can work in ordinary host memory in place
     limits: Mapping[str, int | tuple[int, ...]] = field(repr=False)
     features: frozenset[str] = field(repr=False)
-    #: Formats of texels that a `samplerBuffer` can have, and those of an `imageBuffer`.
+    #: Formats that texel buffers can have, by the names of `shader.texels`.
     texel_formats: frozenset[str] = field(default=frozenset(), repr=False)
-    storage_texel_formats: frozenset[str] = field(default=frozenset(), repr=False)
 
 
 class Memory(Protocol):
@@ -233,8 +232,7 @@ class Driver(Protocol):
         ...
 
     def texel_view(self, memory: Any, offset: int, nbytes: int, texel: str) -> TexelView:
-        """View bytes of memory as texels of a format: a name in `info.texel_formats`, or in
-        `info.storage_texel_formats` if kernels write them.
+        """View bytes of memory as texels of a format, a name in `info.texel_formats`.
 
         `offset` is a multiple of the limit "texel_alignment".
         """

@@ -39,7 +39,7 @@ class KernelParameter:
 
     __slots__ = (
         "access", "alignment", "dtype", "elements", "fetched", "format", "max_size", "min_size",
-        "name", "spare", "stored", "wants", "writes",
+        "name", "spare", "wants", "writes",
     )  # fmt: skip
 
     def __init__(self, binding: Binding, info: DeviceInfo, device: int) -> None:
@@ -54,7 +54,6 @@ class KernelParameter:
         #: The format of a texel buffer, "" if it follows from the array; None of other buffers.
         self.format: str | None = binding.format if binding.is_texel else None
         self.fetched = binding.fetched
-        self.stored = binding.kind == "storage_texel"
         size, alignment = _LIMITS.get(binding.kind, ("binding_range", "binding_alignment"))
         self.max_size: Any = info.limits[size]
         self.alignment: Any = info.limits[alignment]

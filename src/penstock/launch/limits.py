@@ -31,8 +31,6 @@ _FEATURES = {
     "VariablePointers": "variablePointers",
     "VulkanMemoryModel": "vulkanMemoryModel",
     "VulkanMemoryModelDeviceScope": "vulkanMemoryModelDeviceScope",
-    "StorageImageReadWithoutFormat": "shaderStorageImageReadWithoutFormat",
-    "StorageImageWriteWithoutFormat": "shaderStorageImageWriteWithoutFormat",
     **dict.fromkeys(
         (
             "DotProduct",
@@ -102,12 +100,10 @@ def check_limits(name: str, interface: Interface, info: DeviceInfo) -> None:
 
 def _check_format(name: str, binding: Binding, info: DeviceInfo) -> None:
     """Raise unless the device supports the format of a texel buffer."""
-    stored = binding.kind == "storage_texel"
-    supported = info.storage_texel_formats if stored else info.texel_formats
-    if binding.format and binding.format not in supported:
+    if binding.format and binding.format not in info.texel_formats:
         raise Unsupported(
             f"{name}: {binding.name!r} has texels of {binding.format}; {info.name} supports "
-            f"{', '.join(sorted(supported)) or 'none'} for {'images' if stored else 'samplers'}"
+            f"{', '.join(sorted(info.texel_formats)) or 'none'}"
         )
 
 

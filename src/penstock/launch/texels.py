@@ -85,11 +85,10 @@ def _format_of(
             f"array's dtype, {array.dtype}, which does not fit. Give the kernel a format: "
             f"dev.kernel(…, formats={{{parameter.name!r}: {_EXAMPLES[parameter.fetched]!r}}})"
         )
-    supported = info.storage_texel_formats if parameter.stored else info.texel_formats
-    if texel.name not in supported:
+    if texel.name not in info.texel_formats:
         raise Unsupported(
             f"{label} is {array.dtype}, and {info.name} has no texels of {texel.name}; it has "
-            f"{', '.join(sorted(supported))}"
+            f"{', '.join(sorted(info.texel_formats))}"
         )
     return texel
 

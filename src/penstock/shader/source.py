@@ -94,9 +94,8 @@ def with_formats(interface: Interface, given: Mapping[str, str], name: str) -> I
             if found.fetched != binding.fetched:
                 raise ArgumentError(
                     f"{name}: texel buffer {binding.name!r} gives the kernel {binding.fetched}, "
-                    f"and format {found.name} has {found.fetched}; declare it with "
-                    f"{_PREFIXES[found.fetched]}samplerBuffer or {_PREFIXES[found.fetched]}"
-                    "imageBuffer, or choose another format"
+                    f"and format {found.name} has {found.fetched}; declare it as "
+                    f"{_PREFIXES[found.fetched]}samplerBuffer, or choose another format"
                 )
             binding = replace(
                 binding, format=found.name, dtype=found.dtype, stride=found.nbytes,

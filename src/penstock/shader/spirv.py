@@ -251,6 +251,11 @@ def _texel_binding(module: _Module, variable: int, inferred: int) -> Binding:
     if number not in SPIRV_FORMATS:
         raise Unsupported(f"SPIR-V: texel buffer {name!r} has format number {number:,}")
     found = FORMATS.get(SPIRV_FORMATS[number])
+    if found is None and stored:
+        raise Unsupported(
+            f"SPIR-V: image {name!r} declares no format, and devices rarely take such a one; write "
+            f"layout(binding = {where[1]}, {_EXAMPLES[fetched]}) or the like"
+        )
     if found is not None and found.fetched != fetched:
         raise InvalidSpirv(f"SPIR-V: texel buffer {name!r} of {fetched} has format {found.name}")
     return Binding(
@@ -999,6 +1004,7 @@ _DECORATE, _MEMBER_DECORATE, _GROUP_DECORATE, _GROUP_MEMBER_DECORATE = 71, 72, 7
 _INT, _FLOAT, _VECTOR, _MATRIX, _ARRAY, _RUNTIME_ARRAY = 21, 22, 23, 24, 28, 29
 _IMAGE, _SAMPLED_IMAGE, _STRUCT, _POINTER = 25, 27, 30, 32
 _BUFFER_DIMENSION = 5
+_EXAMPLES: dict[Fetched, str] = {"float": "r32f", "int": "r32i", "uint": "r32ui"}
 _FETCHED: dict[str, Fetched] = {"f4": "float", "i4": "int", "u4": "uint"}
 _TYPES = frozenset((*range(19, 39), 4456, 5341, 5358))
 _CONSTANT, _SPEC_TRUE, _SPEC_FALSE, _SPEC_CONSTANT, _SPEC_OP = 43, 48, 49, 50, 52

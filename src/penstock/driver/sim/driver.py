@@ -303,7 +303,6 @@ class SimDriver:
             limits=_LIMITS,
             features=_EveryFeature(),
             texel_formats=frozenset(FORMATS),
-            storage_texel_formats=frozenset(FORMATS),
         )
 
     @property

@@ -41,8 +41,6 @@ _FEATURES = {
         "shaderFloat64",
         "shaderInt64",
         "shaderInt16",
-        "shaderStorageImageReadWithoutFormat",
-        "shaderStorageImageWriteWithoutFormat",
     ),
     "VkPhysicalDeviceVulkan11Features": (
         "storageBuffer16BitAccess",
@@ -191,7 +189,6 @@ class _Physical:
     def info(self, index: int) -> DeviceInfo:
         properties = self.properties.properties
         limits = properties.limits
-        sampled, stored = supported_formats(self.handle)
         return DeviceInfo(
             index=index,
             name=text(properties.deviceName),
@@ -229,8 +226,7 @@ class _Physical:
                 "uniform_range": int(limits.maxUniformBufferRange),
             },
             features=self.features,
-            texel_formats=sampled,
-            storage_texel_formats=stored,
+            texel_formats=supported_formats(self.handle),
         )
 
     def feature_chain(self, wanted: frozenset[str] | None) -> tuple[C, list[C]]:

@@ -60,13 +60,18 @@ def vulkan_format(texel: TexelFormat) -> int:
     return int(getattr(lib, f"VK_FORMAT_{name}"))
 
 
-def supported_formats(physical: C) -> tuple[frozenset[str], frozenset[str]]:
-    """The formats that a device supports for `samplerBuffer`, and those for `imageBuffer`."""
+def supported_formats(physical: C) -> frozenset[str]:
+    """The formats that a device supports.
+
+    All memory may be bound as either kind of texel buffer, and Vulkan makes no view of it in a
+    format that is supported for only one of them.
+    """
     ffi, lib = load()
-    bits = {}
+    both = _UNIFORM_TEXEL | _STORAGE_TEXEL
+    found = set()
     for texel in FORMATS.values():
         properties = ffi.new("VkFormatProperties *")
         lib.vkGetPhysicalDeviceFormatProperties(physical, vulkan_format(texel), properties)
-        bits[texel.name] = int(properties.bufferFeatures)
-    sampled = frozenset(name for name, has in bits.items() if has & _UNIFORM_TEXEL)
-    return sampled, frozenset(name for name, has in bits.items() if has & _STORAGE_TEXEL)
+        if properties.bufferFeatures & both == both:
+            found.add(texel.name)
+    return frozenset(found)
