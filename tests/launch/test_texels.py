@@ -22,7 +22,7 @@ from penstock.shader.texels import FORMATS, TexelFormat, default_format
 from tests.conftest import HAS_VALIDATION, OpenDevice, _installed, _silence, faults, simulated
 from tests.gate import held
 from tests.hip.standin import StandIn
-from tests.kernels import HEAD, slow_add
+from tests.kernels import ADD_TEXELS, HEAD, new_kernel, slow_add
 
 Host = npt.NDArray[Any]
 
@@ -43,29 +43,11 @@ void main() {
 }
 """
 )
-#: Adds `add` to every texel.
-ADD = (
-    HEAD
-    + """
-layout(binding = 0, r32ui) uniform uimageBuffer w;
-layout(push_constant) uniform P { uint n; uint add; };
-void main() {
-    int i = int(gl_GlobalInvocationID.x);
-    if (i < n) imageStore(w, i, imageLoad(w, i) + add);
-}
-"""
-)
-
-
 HIP_CODE = 'extern "C" __global__ void look(const float *x) { (void)x; }'
 
 
 def first_of(w: Host, y: Host, n: int, first: int, threads: object) -> None:
     y[:n] = w.reshape(len(w), -1)[first : first + n, 0]
-
-
-def add_to(w: Host, n: int, add: int, threads: object) -> None:
-    w[:n] += np.uint32(add)
 
 
 def first_kernel(dev: ps.Device, texel: str | None = None) -> ps.Kernel:
@@ -74,7 +56,7 @@ def first_kernel(dev: ps.Device, texel: str | None = None) -> ps.Kernel:
 
 
 def add_kernel(dev: ps.Device) -> ps.Kernel:
-    return dev.kernel(ADD, name="add", reference=add_to)
+    return new_kernel(dev, ADD_TEXELS, "add")
 
 
 @pytest.fixture(params=("llvmpipe", "SwiftShader", "simulator"))
@@ -182,7 +164,7 @@ def test_without_a_format_an_element_is_a_texel(dev: ps.Device, dtype: str, name
 def test_an_image_declares_its_format(dev: ps.Device) -> None:
     with pytest.raises(ps.Unsupported, match=r"image 'w' declares no format.*binding = 0, r32ui"):
         dev.kernel(
-            ADD.replace(", r32ui", "")
+            ADD_TEXELS.replace(", r32ui", "")
             .replace("imageLoad(w, i) + add", "uvec4(add)")
             .replace("uniform uimage", "uniform writeonly uimage")
         )
@@ -232,9 +214,9 @@ def test_formats_that_do_not_fit_the_kernel(dev: ps.Device, formats: Any, messag
 
 
 def test_a_declared_format_stays(dev: ps.Device) -> None:
-    dev.kernel(ADD, formats={"w": "r32ui"})
+    dev.kernel(ADD_TEXELS, formats={"w": "r32ui"})
     with pytest.raises(ps.ArgumentError, match="declared as r32ui, and formats= says rgba32ui"):
-        dev.kernel(ADD, formats={"w": "rgba32ui"})
+        dev.kernel(ADD_TEXELS, formats={"w": "rgba32ui"})
 
 
 def test_an_array_of_another_dtype(device: ps.Device) -> None:
