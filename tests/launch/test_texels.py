@@ -7,6 +7,7 @@ import mmap
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -527,6 +528,42 @@ def test_a_graph_keeps_its_views(device: ps.Device) -> None:
         device.scheduler.drain()
         device.scheduler.drain()
     assert views() == 2
+
+
+@pytest.mark.usefixtures("few_kept")
+def test_a_graph_keeps_the_views_of_other_arrays(device: ps.Device) -> None:
+    """A replay with another array makes arrays of its own, which are gone when it is encoded."""
+    kernel = first_kernel(device)
+    x, y = device.array(np.arange(64 * N, dtype=np.uint32)), device.zeros(N, np.uint32)
+    parts = [x[1024 * part :][:N] for part in range(3)]
+    with device.record(w=parts[0]) as graph:
+        kernel(w=parts[0], y=y, n=N, first=0, threads=N)
+    for _ in range(2):
+        for number, part in enumerate(parts):
+            graph.replay(w=part)
+            assert (y.numpy() == 1024 * number + np.arange(N)).all()
+        for part in range(8):  # other views take the place of those that are kept
+            kernel(w=x[1024 * part + 512 :][:N], y=y, n=N, first=0, threads=N)
+        device.synchronize()
+        with device.scheduler.lock:
+            device.scheduler.drain()
+            device.scheduler.drain()
+
+
+def test_freed_memory_whose_handle_comes_again() -> None:
+    made: list[Any] = []
+
+    class Driver:
+        def texel_view(self, *given: Any) -> Any:
+            made.append(given)
+            return SimpleNamespace(handle=len(made))
+
+    views = texel_views.TexelViews(Driver(), lambda end: None)  # type: ignore[arg-type]
+    one, other = SimpleNamespace(handle=7), SimpleNamespace(handle=7)
+    assert views.view(one, 0, 64, "r32f") is views.view(one, 0, 64, "r32f")
+    assert views.view(other, 0, 64, "r32f").handle == 2
+    assert views.view(other, 0, 64, "r32ui").handle == 3
+    assert [given[0] for given in made] == [one, other, other]
 
 
 def test_a_graph_with_another_array(device: ps.Device) -> None:
