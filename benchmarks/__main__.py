@@ -1,4 +1,4 @@
-"""`python -m benchmarks transfer`, `launch`, `access`, `products`, `layers` and `peers`.
+"""`python -m benchmarks transfer`, `launch`, `access`, `loads`, `products`, `layers`, `peers`.
 
 `penstock bench` has the harness; `transfer` and `launch` are groups of its `runtime`.
 """
@@ -12,7 +12,8 @@ from pathlib import Path
 
 # Rounds, and with --quick.
 _REPEAT = {
-    "transfer": (30, 3), "launch": (200, 20), "access": (20, 2), "products": (30, 2),
+    "transfer": (30, 3), "launch": (200, 20), "access": (20, 2), "loads": (30, 2),
+    "products": (30, 2),
     "layers": (30, 2), "peers": (200, 8),
 }  # fmt: skip
 #: What `penstock bench runtime` measures, by its groups.
@@ -32,7 +33,7 @@ def main() -> int:
     repeat = arguments.repeat or _REPEAT[arguments.what][arguments.quick]
 
     import penstock as ps
-    from benchmarks import access, kept, layers, products, tables
+    from benchmarks import access, kept, layers, loads, products, tables
     from benchmarks.peers import comparison, decoding, environments
     from penstock.bench import forms, measure, runtime
 
@@ -40,7 +41,7 @@ def main() -> int:
     if unknown:
         parser.error(f"--only knows {', '.join(environments.KINDS)}; not {', '.join(unknown)}")
 
-    modules = {"access": access, "products": products, "layers": layers}
+    modules = {"access": access, "loads": loads, "products": products, "layers": layers}
     directory = arguments.peers_dir or environments.default_directory()
     try:
         with ps.Device(arguments.device) as device:
@@ -88,6 +89,7 @@ def _parser() -> argparse.ArgumentParser:
         help="transfer: host to device and back, against numpy.copyto on the same memory; "
         "launch: the host's cost of a launch, against the bare Vulkan calls, and traced; "
         "access: waits for CPU access in a loop shaped like decoding, under five rules; "
+        "loads: a load of 16 bytes through storage, uniform and texel buffers; "
         "products: weights a second of matrices in every file layout, against NumPy; "
         "layers: the other kernels of a decoder; "
         "peers: launch --peers, and decoding beside llama.cpp on the CPU; kept in results/",

@@ -134,6 +134,14 @@ NATIVE = (
         "a write counts as a read", "call.c",
         "            launch->uses[i] = SLOT(bound, Bound_writing);", "            ;",
     ),
+    NativeMutant(
+        "texels bound as a buffer", "call.c", "    if (format == Py_None)\n", "    if (1)\n",
+    ),
+    NativeMutant(
+        "texels that have no view yet", "call.c",
+        "return view == NULL ? NULL : PyTuple_GET_ITEM(view, 0);",
+        "return view == NULL ? SLOT(bound, Bound_place) : PyTuple_GET_ITEM(view, 0);",
+    ),
     # Device and stream.
     NativeMutant(
         "a graph that is being captured", "lock.c",

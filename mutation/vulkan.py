@@ -339,6 +339,32 @@ VULKAN = [
         "            self.backlog.hand_over()\n",
         "        timeline.signal(value)\n",
     ),
+    # Views of texels.
+    Mutant(
+        "a view of texels goes at once",
+        "schedule.retirement",
+        "self.free_later(end.view, partial(self._driver.drop_view, end.view))",
+        "self._driver.drop_view(end.view)",
+        driver="vulkan",
+    ),
+    _mutant(
+        "a dropped view is not forgotten",
+        "driver",
+        "        self._forget_bindings()\n        view.close()\n",
+        "        view.close()\n",
+    ),
+    _mutant(
+        "views outlive their memory",
+        "memory",
+        "        for view in tuple(self.views):\n            view.close()\n",
+        "",
+    ),
+    _mutant(
+        "memory is not for texels",
+        "memory",
+        "        | lib.VK_BUFFER_USAGE_UNIFORM_TEXEL_BUFFER_BIT\n",
+        "",
+    ),
     # Memory that is not coherent.
     _mutant(
         "flush: too few bytes",

@@ -25,7 +25,8 @@ typedef struct {
     OBJECT(counts_of_threads) OBJECT(counts_of_groups) /* dicts */                                 \
     OBJECT(scheduler) OBJECT(default_stream) OBJECT(program) OBJECT(name) OBJECT(what)             \
     OBJECT(results) OBJECT(parameters) /* a tuple */ OBJECT(bring_back)                            \
-    OBJECT(numbers) /* a frozenset: the types of plain numbers, NumPy's among them */
+    OBJECT(numbers) /* a frozenset: the types of plain numbers, NumPy's among them */              \
+    OBJECT(formats) /* a tuple: of each array, the key of its texels in `Bound.texels`, or None */
 
 typedef struct {
     PyObject_HEAD
@@ -198,7 +199,8 @@ pack(PyObject *numbers, const Scalar *scalar, PyObject *value, char *block)
 typedef struct {
     PyObject *stream, *lane, *counts, *block;
     PyObject *value; /* of its completion; owned, once it is recorded */
-    PyObject *arrays[MOST_ARRAYS], *bound[MOST_ARRAYS];
+    PyObject *arrays[MOST_ARRAYS];
+    PyObject *places[MOST_ARRAYS]; /* of arrays: what the driver binds */
     PyObject *uses[MOST_ARRAYS + 1];
     Py_ssize_t used;
     PyObject *behind; /* the access that a barrier separates it from, if one is needed */
@@ -255,6 +257,19 @@ is_usual(Callable *self, Py_ssize_t i, PyObject *array, PyObject **bound)
            (!self->writes[i] || SLOT(buffer, Buffer_guarded) == Py_False);
 }
 
+/* What the driver binds for an array: its bytes, or a view of them as texels that was made before.
+   NULL if there is no such view. Under the lock. */
+static PyObject *
+place_of(Callable *self, Py_ssize_t i, PyObject *bound)
+{
+    PyObject *format = PyTuple_GET_ITEM(self->formats, i);
+    if (format == Py_None)
+        return SLOT(bound, Bound_place);
+    PyObject *view = find(SLOT(bound, Bound_texels), format);
+    Py_XDECREF(view); /* the dict keeps it: under the lock, nothing replaces the dict */
+    return view == NULL ? NULL : PyTuple_GET_ITEM(view, 0);
+}
+
 /* What the bytes that a launch uses demand of it: 0, or -1 if Python must find out. */
 static int
 find_needs(Launch *launch)
@@ -280,7 +295,9 @@ check(Callable *self, Launch *launch)
         PyObject *bound;
         if (!is_usual(self, i, launch->arrays[i], &bound))
             return leave(NEW_ARRAY), 0;
-        launch->bound[i] = bound;
+        launch->places[i] = place_of(self, i, bound);
+        if (launch->places[i] == NULL)
+            return leave(NEW_ARRAY), 0;
         launch->uses[i] = SLOT(bound, Bound_reading);
         if (self->writes[i])
             launch->uses[i] = SLOT(bound, Bound_writing);
@@ -301,7 +318,7 @@ flat_bindings(Callable *self, Launch *launch, PyObject *result_memory)
     for (Py_ssize_t i = 0; flat != NULL && i < self->bindings; i++) {
         PyObject *place = self->order[i] < 0
                               ? SLOT(result_memory, ResultMemory_place)
-                              : SLOT(launch->bound[self->order[i]], Bound_place);
+                              : launch->places[self->order[i]];
         memcpy(PyBytes_AS_STRING(flat) + PLACE * i, PyBytes_AS_STRING(place), PLACE);
     }
     return flat;
@@ -616,18 +633,19 @@ get_ready(PyObject *object, PyObject *args)
         return NULL;
     }
     PyObject *names, *wants, *writes, *order, *scalars, *threads, *groups, *scheduler, *stream,
-        *program, *name, *what, *results, *parameters, *bring_back, *numbers;
+        *program, *name, *what, *results, *parameters, *bring_back, *numbers, *formats;
     Py_ssize_t nbytes;
-    if (!PyArg_ParseTuple(args, "O!O!O!O!O!n(O!O!OOOOOOO!OO!):get_ready", &PyTuple_Type, &names,
+    if (!PyArg_ParseTuple(args, "O!O!O!O!O!n(O!O!OOOOOOO!OO!O!):get_ready", &PyTuple_Type, &names,
                           &PyTuple_Type, &wants, &PyTuple_Type, &writes, &PyTuple_Type, &order,
                           &PyTuple_Type, &scalars, &nbytes, &PyDict_Type, &threads, &PyDict_Type,
                           &groups, &scheduler, &stream, &program, &name, &what, &results,
-                          &PyTuple_Type, &parameters, &bring_back, &PyFrozenSet_Type, &numbers))
+                          &PyTuple_Type, &parameters, &bring_back, &PyFrozenSet_Type, &numbers,
+                          &PyTuple_Type, &formats))
         return NULL;
     Py_ssize_t arrays = PyTuple_GET_SIZE(wants), count = PyTuple_GET_SIZE(scalars);
     if (!has_core_classes() || !PyObject_TypeCheck(scheduler, is.Scheduler) ||
         Py_TYPE(stream) != is.Stream || arrays > MOST_ARRAYS ||
-        PyTuple_GET_SIZE(parameters) != arrays ||
+        PyTuple_GET_SIZE(parameters) != arrays || PyTuple_GET_SIZE(formats) != arrays ||
         PyTuple_GET_SIZE(writes) != arrays || arrays + count > MOST_ARGUMENTS ||
         PyTuple_GET_SIZE(names) != arrays + count || PyTuple_GET_SIZE(order) > MOST_ARRAYS + 1 ||
         nbytes < 0 || nbytes > MOST_BYTES) {
@@ -663,6 +681,7 @@ get_ready(PyObject *object, PyObject *args)
     self->parameters = Py_NewRef(parameters);
     self->bring_back = Py_NewRef(bring_back);
     self->numbers = Py_NewRef(numbers);
+    self->formats = Py_NewRef(formats);
     self->ready = 1;
     Py_RETURN_NONE;
 }

@@ -56,6 +56,7 @@ enum { PLACE = 24 };
     SLOT(Bound, backing)                                                                           \
     SLOT(Bound, place)                                                                             \
     SLOT(Bound, reading)                                                                           \
+    SLOT(Bound, texels)                                                                            \
     SLOT(Bound, writing)                                                                           \
     SLOT(KernelParameter, spare)                                                                   \
     SLOT(Batch, count)                                                                             \

@@ -112,6 +112,19 @@ void main() {
 """
 )
 
+#: Adds to every texel of w.
+ADD_TEXELS = (
+    HEAD
+    + """
+layout(binding = 0, r32ui) uniform uimageBuffer w;
+layout(push_constant) uniform P { uint n; uint add; };
+void main() {
+    int i = int(gl_GlobalInvocationID.x);
+    if (i < n) imageStore(w, i, imageLoad(w, i) + add);
+}
+"""
+)
+
 #: The kernels in HIP C++: signature, size of a group, and body.
 HIP = {
     SAXPY: (
@@ -177,6 +190,10 @@ def _count(x: Host, result: dict[str, Host], n: int, limit: int, threads: object
     result["below"] += np.uint32((x[:n] <= limit).sum())
 
 
+def _add_texels(w: Host, n: int, add: int, threads: object) -> None:
+    w[:n] += np.uint32(add)
+
+
 #: The kernels as Python functions, for the simulator.
 REFERENCES = {
     SAXPY: _saxpy,
@@ -185,6 +202,7 @@ REFERENCES = {
     BLOCK_SUM: _block_sum,
     FIRST: _first,
     COUNT: _count,
+    ADD_TEXELS: _add_texels,
 }
 
 
@@ -252,6 +270,11 @@ def slow_copy(x: ps.Array, y: ps.Array, stream: ps.Stream | None = None, spin: i
 def slow_add(x: ps.Array, add: int, stream: ps.Stream | None = None, spin: int = SLOW) -> None:
     run = kernel(x.device, SLOW_ADD, "slow_add")
     run(x=x, n=x.size, spin=spin, add=add, threads=x.size, stream=stream)
+
+
+def add_texels(x: ps.Array, add: int) -> None:
+    run = kernel(x.device, ADD_TEXELS, "add_texels")
+    run(w=x, n=x.size, add=add, threads=x.size)
 
 
 def block_sum_of(block: Host) -> int:

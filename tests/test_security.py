@@ -228,6 +228,19 @@ class TestKernels:
     void main() { x[far + gl_GlobalInvocationID.x] = 1u; }
     """
 
+    BEYOND_TEXELS = """
+    layout(local_size_x = 64) in;
+    layout(binding = 0) uniform usamplerBuffer w;
+    layout(binding = 1, r32ui) uniform writeonly uimageBuffer v;
+    layout(binding = 2) buffer Y { uint y[]; };
+    layout(push_constant) uniform P { int far; };
+    void main() {
+        int i = int(gl_GlobalInvocationID.x);
+        y[i] = texelFetch(w, far + i).x;
+        imageStore(v, far + i, uvec4(7));
+    }
+    """
+
     def test_a_kernel_cannot_write_beyond_its_array(self, dev: ps.Device) -> None:
         if "robustBufferAccess" not in dev.info.features:
             pytest.skip(f"{dev.name} has no robust buffer access")
@@ -236,6 +249,17 @@ class TestKernels:
         for far in (64, 128, 1 << 20, (1 << 30) - 64):
             kernel(x=x, far=far, groups=1)
         assert not y.numpy().any()
+
+    def test_a_kernel_cannot_leave_its_texels(self, dev: ps.Device) -> None:
+        if "robustBufferAccess" not in dev.info.features:
+            pytest.skip(f"{dev.name} has no robust buffer access")
+        kernel = dev.kernel(self.BEYOND_TEXELS, name="beyond")
+        x, y = dev.full(1024, 5, np.uint32), dev.zeros(64, np.uint32)
+        part = x[512:768]
+        for far in (-64, 256, 512, 1 << 20, -(1 << 28), 1 << 30):
+            kernel(w=part, v=part, y=y, far=far, groups=1)
+            assert not y.numpy().any()
+        assert set(x.tolist()) == {5}
 
     def test_a_wait_can_have_an_end(self, dev: ps.Device) -> None:
         slow = dev.kernel(SLOW_ADD, name="slow")

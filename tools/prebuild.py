@@ -76,5 +76,7 @@ def _compilations() -> Iterable[_Compilation]:
     for shader in every_shader():
         source = shader.path.read_text("utf-8")
         yield _Compilation(shader.name, source, shader.defines, shader.path.parent)
-    for source in (TOTAL, *(kernel.source for kernel in KERNELS.values())):
+    kernels = KERNELS.values()
+    with_texels = (kernel.texel_source for kernel in kernels if kernel.texels)
+    for source in (TOTAL, *(kernel.source for kernel in kernels), *with_texels):
         yield _Compilation("conformance", source, {}, None)

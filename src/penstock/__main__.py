@@ -217,7 +217,8 @@ def _check(arguments: argparse.Namespace) -> int:
 
 def _plain(info: ps.DeviceInfo) -> dict[str, Any]:
     plain = dataclasses.asdict(info)
-    plain["features"] = sorted(info.features)
+    for name in ("features", "texel_formats"):
+        plain[name] = sorted(plain[name])
     return plain
 
 

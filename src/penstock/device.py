@@ -270,17 +270,22 @@ class Device(Closing):
         reference: Reference | None = None,
         signature: str | None = None,
         group_size: int | tuple[int, ...] | None = None,
+        formats: Mapping[str, str] | None = None,
     ) -> Kernel:
         """A kernel from GLSL text, SPIR-V bytes, or a file of either.
 
-        `defines` are preprocessor macros for GLSL, `constants` are specialisation constants. With
-        HIP, the source is HIP C++ text, a code object, or a file of either, and the arguments are
-        declared: `signature="in float32 x, inout float32 y, float32 a, uint32 n"`, and
+        `defines` are preprocessor macros for GLSL, `constants` are specialisation constants.
+        `formats` are the formats of texel buffers that declare none, such as `{"w": "rgba32ui"}`;
+        without it, each element of the array is a texel.
+        With HIP, the source is HIP C++ text, a code object, or a file of either, and the arguments
+        are declared: `signature="in float32 x, inout float32 y, float32 a, uint32 n"`, and
         `group_size=` if not 256; see `penstock.shader.signature`.
         `reference` is a Python function that the simulator runs instead of the kernel. It gets, by
         name, the arrays as flat NumPy arrays to change in place, the scalars, and `threads`.
         """
-        made = KernelSource(source, name, defines or {}, constants or {}, signature, group_size)
+        made = KernelSource(
+            source, name, defines or {}, constants or {}, signature, group_size, formats or {}
+        )
         return Kernel(self, made, reference)
 
     def elementwise(

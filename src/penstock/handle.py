@@ -21,7 +21,7 @@ PUBLIC = {
     "Array": (
         "T advance all any argmax argmin broadcast_to close closed copy copy_from counter device "
         "dot dtype fill item itemsize length max mean min name nbytes ndim numpy pitched ravel "
-        "read reinterpret reset reshape role seal shape size strides sum tolist view write"
+        "read reinterpret reset reshape role seal shape size strides sum texels tolist view write"
     ),
     "Device": (
         "adopt array asarray close closed default_stream elementwise empty empty_like from_dlpack "

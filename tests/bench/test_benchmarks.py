@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import penstock as ps
-from benchmarks import access
+from benchmarks import access, loads
 from benchmarks.peers import comparison, environments
 from benchmarks.peers.conversation import Conversation, Lost
 from penstock.bench.floors import programs as kernels
@@ -141,3 +141,9 @@ def test_waits_for_cpu_access_in_a_decode_shaped_loop(dev: ps.Device) -> None:
     # A step that is done before the host looks costs no wait: up to 64 by their rules, 8 by ours.
     assert max(waits["split + rename"], waits["roles"]) <= 8
     assert min(waits["everything"], waits["last use"], waits["read/write split"]) > 16, waits
+
+
+def test_loads_by_every_way(dev: ps.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loads, "ITERATIONS", 65)
+    (table,) = loads.run(dev, 2)
+    assert [row["way"] for row in table.rows] == list(loads.WAYS)

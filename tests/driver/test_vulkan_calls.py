@@ -19,7 +19,9 @@ from penstock import accelerator
 from penstock.driver.protocol import PLACE
 from penstock.driver.vulkan import api, program
 from penstock.driver.vulkan.memory import MemoryTypes, VulkanMemory
-from tests.kernels import SLOW_ADD, saxpy, slow_add
+from penstock.memory import texel_views
+from penstock.shader.texels import FORMATS
+from tests.kernels import SLOW_ADD, add_texels, saxpy, slow_add
 
 INDIRECT, COMPUTE, TRANSFER, HOST = 0x2, 0x800, 0x1000, 0x4000
 INDIRECT_READ = 0x1
@@ -517,11 +519,17 @@ def test_a_recording_is_not_used_again_while_it_may_run(
         ("adopted memory", "vkDestroyBuffer"),
         ("a kernel", "vkDestroyPipeline"),
         ("a stream", "vkDestroyCommandPool"),
+        ("a view of texels", "vkDestroyBufferView"),
     ],
 )
 def test_nothing_goes_while_it_may_be_in_use(
-    spied: Spied, open_gate: Callable[[], None], what: str, destroy: str
+    spied: Spied,
+    open_gate: Callable[[], None],
+    what: str,
+    destroy: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(texel_views, "_KEPT", 0)
     device = spied.device
     gone: list[str] = []
     kernel = device.kernel(SLOW_ADD)
@@ -530,14 +538,18 @@ def test_nothing_goes_while_it_may_be_in_use(
         pytest.skip("the device cannot import memory")
     array = device.adopt(np.frombuffer(mmap.mmap(-1, mmap.PAGESIZE), np.uint32))
     kernel(x=array, n=1024, spin=0, add=1, threads=1024)
+    other = device.zeros(1024, np.uint32)
+    add_texels(other, 1)
     device.default_stream.flush()
     spied.listen(destroy, lambda *_: gone.append(destroy))
     if what == "adopted memory":
         array.close()
     elif what == "a kernel":
         kernel.close()
-    else:
+    elif what == "a stream":
         stream.close()
+    else:
+        del other
     with device.scheduler.lock:
         device.scheduler.drain()
         assert not gone
@@ -588,3 +600,73 @@ def test_freed_memory_is_forgotten_by_descriptor_sets(spied: Spied) -> None:
     assert kept
     driver.free(driver.allocate(4096, host=False))
     assert not any(made._sets for made in kept)
+
+
+# Views of texels.
+
+
+def test_a_view_is_of_the_bytes_and_the_format(spied: Spied) -> None:
+    made: list[tuple[int, int, int]] = []
+
+    def hear(device: Any, info: Any, *_: Any) -> None:
+        assert info.buffer == memory.buffer
+        made.append((info.format, info.offset, info.range))
+
+    memory = spied.driver.allocate(4096, host=False)
+    spied.listen("vkCreateBufferView", hear)
+    numbers = {
+        "r32f": 100, "rg32f": 103, "rgba32f": 109, "r16f": 76, "rgba16f": 97, "r8ui": 13,
+        "rgba8ui": 41, "r32ui": 98, "rg32ui": 101, "rgba32ui": 107, "rgba32i": 108, "r16i": 75,
+        "r8": 9, "rgba8": 37, "rg16": 77, "r16_snorm": 71, "rgb10_a2": 64, "rgb10_a2ui": 68,
+        "r11f_g11f_b10f": 122,
+    }  # fmt: skip
+    for name in numbers:
+        if name in spied.device.info.texel_formats:
+            spied.driver.texel_view(memory, 256, 1024, name)
+    expected = [numbers[name] for name in numbers if name in spied.device.info.texel_formats]
+    assert made == [(number, 256, 1024) for number in expected]
+    assert set(numbers) <= set(FORMATS)
+    spied.driver.free(memory)
+
+
+def test_views_go_before_their_buffer_and_once(spied: Spied) -> None:
+    order: list[str] = []
+    memory = spied.driver.allocate(4096, host=False)
+    views = [spied.driver.texel_view(memory, 0, 1024, name) for name in ("r32f", "r32ui")]
+    spied.listen("vkDestroyBufferView", lambda *_: order.append("view"))
+    spied.listen("vkDestroyBuffer", lambda *_: order.append("buffer"))
+    spied.driver.drop_view(views[0])
+    assert order == ["view"]
+    spied.driver.free(memory)
+    assert order == ["view", "view", "buffer"]
+    for view in views:
+        spied.driver.drop_view(view)
+    assert order == ["view", "view", "buffer"]
+
+
+def test_a_dropped_view_is_forgotten_by_what_was_recorded(spied: Spied) -> None:
+    """A new view may have the handle of an old one."""
+    driver = spied.driver
+    driver.push_descriptors = 0
+    array = spied.device.zeros(64, np.uint32)
+    add_texels(array, 1)
+    kept = [made for made in driver._programs if made._sets]
+    assert kept
+    before = driver.generation
+    memory = driver.allocate(4096, host=False)
+    driver.drop_view(driver.texel_view(memory, 0, 1024, "r32ui"))
+    assert driver.generation > before
+    assert not any(made._sets for made in kept)
+    driver.free(memory)
+
+
+def test_memory_may_be_bound_as_texels(spied: Spied) -> None:
+    usages: list[int] = []
+    spied.listen("vkCreateBuffer", lambda device, info, *_: usages.append(info.usage))
+    spied.driver.free(spied.driver.allocate(4096, host=True))
+    if spied.device.info.can_import:
+        pages = np.frombuffer(mmap.mmap(-1, mmap.PAGESIZE), np.uint8)
+        address = pages.__array_interface__["data"][0]
+        spied.driver.free(spied.driver.import_host(address, mmap.PAGESIZE))
+    assert usages
+    assert all(usage & 0xC == 0xC for usage in usages)

@@ -60,6 +60,18 @@ void main() { atomicAdd(value, 1); }
 """
 )
 ODD = STEP.replace("float", "uint")
+FETCH = (
+    HEAD
+    + """
+layout(binding = 0) uniform samplerBuffer x;
+layout(binding = 1, r32f) uniform writeonly imageBuffer y;
+layout(push_constant) uniform P { uint n; };
+void main() {
+    int i = int(gl_GlobalInvocationID.x);
+    if (i < n) imageStore(y, i, texelFetch(x, i) + 1);
+}
+"""
+)
 RECORDED = (
     "vkBeginCommandBuffer", "vkEndCommandBuffer", "vkCmdBindPipeline", "vkCmdPushConstants",
     "vkCmdPushDescriptorSetWithTemplateKHR", "vkCmdDispatch", "vkCmdPipelineBarrier2",
@@ -77,8 +89,10 @@ HEARD = {
     "vkQueueSubmit": "hear_submit",
     "vkGetSemaphoreCounterValue": "hear_get",
     "vkWaitSemaphores": "hear_wait",
+    "vkCreateBufferView": "hear_view",
     "vkDestroyBuffer": "hear_destroy",
     "vkDestroyPipeline": "hear_destroy",
+    "vkDestroyBufferView": "hear_destroy",
     "vkDestroySemaphore": "hear_destroy",
     "vkDestroyCommandPool": "hear_destroy",
 }
@@ -187,6 +201,11 @@ class Calls:
         ]
         self.log.say("describe", self._handle("command", command), rest[0], bound)
         function(command, template, layout, *rest)
+
+    def hear_view(self, _: Any, function: Any, device: Any, info: Any, *rest: Any) -> Any:
+        words = self._handle("buffer", info.buffer), info.format, info.offset, info.range
+        self.log.say("view", *words)
+        return function(device, info, *rest)
 
     def hear_barrier(self, _: Any, function: Any, command: Any, info: Any) -> None:
         (one,) = info.pMemoryBarriers[0 : info.memoryBarrierCount]
@@ -302,8 +321,10 @@ class Program:
                 ("again", SAXPY),
                 ("count", COUNT),
                 ("wide", WIDE),
+                ("fetch", FETCH),
             )
         }
+        self.kernels["fetch4"] = device.kernel(FETCH, name="fetch4", formats={"x": "rgba32f"})
         self.arrays = [self.new_array(number) for number in range(5)]
         self.one = device.ones(1)
         self.integers = device.zeros(N, np.uint32, name="integers")
@@ -352,8 +373,10 @@ class Program:
         )  # fmt: skip
 
     def launch(self) -> Any:
-        name = self.chance.choice(["axpy", "axpy", "step", "pick", "odd"])
+        name = self.chance.choice(["axpy", "axpy", "step", "pick", "odd", "fetch", "fetch4"])
         given: dict[str, Any] = {"x": self.array()}
+        if name in ("fetch", "fetch4"):
+            given |= {"y": self.array(), "n": self.scalar("int")}
         if name == "axpy":
             given |= {"y": self.array(), "a": self.scalar("float"), "n": self.scalar("int")}
         if name == "pick":
@@ -429,11 +452,13 @@ class Program:
 
     def repeated(self) -> None:
         """The same launch again and again: what the native step is for."""
-        name = self.chance.choice(["axpy", "step", "pick"])
+        name = self.chance.choice(["axpy", "step", "pick", "fetch", "fetch4"])
         usual = [each for each in self.arrays if not each.closed]
         given: dict[str, Any] = {"x": self.chance.choice(usual), "threads": N}
         if name == "axpy":
             given |= {"y": self.chance.choice(usual), "a": 0.5, "n": self.chance.randrange(N)}
+        if name in ("fetch", "fetch4"):
+            given |= {"y": self.chance.choice(usual), "n": self.chance.randrange(N)}
         if name == "pick":
             given["i"] = self.chance.randrange(N)
         if self.chance.random() < 0.3:

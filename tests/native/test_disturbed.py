@@ -25,7 +25,7 @@ _ALL = STRIDE == 1
 _MORE = {"interrupt": ("leaks",), "memory": ("leaks",), "thread": ("closing",)}
 #: In CI, programs in which most is done natively.
 _SOME = {
-    "llvmpipe": ("many", "lone", "results", "reads", "closed streams"),
+    "llvmpipe": ("many", "lone", "results", "reads", "texels", "closed streams"),
     "simulator": ("many", "results"),
 }
 

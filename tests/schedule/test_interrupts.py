@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.memory import texel_views
 from penstock.tracing import events
 from tests.conftest import HAS_VALIDATION, _installed, _silence, simulated
 from tests.graph.test_counting import APPEND, append_reference
@@ -28,6 +29,7 @@ from tests.kernels import (
     COUNT,
     FIRST,
     SLOW_ADD,
+    add_texels,
     block_sum,
     block_sum_of,
     first,
@@ -159,6 +161,14 @@ class Bench:
         assert int(self.x.sum()) == N * value
         return value
 
+    def texels(self, value: int) -> int:
+        add_texels(self.x, 1)
+        return value + 1
+
+    def texels_anew(self, value: int) -> int:
+        add_texels(self.x[:], 1)  # whose view goes with it
+        return value + 1
+
     def synchronize(self, value: int) -> int:
         self.dev.synchronize()
         return value
@@ -184,6 +194,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "memory": ("new_array", "launch", "new_array"),
     "reductions": ("launch", "reduction", "launch"),
     "traces": ("launch", "trace", "launch"),
+    "texels": ("texels", "texels_anew", "launch", "texels", "write", "texels_anew", "texels"),
 }
 
 
@@ -234,7 +245,8 @@ def _effect(step: Step, value: int) -> int:
     """What the value is after a step, without doing it."""
     changes = {
         "launch": 1, "launch_elsewhere": 1, "launch_and_close": 1, "write": 10, "borrow": 20,
-        "fill": 7, "copy": 30, "view": 2, "replay": 1, "batch": 1, "trace": 1,
+        "fill": 7, "copy": 30, "view": 2, "replay": 1, "batch": 1, "trace": 1, "texels": 1,
+        "texels_anew": 1,
     }  # fmt: skip
     return value + changes.get(step.__name__, 0)
 
@@ -267,6 +279,12 @@ def cheap_collections() -> Iterator[None]:
     gc.freeze()
     yield
     gc.unfreeze()
+
+
+@pytest.fixture(autouse=True)
+def views_that_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a view of texels made and destroyed wherever it can be."""
+    monkeypatch.setattr(texel_views, "_KEPT", 0)
 
 
 def try_points(driver: str | StandIn, name: str, strike: Callable[[Run, int], str]) -> int:

@@ -365,11 +365,14 @@ def sample() -> bytes:
         layout(binding = 1) readonly buffer B { float y[]; };
         layout(binding = 2) readonly buffer C { S c[][2]; };
         layout(binding = 3) readonly buffer D { uint first; mat2x3 e[]; };
+        layout(binding = 4) uniform usamplerBuffer t;
+        layout(binding = 5, rgba32f) uniform imageBuffer u;
         layout(push_constant) uniform P { S s[2]; vec3 v; double d; };
         float twice(float z) { return z * 2; }
         void main() {
             for (int i = 0; i < n; i++) a.x[i] = twice(y[i]) + v.x + a.x.length();
-            atomicAdd(a.count, 1u);
+            atomicAdd(a.count, texelFetch(t, textureSize(t) - 1).x);
+            imageStore(u, 0, imageLoad(u, 1));
         }"""
     )
 

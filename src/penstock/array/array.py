@@ -31,7 +31,9 @@ from penstock.handle import Closing
 from penstock.ledger.hazards import Use
 from penstock.ledger.roles import AppendHistory, Role
 from penstock.memory.layout import Index, Layout, contiguous_strides, index_layout, region_of
+from penstock.memory.texel_views import KeptView
 from penstock.schedule.pending import Pending
+from penstock.shader.texels import format_named
 
 if TYPE_CHECKING:
     from penstock.device import Device
@@ -48,7 +50,7 @@ _DLPACK_CPU = (1, 0)
 class Bound:
     """An array's current backing, and its bytes there as the driver and the ledger take them."""
 
-    __slots__ = ("backing", "place", "reading", "writing")
+    __slots__ = ("backing", "place", "reading", "texels", "writing")
 
     def __init__(self, array: Array) -> None:
         self.backing = backing = array.buffer.backing
@@ -57,6 +59,9 @@ class Bound:
         )
         self.reading: Use = (backing.history, array.buffer.read_region(array.region), False)
         self.writing: Use = (backing.history, array.region, True)
+        #: By format, or "" for the one that follows from the dtype: the bytes as a texel buffer,
+        #: and the view, which is kept alive. Replaced, not changed.
+        self.texels: dict[str, tuple[bytes, KeptView]] = _NO_TEXELS
 
 
 class Unbound:
@@ -66,6 +71,7 @@ class Unbound:
 
 
 _UNBOUND: Any = Unbound()
+_NO_TEXELS: dict[str, tuple[bytes, KeptView]] = {}
 
 
 @accelerator.share
@@ -77,8 +83,8 @@ class Array(Closing):
     """
 
     __slots__ = (
-        "__weakref__", "accepted", "bound", "buffer", "contiguous", "dtype", "layout", "nbytes",
-        "repeats", "region", "seen_by_host", "shape", "size",
+        "__weakref__", "accepted", "bound", "buffer", "contiguous", "dtype", "layout", "lead",
+        "nbytes", "repeats", "region", "seen_by_host", "shape", "size",
     )  # fmt: skip
 
     def __init__(
@@ -91,6 +97,7 @@ class Array(Closing):
         #: Whether it is from `broadcast_to`, where elements share bytes: then it is read-only.
         self.repeats = repeats
         self.layout = layout
+        self.lead = 0  # bytes in front of it that its view as a texel buffer starts with
         self.dtype = dtype
         self.shape = layout.shape
         self.size = math.prod(layout.shape)
@@ -211,6 +218,34 @@ class Array(Closing):
         dims = (*self.shape[:-1], last // kind.itemsize) if self.shape else ()
         strides = contiguous_strides(dims, kind.itemsize)
         return self._seen(Layout(self.layout.offset, dims, strides, kind.itemsize), kind)
+
+    def texels(self, texel: str) -> tuple[Array, int]:
+        """The same bytes for a texel buffer of a format, and the index of their first texel.
+
+        A device lets a texel buffer start at multiples of `device.info.limits["texel_alignment"]`
+        bytes only. So the texel buffer of the array that this returns may start before it: `w,
+        first = x.texels("rgba32ui")`, then `kernel(w=w, first=first, …)`, and texel `first + i` is
+        texel `i` of `x`. The kernel must not touch texels before `first`. As another dtype is
+        needed for some formats, the array is one of the format's dtype, in one dimension.
+        """
+        self.buffer.check()
+        found = format_named(texel, "texels()")
+        self._need_contiguous("texels")
+        alignment: Any = self.device.info.limits.get("texel_alignment")
+        if alignment is None:
+            raise Unsupported(f"{self.device.name} has no texel buffers; bind the array itself")
+        lead = (self.buffer.backing.offset + self.region.lo) % alignment
+        if lead % found.nbytes or self.nbytes % found.nbytes:
+            raise ShapeMismatch(
+                f"array {self.name!r} has {self.nbytes:,} bytes, from byte {self.region.lo:,} of "
+                f"its buffer on; that is not whole texels of {found.nbytes} bytes ({texel}). Slice "
+                "it at such multiples"
+            )
+        size = found.dtype.itemsize
+        layout = Layout(self.region.lo, (self.nbytes // size,), (size,), size)
+        made = self._seen(layout, found.dtype)
+        made.lead = lead
+        return made, lead // found.nbytes
 
     def pitched(self, rows: int, width: int, pitch: int, offset: int = 0) -> Array:
         """Rows of `width` bytes, `pitch` bytes from one to the next, starting at byte `offset`.

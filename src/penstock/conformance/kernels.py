@@ -1,7 +1,9 @@
 """Kernels with every access mode, each as GLSL, as HIP C++, and as its Python reference.
 
 All work on `n` elements of uint32, one per invocation. A kernel spins for `spin` iterations before
-it touches its arrays, so that a transfer out of order gives wrong results on a real device.
+it touches its arrays, so that a transfer out of order gives wrong results on a real device. Two of
+them also exist with a texel buffer in place of the storage buffer `x`, and use that one where the
+device can view the array.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ SLOW = 20_000  # iterations; a fraction of a millisecond for the few elements of
 _SOURCE = """
 layout(local_size_x = 64) in;
 {bindings}
-layout(push_constant) uniform P {{ uint n; uint spin; uint a; }};
+layout(push_constant) uniform P {{ uint n; uint spin; uint a;{numbers} }};
 uint spin_for(uint i) {{
     uint h = i;
     for (uint k = 0; k < spin; ++k) h = h * 1664525u + 1013904223u;
@@ -50,6 +52,7 @@ extern "C" __global__ void {name}({parameters}) {{
 _NUMBERS = ("n", "spin", "a")
 _MODE = {"r": "in", "w": "out", "rw": "inout"}
 _QUALIFIER = {"r": "readonly", "w": "writeonly", "rw": ""}
+_TEXELS = {"r": ") uniform usamplerBuffer", "w": ", r32ui) uniform writeonly uimageBuffer"}
 
 
 @dataclass(frozen=True)
@@ -59,15 +62,25 @@ class Definition:
     arrays: tuple[tuple[str, str], ...]
     body: str
     apply: Callable[..., None]
+    texels: str = ""  # the body if `x` is a texel buffer, whose first texel is x0
 
     @property
     def source(self) -> str:
+        return self._source(self.body, "")
+
+    @property
+    def texel_source(self) -> str:
+        return self._source(self.texels, " uint x0;")
+
+    def _source(self, body: str, numbers: str) -> str:
         bindings = "\n".join(
-            f"layout(binding = {number}) {_QUALIFIER[access]} "
+            f"layout(binding = {number}{_TEXELS[access]} x;"
+            if numbers and name == "x"
+            else f"layout(binding = {number}) {_QUALIFIER[access]} "
             f"buffer B{number} {{ uint {name}[]; }};"
             for number, (name, access) in enumerate(self.arrays)
         )
-        return _SOURCE.format(bindings=bindings, body=self.body)
+        return _SOURCE.format(bindings=bindings, body=body, numbers=numbers)
 
     def hip(self, name: str) -> tuple[str, str]:
         """The kernel in HIP C++, and its signature."""
@@ -77,7 +90,10 @@ class Definition:
         source = _HIP_SOURCE.format(result="", name=name, parameters=parameters, body=self.body)
         return source, ", ".join(arrays + [f"uint32 {number}" for number in _NUMBERS])
 
-    def reference(self, *, n: int, spin: int, a: int, threads: object, **arrays: Host) -> None:
+    def reference(
+        self, *, n: int, spin: int, a: int, threads: object, x0: int = 0, **arrays: Host
+    ) -> None:
+        arrays["x"] = arrays["x"][x0:]
         self.apply(*(arrays[name][:n] for name, _ in self.arrays), np.uint32(a))
 
 
@@ -110,10 +126,16 @@ KERNELS = {
     "add": Definition((("x", "rw"),), "x[i] = x[i] + a + zero;", _add),
     "store": Definition((("x", "w"),), "x[i] = a + i + zero;", _store),
     # Write-only, but writes every second element: the others must keep their values.
-    "sparse": Definition((("x", "w"),), "if (i % 2 == 0) x[i] = a + zero;", _sparse),
+    "sparse": Definition(
+        (("x", "w"),), "if (i % 2 == 0) x[i] = a + zero;", _sparse,
+        "if (i % 2 == 0) imageStore(x, int(x0 + i), uvec4(a + zero));",
+    ),
     "sum": Definition((("x", "r"), ("y", "r"), ("z", "w")), "z[i] = x[i] + y[i] + a + zero;", _sum),
-    "mix": Definition((("x", "r"), ("y", "rw")), "y[i] = y[i] * 3 + x[i] + a + zero;", _mix),
-}
+    "mix": Definition(
+        (("x", "r"), ("y", "rw")), "y[i] = y[i] * 3 + x[i] + a + zero;", _mix,
+        "y[i] = y[i] * 3 + texelFetch(x, int(x0 + i)).x + a + zero;",
+    ),
+}  # fmt: skip
 
 
 def _total(x: Host, result: dict[str, Host], n: int, spin: int, a: int, threads: object) -> None:
@@ -133,6 +155,7 @@ TOTAL = _SOURCE.format(
     bindings="layout(binding = 0) readonly buffer X { uint x[]; };\n"
     "layout(binding = 1) writeonly buffer Result { uint total; };",
     body=f"if (i == 0) {{ {_ADD} total = s; }}",
+    numbers="",
 )
 
 
@@ -152,10 +175,11 @@ class Kernels:
 
     def __init__(self, device: ps.Device) -> None:
         self._device = device
-        self._made: dict[str, ps.Kernel] = {}
+        self._made: dict[str, Callable[..., Any]] = {}
 
-    def __getitem__(self, name: str) -> ps.Kernel:
+    def __getitem__(self, name: str) -> Callable[..., Any]:
         if name not in self._made:
+            made: Callable[..., Any]
             device = self._device
             if device.info.driver == "hip":
                 source, signature = _TOTAL_HIP if name == "total" else KERNELS[name].hip(name)
@@ -163,10 +187,33 @@ class Kernels:
             else:
                 reference = _total if name == "total" else KERNELS[name].reference
                 made = device.kernel(_spirv(name), name=name, reference=reference)
+                if name in KERNELS and KERNELS[name].texels:
+                    code = _spirv(name, texels=True)
+                    made = WithTexels(made, device.kernel(code, name=name, reference=reference))
             self._made[name] = made
         return self._made[name]
 
 
+class WithTexels:
+    """A kernel in two forms: `x` is a texel buffer, or a storage buffer if it is too large."""
+
+    def __init__(self, plain: ps.Kernel, texels: ps.Kernel) -> None:
+        self._plain = plain
+        self._texels = texels
+        self._most: Any = plain.device.info.limits["texel_elements"]
+
+    def __call__(self, *, x: Any, **given: Any) -> Any:
+        if not isinstance(x, ps.Array):
+            return self._texels(x=x, x0=0, **given)
+        seen, first = x.texels("r32ui")
+        if first + seen.size > self._most:
+            return self._plain(x=x, **given)
+        return self._texels(x=seen, x0=first, **given)
+
+
 @functools.cache
-def _spirv(name: str) -> bytes:
-    return compile_glsl(TOTAL if name == "total" else KERNELS[name].source, name=name)
+def _spirv(name: str, *, texels: bool = False) -> bytes:
+    if name == "total":
+        return compile_glsl(TOTAL, name=name)
+    found = KERNELS[name]
+    return compile_glsl(found.texel_source if texels else found.source, name=name)

@@ -25,8 +25,8 @@ submission     host writes made before the call to `submit`, and device writes w
 On memory that is not `coherent`, host writes additionally need `flush` before they count as made,
 and host reads `invalidate` after the value was seen.
 
-Lifetimes: a `Memory`, `Program` or `Recording` must not be freed or recorded into again before
-the timeline value of its last submission is reached. The layer above guarantees this.
+Lifetimes: a `Memory`, `TexelView`, `Program` or `Recording` must not be freed or recorded into
+again before the timeline value of its last submission is reached. The layer above guarantees this.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ from penstock.shader.spirv import Interface
 #: Regions of a copy: rows of (source offset, destination offset, byte count).
 CopyRegions = npt.NDArray[np.uint64]
 
-#: A buffer as a driver binds it: memory handle, offset, byte count. Vulkan takes it as it is.
+#: A buffer as a driver binds it: memory handle, offset, byte count. Vulkan takes it as it is. For
+#: a texel buffer, the handle is that of a `TexelView`, which alone says what is bound.
 PLACE = struct.Struct("=3Q")
 
 #: Called by a driver with (what, bytes) whenever it creates something expensive. For objects that
@@ -73,6 +74,8 @@ class DeviceInfo:
     can_import: bool  # can work in ordinary host memory in place
     limits: Mapping[str, int | tuple[int, ...]] = field(repr=False)
     features: frozenset[str] = field(repr=False)
+    #: Formats that texel buffers can have, by the names of `shader.texels`.
+    texel_formats: frozenset[str] = field(default=frozenset(), repr=False)
 
 
 class Memory(Protocol):
@@ -83,6 +86,12 @@ class Memory(Protocol):
     address: int | None  # the host address, or None if it is not mapped
     cached: bool  # host reads are fast
     coherent: bool  # no flush and invalidate needed
+
+
+class TexelView(Protocol):
+    """Bytes of memory as texels of a format, as a texel buffer binds them."""
+
+    handle: int
 
 
 class Program(Protocol):
@@ -219,7 +228,18 @@ class Driver(Protocol):
         ...
 
     def free(self, memory: Any) -> None:
-        """Free memory that no work uses. May be called again, after an interrupted call."""
+        """Free memory that no work uses, and its views. May be called again, if interrupted."""
+        ...
+
+    def texel_view(self, memory: Any, offset: int, nbytes: int, texel: str) -> TexelView:
+        """View bytes of memory as texels of a format, a name in `info.texel_formats`.
+
+        `offset` is a multiple of the limit "texel_alignment".
+        """
+        ...
+
+    def drop_view(self, view: Any) -> None:
+        """Free a view that no work uses. May be called again, also after its memory was freed."""
         ...
 
     def flush(self, memory: Any, lo: int, hi: int) -> None: ...

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from penstock.array.array import Array
+from penstock.array.array import Array, Bound
 from penstock.array.buffer import Buffer
 from penstock.driver.protocol import PLACE
 from penstock.errors import RoleViolation
@@ -68,6 +68,8 @@ class LaunchNode(NamedTuple):
         arguments = encoder.arguments(launch)
         if not launch.is_empty:
             bound = [array.bind() for array in launch.arrays]
+            kernel.bind_texels(launch.arrays, bound)
+            encoder.variant.bound += bound
             launch.dispatch(encoder.after(launch.touched(), kernel.what), bound, arguments, result)
 
     def __str__(self) -> str:
@@ -168,7 +170,8 @@ class Encoder:
                 if new is not recorded:
                     shift = new.layout.offset - recorded.layout.offset
                     layout = array.layout._replace(offset=array.layout.offset + shift)
-                    array = Array(new.buffer, layout, array.dtype)
+                    lead, array = array.lead, Array(new.buffer, layout, array.dtype)
+                    array.lead = lead  # as a number that was recorded with it may say
                 break
         array.buffer.check()
         if write:
@@ -229,6 +232,7 @@ class Variant:
         self._slots: list[tuple[Kernel, ResultMemory]] = []
         self._free: deque[ResultMemory] = deque()
         self._buffers: set[Buffer] = set()
+        self.bound: list[Bound] = []  # what its launches bind; keeps views of texels
         self._points: dict[Lane, int] = {}
         self.last_used = 0
         self._released = False
@@ -323,6 +327,7 @@ class Variant:
             if slot in self._free:  # else a pending result holds it, and gives it back when read
                 slot.give_back()
         self._blocks = []
+        self.bound = []
         self._slots = []
         self._free.clear()
         self.uses = []

@@ -20,6 +20,14 @@ if TYPE_CHECKING:
     from penstock.driver.protocol import DeviceInfo
 
 
+#: By kind of binding: the limits of its size, in bytes or texels, and of its offset.
+_LIMITS = {
+    "uniform": ("uniform_range", "uniform_alignment"),
+    "uniform_texel": ("texel_elements", "texel_alignment"),
+    "storage_texel": ("texel_elements", "texel_alignment"),
+}
+
+
 @accelerator.share
 class KernelParameter:
     """An array argument of a kernel: its binding, and what an array must be to fit it.
@@ -30,8 +38,8 @@ class KernelParameter:
     """
 
     __slots__ = (
-        "access", "alignment", "dtype", "elements", "max_size", "min_size", "name", "spare",
-        "wants", "writes",
+        "access", "alignment", "dtype", "elements", "fetched", "format", "max_size", "min_size",
+        "name", "spare", "wants", "writes",
     )  # fmt: skip
 
     def __init__(self, binding: Binding, info: DeviceInfo, device: int) -> None:
@@ -43,11 +51,15 @@ class KernelParameter:
         self.elements = binding.elements
         self.min_size = binding.min_size
         self.spare: list[Array] = []  # temporaries for NumPy arguments
-        uniform = binding.kind == "uniform"
-        self.max_size: Any = info.limits["uniform_range" if uniform else "binding_range"]
-        self.alignment: Any = info.limits["uniform_alignment" if uniform else "binding_alignment"]
+        #: The format of a texel buffer, "" if it follows from the array; None of other buffers.
+        self.format: str | None = binding.format if binding.is_texel else None
+        self.fetched = binding.fetched
+        size, alignment = _LIMITS.get(binding.kind, ("binding_range", "binding_alignment"))
+        self.max_size: Any = info.limits[size]
+        self.alignment: Any = info.limits[alignment]
         sizes = f"{self.min_size} {self.max_size} {self.alignment}"
-        wants = f"{device} {self.dtype} {sizes} {self.writes} {self.elements}"
+        texels = f"{binding.kind} {self.fetched} {self.format}" if binding.is_texel else ""
+        wants = f"{device} {self.dtype} {sizes} {self.writes} {self.elements} {texels}"
         self.wants = sys.intern(wants)
 
 

@@ -28,6 +28,7 @@ from penstock.launch.arguments import (
     packer,
     same_bytes,
 )
+from penstock.launch.texels import check_texels
 
 if TYPE_CHECKING:
     from penstock.launch.kernel import Kernel
@@ -69,12 +70,25 @@ def check_array(
             f"{label} is on {array.device}, the kernel on {kernel.device}; copy it to that device"
         )
     array.buffer.check()
-    if parameter.dtype is not None and not same_bytes(array.dtype, parameter.dtype):
+    if parameter.format is None and not _has_dtype(array, parameter):
         raise DtypeMismatch(f"{label} must be {parameter.dtype}, not {array.dtype}")
     if parameter.writes:
         array.check_written(label)
     if not array.contiguous:
         raise ShapeMismatch(f"{label} is not contiguous; pass {parameter.name}=x.copy()")
+    if parameter.format is not None:
+        check_texels(parameter, array, label, kernel.device.info)
+    else:
+        _check_range(kernel, parameter, array, label)
+    array.accepted = {*array.accepted, parameter.wants}
+
+
+def _has_dtype(array: Array, parameter: KernelParameter) -> bool:
+    return parameter.dtype is None or same_bytes(array.dtype, parameter.dtype)
+
+
+def _check_range(kernel: Kernel, parameter: KernelParameter, array: Array, label: str) -> None:
+    """Raise unless the bytes of an array can be bound as a storage or uniform buffer."""
     check_elements(parameter, array, label)
     if array.nbytes < parameter.min_size:
         raise ShapeMismatch(
@@ -92,7 +106,6 @@ def check_array(
             f"multiples of {parameter.alignment}. Slice at such multiples, or pass "
             f"{parameter.name}=x.copy()"
         )
-    array.accepted = {*array.accepted, parameter.wants}
 
 
 def check_group_counts(kernel: Kernel, groups: Array, threads: Any) -> None:

@@ -37,6 +37,7 @@ from penstock.launch.launch import Bindings, Launch
 from penstock.launch.launch_memory import ArgumentRing, ResultPool
 from penstock.launch.limits import check_limits, local_size
 from penstock.launch.numpy_arguments import Carried
+from penstock.launch.texels import bind_texels
 from penstock.shader.source import KernelSource
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
         objects = (
             self._counts_of_threads, self._counts_of_groups, scheduler, self.device.default_stream,
             self.program, self.name, self.what, self.results, (*self.parameters,),
-            numpy_arguments.bring_back_carried, PLAIN_NUMBERS,
+            numpy_arguments.bring_back_carried, PLAIN_NUMBERS, self.bindings.formats,
         )  # fmt: skip
         order = tuple(each if isinstance(each, int) else -1 for each in self.bindings.order)
         with contextlib.suppress(ValueError):  # more arguments than it has room for
@@ -207,7 +208,7 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
     @property
     def signature(self) -> str:
         """The kernel's arguments, result and group size, as text."""
-        arrays = [f"{p.name}: {p.access} {p.dtype or 'bytes'}[]" for p in self.parameters]
+        arrays = [f"{p.name}: {p.access} {_elements(p)}[]" for p in self.parameters]
         scalars = [
             f"{m.name}: {m.dtype}{list(m.shape) if m.shape else ''}" for m in self.interface.push
         ]
@@ -341,6 +342,7 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
                 break
             bound.append(known if known.backing is buffer.backing else array.bind())
         else:
+            self.bind_texels(arrays, bound)
             return bound
         self.check_writes(arrays, ())
         if any(array.buffer.backing.views for array in arrays):
@@ -354,7 +356,14 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
                     stream, array.region, self.what, write=parameter.writes, reads=reads
                 )
         # Only now: a view of one array may have renamed the buffer that another one shares.
-        return [array.bind() for array in arrays]
+        bound = [array.bind() for array in arrays]
+        self.bind_texels(arrays, bound)
+        return bound
+
+    def bind_texels(self, arrays: Sequence[Array], bound: Sequence[Bound]) -> None:
+        """Have the views that the kernel's texel buffers need."""
+        if self.bindings.has_texels:
+            bind_texels(self.scheduler, self.parameters, arrays, bound)
 
     def ring(self, stream: Stream) -> ArgumentRing:
         """The ring for this stream's scalars, if they do not fit push constants."""
@@ -367,6 +376,13 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
     def _explain_closed(self) -> NoReturn:
         self.scheduler.check()
         raise Closed(f"{self.what} is closed")
+
+
+def _elements(parameter: KernelParameter) -> str:
+    """What an array consists of, for a signature: its dtype, or its texels."""
+    if parameter.format is not None:
+        return parameter.format or f"texels of {parameter.fetched}"
+    return str(parameter.dtype or "bytes")
 
 
 def _is_plain_count(asked: Any) -> bool:
@@ -385,7 +401,10 @@ def _signature(names: Iterable[str]) -> inspect.Signature:
 
 
 def _check_source(source: KernelSource) -> None:
-    for given, what in ((source.defines, "defines"), (source.constants, "constants")):
+    given: Any
+    for given, what in (
+        (source.defines, "defines"), (source.constants, "constants"), (source.formats, "formats")
+    ):  # fmt: skip
         if not isinstance(given, Mapping):
             raise ArgumentError(f"{what}= is a dict of names and values, not {given!r}")
     name: Any = source.name

@@ -34,14 +34,23 @@ class Bindings:
             for binding in interface.bindings
         ]
         self.result_bytes = sum(b.min_size for b in interface.bindings if b.purpose == "result")
-        self._only_arrays = "arguments" not in self.order and "result" not in self.order
+        #: By array: the key of its view in `Bound.texels`, or None if it is no texel buffer.
+        self.formats = tuple(
+            binding.format if binding.is_texel else None
+            for binding in interface.bindings
+            if binding.purpose == "array"
+        )
+        self.has_texels = self.formats.count(None) < len(self.formats)
+        self._only_plain_arrays = (
+            "arguments" not in self.order and "result" not in self.order and not self.has_texels
+        )
 
     def flat(
         self, arrays: Sequence[Bound], arguments: bytes | None, result: ResultMemory | None
     ) -> bytes:
         """All places (`driver.protocol.PLACE`) in a row, as the driver's `dispatch` takes them."""
         flat = b""
-        if self._only_arrays:
+        if self._only_plain_arrays:
             for bound in arrays:
                 flat += bound.place
             return flat
@@ -49,7 +58,12 @@ class Bindings:
         if result is not None:
             others["result"] = result.place
         for each in self.order:
-            flat += arrays[each].place if isinstance(each, int) else others[each]
+            if not isinstance(each, int):
+                flat += others[each]
+            elif (key := self.formats[each]) is None:
+                flat += arrays[each].place
+            else:
+                flat += arrays[each].texels[key][0]
         return flat
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from penstock.driver.protocol import DeviceInfo
 from penstock.errors import InvalidSpirv, Unsupported
-from penstock.shader.spirv import Interface
+from penstock.shader.spirv import Binding, Interface
 
 #: Names of a call's own arguments, which no kernel argument may have.
 _RESERVED = frozenset({"stream", "threads", "groups"})
@@ -30,6 +31,15 @@ _FEATURES = {
     "VariablePointers": "variablePointers",
     "VulkanMemoryModel": "vulkanMemoryModel",
     "VulkanMemoryModelDeviceScope": "vulkanMemoryModelDeviceScope",
+    **dict.fromkeys(
+        (
+            "DotProduct",
+            "DotProductInputAll",
+            "DotProductInput4x8Bit",
+            "DotProductInput4x8BitPacked",
+        ),
+        "shaderIntegerDotProduct",
+    ),
     "GroupNonUniform": "subgroupBasic",
     "GroupNonUniformVote": "subgroupVote",
     "GroupNonUniformArithmetic": "subgroupArithmetic",
@@ -50,15 +60,20 @@ def check_limits(name: str, interface: Interface, info: DeviceInfo) -> None:
     ]
     if missing:
         raise Unsupported(f"{name} needs features that {info.name} lacks: {', '.join(missing)}")
-    uniform = [binding for binding in interface.bindings if binding.kind == "uniform"]
+    kinds = Counter(binding.kind for binding in interface.bindings)
     for count, limit, what in (
-        (len(interface.bindings), "bindings", "buffers"),
-        (len(uniform), "uniform_bindings", "uniform blocks"),
+        (kinds["storage"] + kinds["uniform"], "bindings", "buffers"),
+        (kinds["uniform"], "uniform_bindings", "uniform blocks"),
+        (kinds["uniform_texel"], "texel_bindings", "texel buffers that it only reads"),
+        (kinds["storage_texel"], "storage_texel_bindings", "texel buffers that are images"),
         (interface.shared_size, "shared_memory", "bytes of shared memory"),
     ):
-        if count > info.limits[limit]:  # type: ignore[operator]
+        if count and count > info.limits[limit]:  # type: ignore[operator]
             raise Unsupported(f"{name} uses {count} {what}; {info.name} has {info.limits[limit]}")
     for binding in interface.bindings:
+        if binding.is_texel:
+            _check_format(name, binding, info)
+            continue
         limit = "uniform_range" if binding.kind == "uniform" else "binding_range"
         if binding.min_size > info.limits[limit]:  # type: ignore[operator]
             raise Unsupported(
@@ -81,6 +96,15 @@ def check_limits(name: str, interface: Interface, info: DeviceInfo) -> None:
     other = [b.name for b in interface.bindings if b.set]
     if other:
         raise Unsupported(f"{name}: {other[0]!r} is in another descriptor set than 0")
+
+
+def _check_format(name: str, binding: Binding, info: DeviceInfo) -> None:
+    """Raise unless the device supports the format of a texel buffer."""
+    if binding.format and binding.format not in info.texel_formats:
+        raise Unsupported(
+            f"{name}: {binding.name!r} has texels of {binding.format}; {info.name} supports "
+            f"{', '.join(sorted(info.texel_formats)) or 'none'}"
+        )
 
 
 def local_size(

@@ -1,4 +1,4 @@
-"""Frees programs, graphs, queues and adopted memory once no work in flight uses them.
+"""Frees programs, graphs, queues, texel views and adopted memory once no work in flight uses them.
 
 Pool memory is not handled here: each pool keeps its own list of retired backings.
 """
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.ledger.hazards import Lane
 from penstock.memory.pool import Backing
+from penstock.memory.texel_views import TexelViews, ViewEnd
 
 if TYPE_CHECKING:
     from penstock.driver.protocol import Driver
@@ -35,12 +36,19 @@ class Retirement:
     """
 
     def __init__(
-        self, driver: Driver, host_memory: HostMemory, lanes: Callable[[], Iterable[Lane]]
-    ) -> None:
-        """`lanes` returns the lanes of the device's streams."""
+        self, driver: Driver, host_memory: HostMemory, lanes: Callable[[], Iterable[Lane]],
+        leave: Callable[[Any], None],
+    ) -> None:  # fmt: skip
+        """`lanes` returns the lanes of the device's streams. Finalisers call `leave`."""
         self._driver = driver
         self._host_memory = host_memory
         self._lanes = lanes
+        self.texel_views = TexelViews(driver, leave)
+        #: What to do with messages of finalisers, by their type.
+        self.acts: dict[type, Callable[[Any], None]] = {
+            GraphEnd: self.retire_graph,
+            ViewEnd: self.retire_view,
+        }
         self.adopted: set[Backing] = set()  # adopted memory without an owner, perhaps in flight
         self.graphs: set[GraphEnd] = set()  # graphs whose commands are not released yet
         #: By object to free: the function that frees it, and the points to be reached first.
@@ -60,6 +68,11 @@ class Retirement:
 
     def retire_program(self, program: Any) -> None:
         self.free_later(program, partial(self._driver.forget, program))
+
+    def retire_view(self, end: ViewEnd) -> None:
+        """Destroy a view of texels that nothing refers to any more."""
+        self.texel_views.forget(end)
+        self.free_later(end.view, partial(self._driver.drop_view, end.view))
 
     def expect_end(
         self, graph: Graph, variants: dict[Any, deque[Any]], leave: Callable[[Any], None]

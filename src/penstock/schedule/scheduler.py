@@ -47,7 +47,7 @@ from penstock.schedule.host_views import HostViews
 from penstock.schedule.idle_submission import IdleSubmitter
 from penstock.schedule.pending import Pending
 from penstock.schedule.receipt_times import ReceiptTimes
-from penstock.schedule.retirement import GraphEnd, Retirement
+from penstock.schedule.retirement import Retirement
 from penstock.schedule.shutdown import Guest, Shutdown
 from penstock.schedule.stream import Stream
 from penstock.schedule.thresholds import Sizes
@@ -89,16 +89,16 @@ class Scheduler:
         self.host_memory = HostMemory()
         self.host_copies = HostCopies(self)
         self.views = HostViews(self)
-        self.retirement = Retirement(driver, self.host_memory, self.stream_lanes)
-        self.ended = FinaliserQueue(
-            {
-                Hold: self.views.end,
-                Owner: self.release,
-                Backing: self.retire,  # dropped before it had an owner, or together with it
-                GraphEnd: self.retirement.retire_graph,
-                tuple: self.host_copies.finish,  # a host lane, and the value of an ended copy
-            }
-        )
+        acts: dict[type, Callable[[Any], None]] = {}
+        self.ended = FinaliserQueue(acts)
+        self.retirement = Retirement(driver, self.host_memory, self.stream_lanes, self.ended.leave)
+        acts |= {
+            Hold: self.views.end,
+            Owner: self.release,
+            Backing: self.retire,  # dropped before it had an owner, or together with it
+            tuple: self.host_copies.finish,  # a host lane, and the value of an ended copy
+            **self.retirement.acts,
+        }
         limit: Any = driver.info.limits["allocation"]
         clear = self._clear if clear_memory else None
         pool = partial(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import unicodedata
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,9 +20,14 @@ from penstock.errors import ArgumentError, CompileError, InvalidValue
 from penstock.shader.glsl import compile_glsl
 from penstock.shader.rewrite import arguments_in_buffer
 from penstock.shader.spirv import Interface, reflect
+from penstock.shader.texels import format_named
 
 #: Magic numbers of SPIR-V, of a HIP code object, and of bundles of code objects.
 _CODE = (b"\x03\x02\x23\x07", b"\x7fELF", b"__CLANG_OFFLOAD_BUNDLE__", b"CCOB")
+
+
+#: By what a texel gives: how the names of GLSL's types begin.
+_PREFIXES = {"float": "", "int": "i", "uint": "u"}
 
 
 class KernelSource(NamedTuple):
@@ -33,6 +39,7 @@ class KernelSource(NamedTuple):
     constants: Mapping[str, Any] = {}
     signature: str | None = None  #: for code without reflection: see `shader.signature`
     group_size: int | tuple[int, ...] | None = None
+    formats: Mapping[str, str] = {}  #: of texel buffers that declare none, by name
 
 
 class LoadedKernel(NamedTuple):
@@ -59,9 +66,43 @@ def load_spirv(source: KernelSource, limits: Mapping[str, Any]) -> LoadedKernel:
     constants = specialised(interface, source.constants, name)
     if interface.sized_by & constants.keys():
         interface = reflect(content, constants=constants)
+    if source.formats:
+        interface = with_formats(interface, source.formats, name)
     if interface.push_size > limits["push_constants"]:
         content, interface = arguments_in_buffer(content, interface)
     return LoadedKernel(content, interface, constants, name)
+
+
+def with_formats(interface: Interface, given: Mapping[str, str], name: str) -> Interface:
+    """The interface with the formats of texel buffers that the caller gives by name."""
+    chosen = {unicodedata.normalize("NFKC", key): value for key, value in given.items()}
+    known = [binding.name for binding in interface.bindings if binding.is_texel]
+    if unknown := chosen.keys() - set(known):
+        raise ArgumentError(
+            f"{name} has no texel buffer {sorted(unknown)[0]!r} to give a format to; it has "
+            f"{', '.join(known) or 'none'}"
+        )
+    bindings = []
+    for binding in interface.bindings:
+        if binding.name in chosen:
+            found = format_named(chosen[binding.name], f"{name}: formats={{{binding.name!r}: …}}")
+            if binding.format not in ("", found.name):
+                raise ArgumentError(
+                    f"{name}: texel buffer {binding.name!r} is declared as {binding.format}, and "
+                    f"formats= says {found.name}; leave it out"
+                )
+            if found.fetched != binding.fetched:
+                raise ArgumentError(
+                    f"{name}: texel buffer {binding.name!r} gives the kernel {binding.fetched}, "
+                    f"and format {found.name} has {found.fetched}; declare it as "
+                    f"{_PREFIXES[found.fetched]}samplerBuffer, or choose another format"
+                )
+            binding = replace(
+                binding, format=found.name, dtype=found.dtype, stride=found.nbytes,
+                min_size=found.nbytes,
+            )  # fmt: skip
+        bindings.append(binding)
+    return replace(interface, bindings=tuple(bindings))
 
 
 def read(source: KernelSource, language: str, code: str) -> tuple[str | bytes, str, Path | None]:

@@ -9,11 +9,15 @@ built-ins of other shader stages, and pointers that leave the object they point 
 
 Names are normalized to NFKC, as Python normalizes the names of keyword arguments.
 
+A texel buffer (`samplerBuffer`, `imageBuffer`) is a binding, too: an image of dimension "buffer".
+Its format is the declared one, if there is one.
+
 A kernel returns a result by writing a storage block named `Result` of fixed size:
 `layout(binding = 2) buffer Result { float sum; };`.
 
 The access of a buffer is derived from the code, and narrowed by declarations such as `readonly`.
-Every pointer into a buffer is followed; one that escapes counts as read and written. "w" means that
+Every pointer into a buffer, and every value that is a texel buffer, is followed; one that escapes
+counts as read and written. "w" means that
 nothing is read, not that everything is written.
 """
 
@@ -29,12 +33,13 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from penstock.errors import InvalidSpirv, Unsupported
+from penstock.shader.texels import FORMATS, SPIRV_FORMATS, Fetched
 
 __all__ = ["Binding", "Constant", "Elements", "Interface", "Member", "reflect"]
 
 Dtype: TypeAlias = "np.dtype[Any]"
 Access: TypeAlias = Literal["r", "w", "rw"]
-Kind: TypeAlias = Literal["storage", "uniform"]
+Kind: TypeAlias = Literal["storage", "uniform", "uniform_texel", "storage_texel"]
 Purpose: TypeAlias = Literal["array", "arguments", "result"]
 
 
@@ -67,6 +72,13 @@ class Binding:
     min_size: int  # bytes of the fixed part and, of a runtime array, one element
     purpose: Purpose = "array"  # the caller passes only those with purpose "array"
     elements: Elements = Elements()
+    fetched: Fetched | None = None  # of a texel buffer: what the shader gets from a texel
+    format: str = ""  # of a texel buffer: declared, or given by the caller; see `shader.texels`
+
+    @property
+    def is_texel(self) -> bool:
+        """Whether it is a texel buffer."""
+        return self.fetched is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,10 +209,8 @@ def _blocks(module: _Module, uses: dict[int, int]) -> tuple[list[int], int | Non
         if storage in (_UNIFORM, _STORAGE_BUFFER):
             blocks.append(variable)
         elif storage == _UNIFORM_CONSTANT:
-            raise Unsupported(
-                f"SPIR-V: {module.name(variable)!r} is an image, a sampler or the like; "
-                "only storage and uniform buffers can be bound"
-            )
+            module.texel_buffer(variable)
+            blocks.append(variable)
         elif push is not None:
             raise InvalidSpirv("SPIR-V: more than one block of push constants")
         else:
@@ -211,21 +221,18 @@ def _blocks(module: _Module, uses: dict[int, int]) -> tuple[list[int], int | Non
 def _bindings(module: _Module, blocks: list[int], uses: dict[int, int]) -> tuple[Binding, ...]:
     found: dict[tuple[int, int], Binding] = {}
     for variable in blocks:
-        new = _binding(module, variable, uses.get(variable, 0))
+        inferred = uses.get(variable, 0)
+        make = _texel_binding if variable in module.images else _binding
+        new = make(module, variable, inferred)
         old = found.setdefault((new.set, new.binding), new)
         if old is not new:
             found[new.set, new.binding] = _merge(old, new)
     return tuple(found[key] for key in sorted(found))
 
 
-def _binding(module: _Module, variable: int, inferred: int) -> Binding:
+def _place(module: _Module, variable: int, name: str) -> tuple[int, int]:
+    """The set and binding of a variable."""
     decorations = module.decorations.get(variable, {})
-    struct = module.block_of(variable)
-    members = module.types[struct][1]
-    name = module.name(variable)
-    if not name and len(members) == 1:
-        name = module.member_name(struct, 0)
-    name = name or module.name(struct)
     where = decorations.get(_DESCRIPTOR_SET), decorations.get(_BINDING)
     if where[0] is None or where[1] is None:
         raise InvalidSpirv(f"SPIR-V: buffer {name!r} has no set or no binding")
@@ -234,6 +241,46 @@ def _binding(module: _Module, variable: int, inferred: int) -> Binding:
             f"SPIR-V: buffer {name!r} is at binding {where[1]:,}; number them up to "
             f"{_MAX_BINDING:,}"
         )
+    return where[0], where[1]
+
+
+def _texel_binding(module: _Module, variable: int, inferred: int) -> Binding:
+    name = module.name(variable)
+    where = _place(module, variable, name)
+    fetched, stored, number = module.texel_buffer(variable)
+    if number not in SPIRV_FORMATS:
+        raise Unsupported(f"SPIR-V: texel buffer {name!r} has format number {number:,}")
+    found = FORMATS.get(SPIRV_FORMATS[number])
+    if found is None and stored:
+        raise Unsupported(
+            f"SPIR-V: image {name!r} declares no format, and devices rarely take such a one; write "
+            f"layout(binding = {where[1]}, {_EXAMPLES[fetched]}) or the like"
+        )
+    if found is not None and found.fetched != fetched:
+        raise InvalidSpirv(f"SPIR-V: texel buffer {name!r} of {fetched} has format {found.name}")
+    return Binding(
+        name=name or f"set{where[0]}_binding{where[1]}",
+        set=where[0],
+        binding=where[1],
+        kind="storage_texel" if stored else "uniform_texel",
+        access=_allowed_access(module, variable, None, inferred) if stored else "r",
+        dtype=None if found is None else found.dtype,
+        header=0,
+        stride=None if found is None else found.nbytes,
+        min_size=1 if found is None else found.nbytes,
+        fetched=fetched,
+        format="" if found is None else found.name,
+    )
+
+
+def _binding(module: _Module, variable: int, inferred: int) -> Binding:
+    struct = module.block_of(variable)
+    members = module.types[struct][1]
+    name = module.name(variable)
+    if not name and len(members) == 1:
+        name = module.member_name(struct, 0)
+    name = name or module.name(struct)
+    where = _place(module, variable, name)
 
     storage = module.variables[variable][1]
     marks = module.decorations.get(struct, {})
@@ -251,7 +298,7 @@ def _binding(module: _Module, variable: int, inferred: int) -> Binding:
         set=where[0],
         binding=where[1],
         kind=kind,
-        access=_access(module, variable, struct, inferred) if kind == "storage" else "r",
+        access=_allowed_access(module, variable, struct, inferred) if kind == "storage" else "r",
         dtype=None if dtype is None or dtype.kind == "V" else dtype,
         header=header,
         stride=stride,
@@ -262,11 +309,13 @@ def _binding(module: _Module, variable: int, inferred: int) -> Binding:
 
 
 def _is_result(module: _Module, variable: int, inferred: int) -> bool:
+    if variable in module.images:
+        return False
     struct = module.block_of(variable)
     if module.name(struct) != "Result" or module.variables[variable][1] != _STORAGE_BUFFER:
         return False
     runtime = module.fixed_part(struct)[2] is not None
-    return not runtime and _access(module, variable, struct, inferred) != "r"
+    return not runtime and _allowed_access(module, variable, struct, inferred) != "r"
 
 
 def _result_members(module: _Module, blocks: list[int], uses: dict[int, int]) -> tuple[Member, ...]:
@@ -276,7 +325,7 @@ def _result_members(module: _Module, blocks: list[int], uses: dict[int, int]) ->
     return _members(module, found[0], "result") if found else ()
 
 
-def _access(module: _Module, variable: int, struct: int, inferred: int) -> Access:
+def _allowed_access(module: _Module, variable: int, struct: int | None, inferred: int) -> Access:
     allowed = _READ | _WRITE
     if module.declared(variable, struct, _NON_WRITABLE):
         allowed = _READ
@@ -289,6 +338,8 @@ def _access(module: _Module, variable: int, struct: int, inferred: int) -> Acces
 def _merge(old: Binding, new: Binding) -> Binding:
     if old.kind != new.kind:
         raise Unsupported(f"SPIR-V: {old.name!r} and {new.name!r} are different kinds of buffer")
+    if (old.fetched, old.format) != (new.fetched, new.format):
+        raise Unsupported(f"SPIR-V: {old.name!r} and {new.name!r} are one binding of two formats")
     return replace(
         old,
         access=old.access if old.access == new.access else "rw",
@@ -366,6 +417,7 @@ class _Module:
         self.constants: dict[int, tuple[int, int, array[int]]] = {}  # opcode, type, operands
         self.composites: dict[int, list[int]] = {}
         self.variables: dict[int, tuple[int, int]] = {}  # pointer type, storage class
+        self.images: set[int] = set()  # variables that are images, samplers or texel buffers
         self.shared: list[int] = []  # pointer types of variables in shared memory
         self.decorations: dict[int, dict[int, int]] = {}
         self.member_decorations: dict[tuple[int, int], dict[int, int]] = {}
@@ -406,6 +458,9 @@ class _Module:
                     base = self.pointers.get(self._id(words[at + 3]))
                     if base is not None:
                         self.pointers[self._id(words[at + 2])] = base
+                elif op == _LOAD and self.pointers.get(words[at + 3]) in self.images:
+                    # The value stands for the texel buffer, which it does not read.
+                    self.pointers[self._id(words[at + 2])] = self.pointers[words[at + 3]]
                 elif op == _FUNCTION_CALL:
                     self.calls.setdefault(function, []).append(words[at + 3])
                 if op not in no_pointer and (op != _VARIABLE or size > 4):
@@ -464,6 +519,8 @@ class _Module:
             if words[at + 3] in _BLOCK_STORAGE:
                 self.variables[self._new(second)] = (first, words[at + 3])
                 self.pointers[second] = second
+                if words[at + 3] == _UNIFORM_CONSTANT:
+                    self.images.add(second)
             elif words[at + 3] == _WORKGROUP:
                 self.shared.append(first)
             elif end > at + 4:  # an initializer, which can be a pointer
@@ -610,10 +667,29 @@ class _Module:
                 total += count * operands[0] // 8
         return total
 
-    def declared(self, variable: int, struct: int, decoration: int) -> bool:
-        """Whether a variable, or else each of its members, carries the decoration."""
-        if decoration in self.decorations.get(variable, {}):
-            return True
+    def texel_buffer(self, variable: int) -> tuple[Fetched, bool, int]:
+        """Of a texel buffer: what a texel gives, whether it is a storage image, and its format."""
+        op, operands = self.type(self.type(self.variables[variable][0])[1][1])
+        if op == _SAMPLED_IMAGE:
+            op, operands = self.type(operands[0])
+        if op in (_ARRAY, _RUNTIME_ARRAY):
+            raise Unsupported(f"SPIR-V: {self.name(variable)!r} is an array of images or samplers")
+        if op != _IMAGE or operands[1] != _BUFFER_DIMENSION:
+            raise Unsupported(
+                f"SPIR-V: {self.name(variable)!r} is an image, a sampler or the like; only storage "
+                "and uniform buffers and texel buffers (samplerBuffer, imageBuffer) can be bound"
+            )
+        scalar, (_, _, depth, arrayed, samples, sampled, number) = operands[0], operands[:7]
+        dtype = self.scalar(scalar) if self.type(scalar)[0] in (_INT, _FLOAT) else None
+        fetched = _FETCHED.get("" if dtype is None else dtype.str[1:])
+        if fetched is None or depth == 1 or arrayed or samples or sampled not in (1, 2):
+            raise InvalidSpirv(f"SPIR-V: {self.name(variable)!r} is no texel buffer that can be")
+        return fetched, sampled == 2, number
+
+    def declared(self, variable: int, struct: int | None, decoration: int) -> bool:
+        """Whether a variable, or else each member of its block, carries the decoration."""
+        if decoration in self.decorations.get(variable, {}) or struct is None:
+            return decoration in self.decorations.get(variable, {})
         count = len(self.types[struct][1])
         self._spend(count)
         return count > 0 and all(
@@ -838,6 +914,8 @@ class _Module:
                 pointer = words[at + position]
                 if pointer in pointers:
                     variable = pointers[pointer]
+                    if op == _LOAD and variable in self.images:
+                        use = 0
                     uses[variable] = uses.get(variable, 0) | use
                 elif pointer >= self.bound:
                     self._id(pointer)
@@ -924,7 +1002,10 @@ _TEXTS = {4: 1, _NAME: 2, _MEMBER_NAME: 3, 7: 2, 10: 1, _EXT_INST_IMPORT: 2, 330
 _ENTRY_POINT, _EXECUTION_MODE, _CAPABILITY, _EXECUTION_MODE_ID = 15, 16, 17, 331
 _DECORATE, _MEMBER_DECORATE, _GROUP_DECORATE, _GROUP_MEMBER_DECORATE = 71, 72, 74, 75
 _INT, _FLOAT, _VECTOR, _MATRIX, _ARRAY, _RUNTIME_ARRAY = 21, 22, 23, 24, 28, 29
-_STRUCT, _POINTER = 30, 32
+_IMAGE, _SAMPLED_IMAGE, _STRUCT, _POINTER = 25, 27, 30, 32
+_BUFFER_DIMENSION = 5
+_EXAMPLES: dict[Fetched, str] = {"float": "r32f", "int": "r32i", "uint": "r32ui"}
+_FETCHED: dict[str, Fetched] = {"f4": "float", "i4": "int", "u4": "uint"}
 _TYPES = frozenset((*range(19, 39), 4456, 5341, 5358))
 _CONSTANT, _SPEC_TRUE, _SPEC_FALSE, _SPEC_CONSTANT, _SPEC_OP = 43, 48, 49, 50, 52
 _SPEC_CONSTANTS = frozenset((_SPEC_TRUE, _SPEC_FALSE, _SPEC_CONSTANT))
@@ -934,9 +1015,11 @@ _FUNCTION, _FUNCTION_END, _FUNCTION_CALL, _VARIABLE, _UNTYPED_VARIABLE = 54, 56,
 _LOAD, _STORE, _COPY_MEMORY, _COPY_MEMORY_SIZED, _ARRAY_LENGTH = 61, 62, 63, 64, 68
 _ATOMIC_LOAD, _ATOMIC_STORE = 227, 228
 _COOPERATIVE_LOAD, _COOPERATIVE_STORE = 4457, 4458
+_TEXEL_POINTER, _IMAGE_FETCH, _IMAGE_READ, _IMAGE_WRITE, _IMAGE_OF_SAMPLED = 60, 95, 98, 99, 100
+_IMAGE_SIZES = (103, 104)
 _ELEMENT_CHAINS = frozenset((67, 70))  # with an element index before the others
 _ACCESS_CHAINS = _ELEMENT_CHAINS | {65, 66}
-_CHAINS = _ACCESS_CHAINS | {83}  # and OpCopyObject
+_CHAINS = _ACCESS_CHAINS | {_TEXEL_POINTER, 83, _IMAGE_OF_SAMPLED}  # 83: OpCopyObject
 # Besides chains, a parameter, call, variable, load, bit cast, select or phi may yield a pointer.
 _POINTER_RESULTS = _CHAINS | {55, _FUNCTION_CALL, _VARIABLE, _LOAD, 124, 169, 245}
 
@@ -958,6 +1041,10 @@ _POINTER_OPERANDS: dict[int, tuple[tuple[int, int], ...]] = {
     _ATOMIC_STORE: ((1, _WRITE),),
     _COOPERATIVE_LOAD: ((3, _READ),),
     _COOPERATIVE_STORE: ((1, _WRITE),),
+    _IMAGE_FETCH: ((3, _READ),),
+    _IMAGE_READ: ((3, _READ),),
+    _IMAGE_WRITE: ((1, _WRITE),),
+    **dict.fromkeys(_IMAGE_SIZES, ((3, 0),)),
     _VARIABLE: ((4, _READ | _WRITE),),
     **dict.fromkeys(_CHAINS, ((3, 0),)),
 }
@@ -970,7 +1057,8 @@ _NO_POINTER = frozenset((0, 8, 79, 81, 82, *range(246, 254), 317, *range(333, 36
 _OPS: dict[int, int] = {
     **dict.fromkeys(_TYPES, 2),
     **dict.fromkeys((_INT, _VECTOR, _MATRIX, _ARRAY, _POINTER), 4),
-    **dict.fromkeys((_FLOAT, _RUNTIME_ARRAY), 3),
+    **dict.fromkeys((_FLOAT, _RUNTIME_ARRAY, _SAMPLED_IMAGE), 3),
+    _IMAGE: 9,
     **dict.fromkeys(_SCALAR_CONSTANTS | _COMPOSITE_CONSTANTS, 3),
     **{op: 1 + max(at for at, _ in uses) for op, uses in _POINTER_OPERANDS.items()},
     **dict.fromkeys((_CAPABILITY, _GROUP_DECORATE, _GROUP_MEMBER_DECORATE), 2),
@@ -981,7 +1069,9 @@ _OPS: dict[int, int] = {
     **{op: at + 1 for op, at in _TEXTS.items()},
 }
 
-_FREE_CAPABILITIES = frozenset((0, 1))  # Matrix, Shader
+#: What every Vulkan device has: Matrix, Shader, SampledBuffer, ImageBuffer, ImageQuery, and
+#: StorageImageExtendedFormats, as what a device supports is listed by format.
+_FREE_CAPABILITIES = frozenset((0, 1, 46, 47, 49, 50))
 _CAPABILITIES = {
     9: "Float16",
     10: "Float64",
@@ -991,6 +1081,8 @@ _CAPABILITIES = {
     28: "UniformBufferArrayDynamicIndexing",
     30: "StorageBufferArrayDynamicIndexing",
     39: "Int8",
+    55: "StorageImageReadWithoutFormat",
+    56: "StorageImageWriteWithoutFormat",
     61: "GroupNonUniform",
     62: "GroupNonUniformVote",
     63: "GroupNonUniformArithmetic",

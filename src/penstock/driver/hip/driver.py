@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import starmap
 from types import SimpleNamespace
-from typing import NoReturn
+from typing import Never, NoReturn
 
 from penstock.driver.hip import front_end
 from penstock.driver.hip.api import NOT_READY, Hip, ffi, load
@@ -30,7 +30,7 @@ from penstock.driver.hip.timeline import Events, HipTimeline, wait
 from penstock.driver.holding import Backlog
 from penstock.driver.importing import import_noted
 from penstock.driver.protocol import DeviceInfo, Notify, Reference
-from penstock.errors import DeviceLost, Error, NoDevice
+from penstock.errors import DeviceLost, Error, NoDevice, Unsupported
 from penstock.shader.source import KernelSource, LoadedKernel
 from penstock.shader.spirv import Interface
 
@@ -200,6 +200,12 @@ class HipDriver:
                     self.must(result, "hipStreamCreateWithFlags")
         copy, stream = self.call.hipMemcpyWithStream, self._copying[0]
         self.must(copy(target, source, nbytes, _COPY_DEFAULT, stream), "hipMemcpyWithStream")
+
+    def texel_view(self, memory: HipMemory, offset: int, nbytes: int, texel: str) -> Never:
+        """No HIP kernel declares a texel buffer: it takes a pointer instead."""
+        raise Unsupported(f"{self.info.name} has no texel buffers")
+
+    def drop_view(self, view: Never) -> None: ...
 
     # Programs.
 

@@ -26,6 +26,8 @@ def load(driver: HipDriver, source: KernelSource) -> LoadedKernel:
             f"{name}: a HIP kernel does not say what it is called with; declare it, such as "
             "signature='in float32 x, inout float32 y, float32 a, uint32 n'"
         )
+    if source.formats:
+        raise ArgumentError("formats= is for texel buffers, which HIP kernels do not have")
     group = as_counts(_GROUP_SIZE if source.group_size is None else source.group_size, "group_size")
     room: Any = driver.info.limits["push_constants"]
     interface = declared(source.signature, name, name, group, room)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.driver.protocol import PLACE, CopyRegions, DeviceInfo, Notify, Reference
 from penstock.driver.sim.machine import Command, Machine, Place, SimQueue, SimTimeline, Submission
@@ -15,6 +16,7 @@ from penstock.driver.sim.memory import Bytes, SimMemory
 from penstock.errors import Unsupported
 from penstock.shader.source import KernelSource, LoadedKernel, load_spirv
 from penstock.shader.spirv import Interface, Member
+from penstock.shader.texels import FORMATS, TexelFormat
 from penstock.tracing import events
 
 _LIMITS: dict[str, int | tuple[int, ...]] = {
@@ -28,7 +30,11 @@ _LIMITS: dict[str, int | tuple[int, ...]] = {
     "import_alignment": 4096,
     "push_constants": 128,
     "shared_memory": 32768,
+    "storage_texel_bindings": 4,
     "subgroup_size": 8,
+    "texel_alignment": 64,
+    "texel_bindings": 16,
+    "texel_elements": 65536,
     "uniform_alignment": 64,
     "uniform_bindings": 15,
     "uniform_range": 65536,
@@ -52,6 +58,23 @@ class SimProgram:
             )
         self.interface = interface
         self.reference = reference
+
+
+class SimTexelView:
+    """Bytes of memory as texels."""
+
+    def __init__(self, handle: int, memory: SimMemory, offset: int, texel: TexelFormat) -> None:
+        self.handle = handle
+        self.memory = memory
+        self.offset = offset
+        self.dropped = False
+        self._texel = texel
+
+    def texels(self, content: Bytes) -> npt.NDArray[Any]:
+        """The texels as a kernel's reference gets them: a row for each, of its numbers."""
+        texel = self._texel
+        flat = content.view(texel.dtype)
+        return flat if texel.count == 1 else flat.reshape(-1, texel.count)
 
 
 class _Commands:
@@ -99,15 +122,29 @@ class _Commands:
     ) -> None:
         interface = program.interface
         places: list[Place] = []
-        for handle, offset, nbytes in PLACE.iter_unpack(bindings):
-            places.append((self._driver.machine.memories[handle], offset, offset + nbytes))
+        views: list[SimTexelView | None] = []
+        driver, where = self._driver, events.user_line()
+        all_bound = zip(interface.bindings, PLACE.iter_unpack(bindings), strict=True)
+        for binding, (handle, offset, nbytes) in all_bound:
+            view = driver.views[handle] if binding.is_texel else None
+            views.append(view)
+            memory = driver.machine.memories[handle] if view is None else view.memory
+            places.append((memory, offset, offset + nbytes))
         access = [binding.access for binding in interface.bindings]
 
         def compute(inputs: list[Bytes]) -> list[Bytes]:
             arrays: dict[str, Any] = {}
             block = pushed
-            for binding, content in zip(interface.bindings, inputs, strict=False):
-                if binding.purpose == "arguments":
+            bound = zip(interface.bindings, inputs, views, places, strict=False)
+            for number, (binding, content, view, place) in enumerate(bound):
+                if view is not None:
+                    if view.dropped:
+                        driver.messages.append(f"use after free: a view of texels, at {where}")
+                    lead = place[1] - view.offset
+                    whole = np.concatenate((driver.machine.garbage(lead), content))
+                    inputs[number] = whole[lead:]
+                    arrays[binding.name] = view.texels(whole)
+                elif binding.purpose == "arguments":
                     block = content.tobytes()
                 elif binding.purpose == "result":
                     arrays["result"] = _parts(interface.result, content)
@@ -250,6 +287,7 @@ class SimDriver:
         self._fault = fault
         self.calls: dict[str, int] = {}
         self._handles = 0
+        self.views: dict[int, SimTexelView] = {}
         self._agents = 0
         self.machine.fifos = [deque() for _ in range(queues)]
         self.info = DeviceInfo(
@@ -264,6 +302,7 @@ class SimDriver:
             can_import=True,
             limits=_LIMITS,
             features=_EveryFeature(),
+            texel_formats=frozenset(FORMATS),
         )
 
     @property
@@ -303,6 +342,18 @@ class SimDriver:
     def free(self, memory: SimMemory) -> None:
         self.machine.memories.pop(memory.handle, None)
         memory.free()
+
+    def texel_view(self, memory: SimMemory, offset: int, nbytes: int, texel: str) -> SimTexelView:
+        self.called("texel_view")
+        self.notify(f"view of texels ({texel})", 0)
+        self._handles += 1
+        view = SimTexelView(self._handles, memory, offset, FORMATS[texel])
+        self.views[view.handle] = view
+        return view
+
+    def drop_view(self, view: SimTexelView) -> None:
+        view.dropped = True
+        self.views.pop(view.handle, None)
 
     def flush(self, memory: SimMemory, lo: int, hi: int) -> None:
         self.machine.let_things_happen()

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from penstock.driver.sim.clocks import HOST, Clock, Doing, join
 from penstock.driver.sim.memory import Bytes, SimMemory
 from penstock.errors import Error
@@ -196,6 +198,10 @@ class Machine:
     def submit(self, submission: Submission) -> None:
         submission.queue.fifo.append(submission)
         self.let_things_happen()
+
+    def garbage(self, nbytes: int) -> Bytes:
+        """Bytes that no kernel may depend on."""
+        return np.frombuffer(self.chance.randbytes(nbytes), np.uint8)
 
     def let_things_happen(self) -> None:
         """Take a random number of steps, possibly none."""

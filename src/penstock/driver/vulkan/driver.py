@@ -19,6 +19,7 @@ from penstock.driver.vulkan.layout import Key, Layout
 from penstock.driver.vulkan.memory import MemoryTypes, VulkanMemory
 from penstock.driver.vulkan.program import VulkanProgram
 from penstock.driver.vulkan.recording import VulkanQueue, new_command_pool
+from penstock.driver.vulkan.texels import VulkanTexelView, supported_formats
 from penstock.driver.vulkan.timeline import VulkanTimeline, WaitInfo
 from penstock.errors import CannotAdopt, NoDevice
 from penstock.shader.source import KernelSource, LoadedKernel, load_spirv
@@ -32,6 +33,7 @@ _VULKAN_1_2, _VULKAN_1_3 = (1 << 22 | minor << 12 for minor in (2, 3))
 _PUSH_DESCRIPTOR = "VK_KHR_push_descriptor"
 _HOST_IMPORT = "VK_EXT_external_memory_host"
 _ROBUSTNESS = "VK_EXT_robustness2"
+_DOT_PRODUCT = "VK_KHR_shader_integer_dot_product"
 
 #: By structure: optional features, enabled where the device supports them.
 _FEATURES = {
@@ -63,6 +65,7 @@ _FEATURES = {
     ),
     "VkPhysicalDeviceSynchronization2Features": ("synchronization2",),
     "VkPhysicalDeviceRobustness2FeaturesEXT": ("robustBufferAccess2",),
+    "VkPhysicalDeviceShaderIntegerDotProductFeatures": ("shaderIntegerDotProduct",),
 }
 
 #: Groups of subgroup operations, in the order of their bits.
@@ -80,6 +83,8 @@ _DEVICE_FUNCTIONS = [
     "vkMapMemory",
     "vkCreateBuffer",
     "vkDestroyBuffer",
+    "vkCreateBufferView",
+    "vkDestroyBufferView",
     "vkGetBufferMemoryRequirements",
     "vkBindBufferMemory",
     "vkFlushMappedMemoryRanges",
@@ -209,7 +214,11 @@ class _Physical:
                 "import_alignment": int(self.host_import.minImportedHostPointerAlignment),
                 "push_constants": int(limits.maxPushConstantsSize),
                 "shared_memory": int(limits.maxComputeSharedMemorySize),
+                "storage_texel_bindings": int(limits.maxPerStageDescriptorStorageImages),
                 "subgroup_size": int(self.vulkan11.subgroupSize),
+                "texel_alignment": int(limits.minTexelBufferOffsetAlignment),
+                "texel_bindings": int(limits.maxPerStageDescriptorSampledImages),
+                "texel_elements": int(limits.maxTexelBufferElements),
                 "uniform_alignment": max(
                     int(limits.minUniformBufferOffsetAlignment),
                     int(limits.minStorageBufferOffsetAlignment),
@@ -218,6 +227,7 @@ class _Physical:
                 "uniform_range": int(limits.maxUniformBufferRange),
             },
             features=self.features,
+            texel_formats=supported_formats(self.handle),
         )
 
     def feature_chain(self, wanted: frozenset[str] | None) -> tuple[C, list[C]]:
@@ -240,7 +250,12 @@ class _Physical:
         if _ROBUSTNESS in self.extensions:
             robust.pNext = root.pNext
             root.pNext = robust
-        parts = [root.features, eleven, twelve, sync, robust]
+        dots = ffi.new("VkPhysicalDeviceShaderIntegerDotProductFeatures *")
+        dots.sType = lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES
+        if self.version >= _VULKAN_1_3 or _DOT_PRODUCT in self.extensions:
+            dots.pNext = root.pNext
+            root.pNext = dots
+        parts = [root.features, eleven, twelve, sync, robust, dots]
         if wanted is not None:
             for part, names in zip(parts, _FEATURES.values(), strict=True):
                 for name in names:
@@ -307,7 +322,7 @@ class VulkanDriver:
         self.has_clock = bool(physical.properties.properties.limits.timestampComputeAndGraphics)
         self.clock = Clock(self, period)
         self.generation = 0  # raised when something is freed: commands recorded before are stale
-        optional = (_PUSH_DESCRIPTOR, _HOST_IMPORT, _ROBUSTNESS)
+        optional = (_PUSH_DESCRIPTOR, _HOST_IMPORT, _ROBUSTNESS, _DOT_PRODUCT)
         wanted = [extension for extension in optional if extension in physical.extensions]
         names = [ffi.new("char[]", name.encode()) for name in wanted]
         name_array = ffi.new("char *[]", names or [ffi.NULL])
@@ -345,10 +360,25 @@ class VulkanDriver:
         return import_noted(partial(VulkanMemory, self, imported=address), nbytes, self.notify)
 
     def free(self, memory: VulkanMemory) -> None:
+        self._forget_bindings()
+        memory.close()
+
+    def texel_view(
+        self, memory: VulkanMemory, offset: int, nbytes: int, texel: str
+    ) -> VulkanTexelView:
+        view = VulkanTexelView(self, memory, offset, nbytes, texel)
+        self.notify(f"view of texels ({texel})", 0)
+        return view
+
+    def drop_view(self, view: VulkanTexelView) -> None:
+        self._forget_bindings()
+        view.close()
+
+    def _forget_bindings(self) -> None:
+        """Note that a handle is about to become invalid, and may come again for another object."""
         self.generation += 1
         for program in self._programs:
             program.drop_sets()
-        memory.close()
 
     def flush(self, memory: VulkanMemory, lo: int, hi: int) -> None:
         result = self.call.vkFlushMappedMemoryRanges(self.handle, 1, memory.range(lo, hi))

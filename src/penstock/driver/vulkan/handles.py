@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 class Handle:
     """One object: the place where the driver stores its handle, and how to destroy it."""
 
-    __slots__ = ("_destroyed", "_driver", "out", "what")
+    __slots__ = ("_destroyed", "driver", "out", "what")
 
     def __init__(self, driver: VulkanDriver, what: str) -> None:
         ffi, _ = load()
-        self._driver = driver
+        self.driver = driver
         self._destroyed: list[None] = []
         self.what = what
         self.out = ffi.new(f"Vk{what} *")
@@ -35,7 +35,7 @@ class Handle:
     def close(self) -> None:
         """Destroy the object, if it was created and not yet destroyed. No work may use it."""
         ffi, _ = load()
-        driver = self._driver
+        driver = self.driver
         if self.out[0] and not self._destroyed:
             memory = self.what == "DeviceMemory"
             destroy = getattr(driver.call, "vkFreeMemory" if memory else f"vkDestroy{self.what}")
@@ -47,8 +47,14 @@ class Handle:
 
 def create(driver: VulkanDriver, what: str, info: C) -> Handle:
     """Create an object: `create(driver, "Semaphore", info)` calls `vkCreateSemaphore`."""
-    ffi, _ = load()
     handle = Handle(driver, what)
+    make(handle, info)
+    return handle
+
+
+def make(handle: Handle, info: C) -> None:
+    """Have the driver create the object of a handle."""
+    ffi, _ = load()
+    driver, what = handle.driver, handle.what
     call = "vkAllocateMemory" if what == "DeviceMemory" else f"vkCreate{what}"
     check(getattr(driver.call, call)(driver.handle, info, ffi.NULL, handle.out), call)
-    return handle

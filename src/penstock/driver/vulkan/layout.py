@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from penstock.driver.vulkan.driver import VulkanDriver
 
 COMPUTE = 0x20  # the stage
+#: By kind of binding: the VkDescriptorType.
+_DESCRIPTORS = {"uniform_texel": 4, "storage_texel": 5, "uniform": 6, "storage": 7}
+TEXELS = (4, 5)  #: of these, the ones that are views of texels
 #: What programs with the same layout agree in: binding and VkDescriptorType of each slot; bytes of
 #: push constants; whether bindings are recorded directly, instead of kept in descriptor sets.
 Key = tuple[tuple[tuple[int, int], ...], int, bool]
@@ -24,7 +27,7 @@ Key = tuple[tuple[tuple[int, int], ...], int, bool]
 
 def layout_of(driver: VulkanDriver, interface: Interface) -> Layout:
     """The layout of programs with this interface. It stays until the device closes."""
-    slots = tuple([(each.binding, _descriptor_type(each.kind)) for each in interface.bindings])
+    slots = tuple([(each.binding, _DESCRIPTORS[each.kind]) for each in interface.bindings])
     key = (slots, interface.push_size, 0 < len(slots) <= driver.push_descriptors)
     found = driver.layouts.get(key)
     if found is None:
@@ -90,12 +93,3 @@ class Layout:
         info.pipelineBindPoint = lib.VK_PIPELINE_BIND_POINT_COMPUTE
         info.pipelineLayout = self.pipeline
         return create(self._driver, "DescriptorUpdateTemplate", info).made
-
-
-def _descriptor_type(kind: str) -> int:
-    _, lib = load()
-    return int(
-        lib.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER
-        if kind == "storage"
-        else lib.VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER
-    )

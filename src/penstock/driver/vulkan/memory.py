@@ -31,6 +31,7 @@ class VulkanMemory:
         "handle",
         "imported",
         "nbytes",
+        "views",
     )
 
     def __init__(
@@ -46,6 +47,7 @@ class VulkanMemory:
         self.nbytes = nbytes
         self.address = imported
         self.imported = imported is not None
+        self.views: dict[Handle, None] = {}  # of its bytes as texels; destroyed before the buffer
         self._buffer = _buffer(driver, nbytes, self.imported)
         self._memory: Handle | None = None
         self.buffer = self._buffer.made
@@ -99,6 +101,9 @@ class VulkanMemory:
         return part
 
     def close(self) -> None:
+        for view in tuple(self.views):
+            view.close()
+        self.views.clear()
         self._buffer.close()
         if self._memory is not None:
             self._memory.close()
@@ -152,6 +157,8 @@ def _buffer(driver: VulkanDriver, nbytes: int, imported: bool) -> Handle:
     info.usage = (
         lib.VK_BUFFER_USAGE_STORAGE_BUFFER_BIT
         | lib.VK_BUFFER_USAGE_UNIFORM_BUFFER_BIT
+        | lib.VK_BUFFER_USAGE_UNIFORM_TEXEL_BUFFER_BIT
+        | lib.VK_BUFFER_USAGE_STORAGE_TEXEL_BUFFER_BIT
         | lib.VK_BUFFER_USAGE_TRANSFER_SRC_BIT
         | lib.VK_BUFFER_USAGE_TRANSFER_DST_BIT
         | lib.VK_BUFFER_USAGE_INDIRECT_BUFFER_BIT

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from penstock import accelerator
+from penstock.driver.protocol import PLACE
 from penstock.driver.vulkan.api import C, check, load, native_object
-from penstock.driver.vulkan.layout import COMPUTE, layout_of
+from penstock.driver.vulkan.layout import COMPUTE, TEXELS, layout_of
 from penstock.errors import InvalidSpirv
 from penstock.shader.spirv import Interface
 
@@ -90,7 +91,7 @@ class VulkanProgram:
         return fresh
 
     def drop_sets(self) -> None:
-        """Forget all bindings, because a buffer that they may refer to is about to be freed."""
+        """Forget all bindings, because a buffer or view that they may refer to is about to go."""
         self._stale += self._sets.values()
         self._sets.clear()
 
@@ -195,6 +196,7 @@ class VulkanProgram:
         ffi, lib = load()
         content = ffi.from_buffer(bindings)  # kept until the call below has read it
         infos = ffi.cast("VkDescriptorBufferInfo *", content)
+        views = ffi.cast("VkBufferView *", content)
         writes = ffi.new("VkWriteDescriptorSet[]", self.slots)
         for slot, (binding, kind) in enumerate(self.layout.slots):
             writes[slot].sType = lib.VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET
@@ -202,7 +204,10 @@ class VulkanProgram:
             writes[slot].dstBinding = binding
             writes[slot].descriptorCount = 1
             writes[slot].descriptorType = kind
-            writes[slot].pBufferInfo = infos + slot
+            if kind in TEXELS:
+                writes[slot].pTexelBufferView = views + PLACE.size // 8 * slot
+            else:
+                writes[slot].pBufferInfo = infos + slot
         self._driver.call.vkUpdateDescriptorSets(
             self._driver.handle, self.slots, writes, 0, ffi.NULL
         )
