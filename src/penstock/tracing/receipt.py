@@ -19,6 +19,10 @@ from penstock.errors import ArgumentError
 from penstock.handle import Handle
 from penstock.locks import RLock
 from penstock.tracing import events
+from penstock.tracing.advice import advice
+from penstock.tracing.gaps import Gap, is_command
+from penstock.tracing.idle import KernelTime, Use, use_of
+from penstock.tracing.verdict import verdict
 
 _lock = RLock()  # reentrant: a finaliser may end a trace meanwhile
 
@@ -114,6 +118,8 @@ class Trace(Handle):
         self._counted = 0  # how many records the counts below include
         self._counts: dict[str, int] = {}
         self._copied = self._inner_commands = self._inner_barriers = 0
+        self._times_put = 0  # how often device times were added to the events
+        self._use: tuple[tuple[int, int], Use] | None = None  # what it was made from, and it
         self._reading = RLock()  # reentrant: a signal handler may read, too
         self._stopped: float | None = None
         self.started = time.perf_counter()  #: the clock of `TraceEvent.start`
@@ -241,6 +247,63 @@ class Trace(Handle):
         """How long the trace has been, or was, active."""
         return (self._stopped or time.perf_counter()) - self.started
 
+    @property
+    def use(self) -> Use:
+        """How busy the devices were, gap by gap, as far as their times are known now.
+
+        The properties below are parts of it. None of them waits; `wait_for_times` does.
+        """
+        found = self.events
+        with self._reading:
+            if self._use is None or self._use[0] != (len(found), self._times_put):
+                self._use = ((len(found), self._times_put), use_of(found))
+            return self._use[1]
+
+    @property
+    def span(self) -> float | None:
+        """Seconds from the start of the device's first command to the end of its last one.
+
+        Of several devices, the sum. None without device times; so are `busy` and `idle`.
+        """
+        return self.use.span
+
+    @property
+    def busy(self) -> float | None:
+        """Seconds in which the device ran something: commands that overlap count once."""
+        return self.use.busy
+
+    @property
+    def idle(self) -> float | None:
+        """Seconds of `span` in which the device had nothing to run: the sum of all `gaps`."""
+        return self.use.idle
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """Every interval in which a device had nothing to run, with its cause and your lines."""
+        return self.use.gaps
+
+    @property
+    def kernels(self) -> tuple[KernelTime, ...]:
+        """What each kernel took on the device, the longest time first."""
+        return self.use.kernels
+
+    @property
+    def verdict(self) -> str:
+        """One line: how busy the device was, and what most of the rest was."""
+        return verdict(self.use, self._why_no_times())
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """A sentence for each cause of idle time that a call of Penstock's would have shortened."""
+        return advice(self.use.gaps, self.events)
+
+    def _why_no_times(self) -> str:
+        if not self.wants_times:
+            return "the trace was made with times=False"
+        if not any(is_command(event) for event in self.events):
+            return "it ran nothing while the trace was active"
+        return "it has no timestamps, or has not completed anything yet"
+
     def as_dict(self) -> dict[str, int | float]:
         """The counts by name."""
         counts: dict[str, int | float] = {name: getattr(self, name) for name, _, _ in _COUNTS}
@@ -346,6 +409,7 @@ class Trace(Handle):
         return where
 
     def _put_device_times(self) -> None:
+        self._times_put += 1
         arrived = dict([self.times.popleft() for _ in range(len(self.times))])
         for number, event in enumerate(self._events):
             key = (event.stream_id, event.submission, event.command)
