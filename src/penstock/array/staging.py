@@ -146,14 +146,14 @@ class Staged(NamedTuple):
     block: Backing
     why: str
 
-    def fill(self) -> None:
-        """Copy the content to the block, on the host."""
+    def fill(self, at: events.At = events.NOWHERE) -> None:
+        """Copy the content to the block, on the host; `at` is for the receipt."""
         start = time.perf_counter() if events.active else 0.0
         part, block = self.part, self.block
         np.copyto(packed_array(part, block), self.content)
         part.buffer.scheduler.flush(block.memory, block.offset, block.offset + part.nbytes)
         if events.active:
-            emit_copy(part, "staged", f"snapshot: {self.why}", start)
+            emit_copy(part, "staged", f"snapshot: {self.why}", start, at)
 
     def record(self, stream: Stream, target: Backing, what: str) -> int:
         """Record the device copy from the block to the array; returns the value of its end."""
@@ -264,5 +264,5 @@ class Turns:
 
 
 def _fill_and_signal(part: Staged, host: HostLane, value: int) -> None:
-    part.fill()
+    part.fill((host.lane.place, value, 0))
     host.finish(value)

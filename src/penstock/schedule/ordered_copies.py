@@ -202,7 +202,7 @@ class Copier(HostLane):
                     task.copy()
                 if start and events.active:
                     events.emit(
-                        "done", "a host copy in stream order", start=start,
+                        "done", "a host copy in stream order", path="copy", start=start,
                         seconds=events.since(start), at=(self.lane.place, task.value, 0),
                     )  # fmt: skip
             self.finish(task.value)

@@ -127,9 +127,10 @@ class Scheduler:
         uses = ((backing.history, Region(0, backing.nbytes), True),)
         commands = stream.begin(uses, "clear")
         commands.fill(backing.memory, backing.offset, backing.nbytes, 0)
-        stream.end()
         if events.active:
-            events.emit("fill", "memory is cleared", nbytes=backing.nbytes, path="device")
+            at, why = stream.here(), "memory is cleared"
+            events.emit("fill", why, nbytes=backing.nbytes, path="device", at=at)
+        stream.end()
 
     # State.
 

@@ -93,7 +93,12 @@ class Stream(Closing):
                     f"the event belongs to {event._scheduler.device}, the stream to "
                     f"{self.scheduler.device}; wait for it on the host with event.wait()"
                 )
-            self.wait_for_lanes(event.points_left())
+            points = event.points_left()
+            self.wait_for_lanes(points)
+            if events.active and any(lane is not self.lane for lane in points):
+                awaited = tuple((lane.place, value, "") for lane, value in points.items())
+                here = (self.lane.place, self.lane.submitted + 1, 0)
+                events.emit("order", f"{event!r}", at=here, awaited=awaited)
 
     def flush(self) -> None:
         """Submit everything recorded so far to the device. Does not wait."""
