@@ -263,7 +263,9 @@ check(Callable *self, Launch *launch)
             return leave(LEDGER), 0;
     }
     launch->used = self->arrays;
-    if (find_needs(launch) < 0)
+    if (find_needs(launch) < 0 ||
+        (SLOT(self->scheduler, Scheduler_plain) != Py_True &&
+         PyDict_GET_SIZE(SLOT(launch->stream, Stream__waits)))) /* the receipt tells what for */
         return leave(LEDGER), 0;
     return 1;
 }

@@ -373,13 +373,11 @@ def _adopted_at_rest(
         yield host is not None
     finally:
         if host is not None:
-            scheduler.ended.leave((host, value))
-            scheduler.drain_ended()
+            scheduler.host_copies.report_done(host, value)
             if start and events.active:
-                events.emit(
-                    "done", f"the host used {what}, adopted memory", path="adopted", start=start,
-                    seconds=events.since(start), at=(host.lane.place, value, 0),
-                )  # fmt: skip
+                at, used = (host.lane.place, value, 0), events.since(start)
+                why = f"the host used {what}, adopted memory"
+                events.emit("done", why, path="adopted", start=start, seconds=used, at=at)
 
 
 def note_host_memory(

@@ -125,8 +125,7 @@ class Scheduler:
         """Have the device fill memory with zeros; the ledger orders later work after that."""
         stream = self.device.default_stream
         uses = ((backing.history, Region(0, backing.nbytes), True),)
-        commands = stream.begin(uses, "clear")
-        commands.fill(backing.memory, backing.offset, backing.nbytes, 0)
+        stream.begin(uses, "clear").fill(backing.memory, backing.offset, backing.nbytes, 0)
         if events.active:
             at, why = stream.here(), "memory is cleared"
             events.emit("fill", why, nbytes=backing.nbytes, path="device", at=at)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from penstock import accelerator
 from penstock.errors import ArgumentError, Closed, OutOfMemory, Timeout
 from penstock.handle import Closing
-from penstock.ledger.hazards import Lane, Region, Use, needs_of_lane, note_all
+from penstock.ledger.hazards import Lane, Region, Use, needs_of_lane, note_all, works_in
 from penstock.memory.pool import Backing
 from penstock.schedule.batch import Batch
 from penstock.schedule.event import Event
@@ -67,6 +67,7 @@ class Stream(Closing):
         self._batch = self._spare[-1]  # that is open or sealed, or was submitted last
         self._in_flight: list[Batch] = []  # oldest first
         self._waits: dict[Lane, int] = {}  # what the next submission waits for, on the device
+        self._awaited_works: dict[Lane, str] = {}  # for receipts: `works_in` of its first command
         self._policy = SubmitPolicy()
         self.deep = False  # whether the caller must `make_room` before the next command
         self.published = 0  # all writes up to this value are host-visible once it is reached
@@ -95,10 +96,10 @@ class Stream(Closing):
                 )
             points = event.points_left()
             self.wait_for_lanes(points)
-            if events.active and any(lane is not self.lane for lane in points):
+            if events.active and points:
                 awaited = tuple((lane.place, value, "") for lane, value in points.items())
                 here = (self.lane.place, self.lane.submitted + 1, 0)
-                events.emit("order", f"{event!r}", at=here, awaited=awaited)
+                events.emit("order", "later work waits for an event", at=here, awaited=awaited)
 
     def flush(self) -> None:
         """Submit everything recorded so far to the device. Does not wait."""
@@ -188,6 +189,8 @@ class Stream(Closing):
             self.wait_for_lanes(waits)
         batch = self._batch
         if not batch.open:
+            if self._waits and events.active:
+                self._awaited_works = works_in(self._waits, uses)
             batch = self._start()
         recording = batch.recording
         if behind:
@@ -437,7 +440,8 @@ class Stream(Closing):
         if events.active:
             count = batch.count
             words = "%d command on %s: %s" if count == 1 else "%d commands on %s: %s"
-            awaited = tuple((other.place, at, "") for other, at in ahead)
+            works = self._awaited_works
+            awaited = tuple((other.place, at, works.pop(other, "")) for other, at in ahead)
             events.emit(
                 "submission", (words, count, self.name, reason), start=start,
                 seconds=events.since(start), at=(lane.place, value, 0), awaited=awaited,
