@@ -12,7 +12,6 @@ that work of other threads on the same bytes is ordered against them like agains
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from threading import get_ident
@@ -209,7 +208,7 @@ def copy_now(
     scheduler = array.buffer.scheduler
     if not write:
         invalidate(scheduler, backing, array.layout)
-    start = time.perf_counter() if events.active else 0.0
+    start = events.clock() if events.active else 0.0
     np.copyto(target, source)
     if events.active:
         emit_copy(array, path, why, start)
@@ -480,5 +479,5 @@ def emit_copy(array: Array, path: str, why: str, start: float = 0.0) -> None:
     region = array.region
     events.emit(
         "copy", why, nbytes=array.nbytes, buffer=array.name, lo=region.lo, hi=region.hi,
-        path=path, start=start, seconds=events.since(start),
+        path=path, start=start, seconds=events.since(start, array.nbytes),
     )  # fmt: skip
