@@ -277,7 +277,15 @@ NATIVE = (
     ),
     NativeMutant(
         "the launch on a receipt", "call.c",
-        "trace_launch(self->name, launch->counts, here) < 0 ||", "",
+        "(trace_launch(self->name, launch->counts, here, launch->uses, self->arrays,\n"
+        "                                launch->start) < 0 ||\n", "(\n",
+    ),
+    NativeMutant(
+        "the bytes that a launch binds", "trace.c", " - number(PyTuple_GET_ITEM(region, 0));", ";",
+    ),
+    NativeMutant(
+        "the time that a call takes", "call.c",
+        "traces_active ? launch_timed", "0 ? launch_timed",
     ),
     NativeMutant(
         "a poll on a receipt", "stream.c",

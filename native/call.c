@@ -6,7 +6,6 @@
    waits for another stream, no graph being captured, a device lock that is free. */
 
 #include "layout.h"
-#include <stdatomic.h>
 
 enum { MOST_ARRAYS = 24, MOST_ARGUMENTS = 64, MOST_BYTES = 256 };
 
@@ -177,6 +176,7 @@ typedef struct {
     PyObject *uses[MOST_ARRAYS + 1];
     Py_ssize_t used;
     PyObject *behind; /* the access that a barrier separates it from, if one is needed */
+    PyObject *start;  /* for receipts: when the kernel was called; NULL without a trace */
 } Launch;
 
 /* Whether threads or groups are asked for in a way that a dict can be asked: its keys compare equal
@@ -333,7 +333,8 @@ record(Callable *self, Launch *launch)
     }
     if (record_dispatch(recording, self->program, flat, launch->block, launch->counts) < 0)
         goto end;
-    if (traced && (trace_launch(self->name, launch->counts, here) < 0 ||
+    if (traced && (trace_launch(self->name, launch->counts, here, launch->uses, self->arrays,
+                                launch->start) < 0 ||
                    trace_ends(batch, began, here) < 0))
         goto end;
     long long commands = number(SLOT(batch, Batch_count)) + 1;
@@ -430,10 +431,10 @@ launch_carrying(Callable *self, Launch *launch, const char *block, Carried *carr
 
 /* Launch if that is usual. NULL without an exception if Python must do it. */
 static PyObject *
-launch(Callable *self, PyObject *const *values, PyObject *names)
+launch(Callable *self, PyObject *const *values, PyObject *names, PyObject *start)
 {
     PyObject *given[PLACES];
-    Launch launch = {0};
+    Launch launch = {.start = start};
     Carried carried[MOST_ARRAYS];
     Py_ssize_t places[MOST_ARRAYS], count = 0;
     char block[MOST_BYTES];
@@ -468,11 +469,22 @@ launch(Callable *self, PyObject *const *values, PyObject *names)
     return result;
 }
 
+/* The same under a trace, which is told how long the call took. */
+static PyObject *
+launch_timed(Callable *self, PyObject *const *values, PyObject *names)
+{
+    PyObject *start = trace_time();
+    PyObject *result = start == NULL ? NULL : launch(self, values, names, start);
+    Py_XDECREF(start);
+    return result;
+}
+
 static PyObject *
 call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names)
 {
     if (((Callable *)self)->ready && PyVectorcall_NARGS(nargsf) == 0) {
-        PyObject *result = launch((Callable *)self, args, names);
+        PyObject *result = traces_active ? launch_timed((Callable *)self, args, names)
+                                         : launch((Callable *)self, args, names, NULL);
         if (result != NULL || PyErr_Occurred()) {
             COUNT(made);
             return result;

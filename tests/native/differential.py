@@ -591,6 +591,7 @@ class Program:
                     *event._replace(
                         start=0, seconds=0, thread_id=0, device_start=None, device_seconds=None
                     ),
+                    event.seconds > 0,
                     timed,
                 )
 

@@ -12,7 +12,6 @@ that work of other threads on the same bytes is ordered against them like agains
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from threading import get_ident
@@ -210,7 +209,7 @@ def copy_now(
     scheduler = array.buffer.scheduler
     if not write:
         invalidate(scheduler, backing, array.layout)
-    start = time.perf_counter() if events.active else 0.0
+    start = events.clock() if events.active else 0.0
     np.copyto(target, source)
     if events.active:
         emit_copy(array, path, why, start, at)
@@ -364,7 +363,7 @@ def _adopted_at_rest(
                         lane = scheduler.host_copies.take_lane()
                         value = lane.lane.submitted + 1
                         host = lane
-                        start = time.perf_counter() if events.active else 0.0
+                        start = events.clock() if events.active else 0.0
                         host.start()
                         for each in arrays:
                             note_host_memory(scheduler, each, write, host.lane, value, what)
@@ -497,5 +496,5 @@ def emit_copy(
     region = array.region
     events.emit(
         "copy", why, nbytes=array.nbytes, buffer=array.name, lo=region.lo, hi=region.hi,
-        path=path, start=start, seconds=events.since(start), at=at,
+        path=path, start=start, seconds=events.since(start, array.nbytes), at=at,
     )  # fmt: skip

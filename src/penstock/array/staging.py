@@ -7,7 +7,6 @@ array afterwards; a read hands its block out as the result, or copies it to the 
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -128,7 +127,7 @@ def read_staged(
         emit_copy(array, "staged", "to the caller's array")
     copier = stream.copier
     small = array.nbytes <= scheduler.sizes.under_lock
-    task = Task({stream.lane: value}, copy_out, can_help=small)
+    task = Task({stream.lane: value}, copy_out, can_help=small, nbytes=array.nbytes)
     try:
         ready = copier.add(task)
         note_host_memory(scheduler, out, True, copier.lane, ready, what)
@@ -148,7 +147,7 @@ class Staged(NamedTuple):
 
     def fill(self, at: events.At = events.NOWHERE) -> None:
         """Copy the content to the block, on the host; `at` is for the receipt."""
-        start = time.perf_counter() if events.active else 0.0
+        start = events.clock() if events.active else 0.0
         part, block = self.part, self.block
         np.copyto(packed_array(part, block), self.content)
         part.buffer.scheduler.flush(block.memory, block.offset, block.offset + part.nbytes)

@@ -15,7 +15,6 @@ import contextlib
 import operator
 import struct
 import threading
-import time
 from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -199,7 +198,7 @@ class Graph(Closing):
         scheduler = self._scheduler
         block = scheduler.host_pool.allocate(target.nbytes)
         content = Buffer(scheduler, block, target.nbytes, what, pinned=True)
-        start = time.perf_counter()
+        start = events.clock() if events.active else 0.0
         np.copyto(packed_array(target, block), data)
         if events.active:
             emit_copy(target, "staged", "snapshot: a graph is recorded", start)
@@ -251,6 +250,7 @@ class Graph(Closing):
         """
         scheduler = self._scheduler
         scheduler.admit(stream)
+        began = events.clock() if events.active else 0.0
         if changed:
             check_source(scheduler, [*changed.values()])
             changed = {name: _frozen(value) for name, value in changed.items()}
@@ -285,7 +285,8 @@ class Graph(Closing):
                 if events.active:
                     counts = (len(self._nodes), variant.barriers)
                     why = ("%d commands with %d barriers between them", *counts)
-                    events.emit("replay", why, at=on.here())
+                    spent = events.since(began)
+                    events.emit("replay", why, start=began, seconds=spent, at=on.here())
                 if results:
                     on.expect_result()
                 for each in rows:

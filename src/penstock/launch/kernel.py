@@ -38,6 +38,7 @@ from penstock.launch.launch_memory import ArgumentRing, ResultPool
 from penstock.launch.limits import check_limits, local_size
 from penstock.launch.numpy_arguments import Carried
 from penstock.shader.source import KernelSource
+from penstock.tracing import events
 
 if TYPE_CHECKING:
     from penstock.array.buffer import Buffer
@@ -152,6 +153,7 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
         **given: Any,
     ) -> Any:
         """Launch on `stream`: `threads` in all (rounded up to whole groups), or whole `groups`."""
+        began = events.clock() if events.active else 0.0
         # Everything that may wait, or run the caller's code, comes before the lock is taken.
         if positional or given.keys() != self._names:
             explain_names(self, given, positional)
@@ -162,6 +164,7 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
         for array in self._arrays_of(given):
             if type(array) is not Array:
                 given |= self._carry(given, stream, carried)
+                began = events.clock() if events.active else 0.0  # copies are events of their own
                 break
         counts = self.group_counts(threads, groups, self._index_at_rest)
         block = self.pack_scalars(given, at_rest=True)
@@ -172,7 +175,7 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
             launch = self.prepare(given, block, counts)
             if on._closed:
                 raise Closed(f"{on.name} is closed")
-            result, value = launch.record(on)
+            result, value = launch.record(on, began)
         if carried and value:
             numpy_arguments.bring_back(carried, on, value)
         return result

@@ -292,8 +292,8 @@ class Scheduler:
         if self.reached(points):
             return True  # no wait, so none on the receipt
         left = {lane: value for lane, value in points.items() if value > lane.complete}
-        start = time.perf_counter()
-        done, seconds = self.await_points(left, timeout), time.perf_counter() - start
+        start = events.clock()
+        done, seconds = self.await_points(left, timeout), events.clock() - start
         awaited = tuple((lane.place, value, works.get(lane, "")) for lane, value in left.items())
         with contextlib.suppress(Error):  # a receipt is not worth a failure
             self.times.deliver_known_times()

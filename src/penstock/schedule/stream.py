@@ -11,7 +11,6 @@ the queue has accepted is not submitted again.
 from __future__ import annotations
 
 import contextlib
-import time
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -424,7 +423,7 @@ class Stream(Closing):
             batch.open = False
         ahead = [(other, at) for other, at in self._waits.items() if at > other.complete]
         waits = [(other.owner.timeline, at) for other, at in ahead]
-        start = time.perf_counter() if events.active else 0.0
+        start = events.clock() if events.active else 0.0
         try:
             self.queue.submit(batch.recording, waits, self.timeline, value)
         except BaseException as error:

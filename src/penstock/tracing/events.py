@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
@@ -35,6 +35,18 @@ class Collector(Protocol):
     times: deque[tuple[tuple[int, int, int], tuple[float, float]]]  #: see `device_times`
 
 
+class VirtualClock(Protocol):
+    """A clock that a simulated device moves on, in place of the host's."""
+
+    def __call__(self) -> float:
+        """The time in seconds, more than 0."""
+        ...
+
+    def copied(self, nbytes: int) -> None:
+        """Let the time pass that a host copy of so many bytes takes."""
+        ...
+
+
 class TimeSource(Protocol):
     """The part of a device that a trace uses: it delivers device timestamps."""
 
@@ -47,6 +59,9 @@ class TimeSource(Protocol):
         ...
 
 
+#: The clock of all events, in seconds. `use_clock` replaces it.
+clock: Callable[[], float] = time.perf_counter
+_virtual: VirtualClock | None = None
 #: The traces that are collecting now.
 active: tuple[Collector, ...] = ()
 #: Those of them that want the device's timestamps.
@@ -66,10 +81,21 @@ Reason = str | tuple[Any, ...]
 NOWHERE: At = (("", "", -1), 0, 0)
 
 
+def use_clock(virtual: VirtualClock | None) -> None:
+    """Take the time of events from a virtual clock, or with None from the host's again.
+
+    Only while no trace is active: all times of a trace are of one clock.
+    """
+    global clock, _virtual
+    assert not active, "the clock of an active trace is replaced"
+    clock, _virtual = virtual or time.perf_counter, virtual
+
+
 def activate(collectors: tuple[Collector, ...]) -> None:
     """Replace the active traces. The caller holds the lock that all traces share."""
     global active, timing
     active, timing = collectors, tuple(each for each in collectors if each.wants_times)
+    accelerator.native.note_traces(bool(active))
     for device in living_sources():
         device.note_traces()
 
@@ -121,7 +147,7 @@ def emit(
             break
         frame = frame.f_back
     record = (
-        kind, reason, nbytes, buffer, lo, hi, path, start or time.perf_counter(), seconds,
+        kind, reason, nbytes, buffer, lo, hi, path, start or clock(), seconds,
         code, instruction, thread, at, awaited,
     )  # fmt: skip
     for collector in active:
@@ -138,9 +164,16 @@ def device_times(at: At, start: float, seconds: float, collectors: Iterable[Coll
         collector.times.append(((place[2], submission, command), (start, seconds)))
 
 
-def since(start: float) -> float:
-    """Seconds since `start`; 0 if `start` is 0, which means that no trace was active then."""
-    return time.perf_counter() - start if start else 0.0
+def since(start: float, copied: int = 0) -> float:
+    """Seconds since `start`, in which the host copied so many bytes.
+
+    0 if `start` is 0, which means that no trace was active then.
+    """
+    if not start:
+        return 0.0
+    if copied and _virtual is not None:
+        _virtual.copied(copied)
+    return clock() - start
 
 
 def user_line() -> str:
@@ -171,4 +204,4 @@ def _introduce_thread() -> tuple[str, int]:
     return thread
 
 
-accelerator.native.share_events(globals(), time.perf_counter, threading.__file__)
+accelerator.native.share_events(globals(), threading.__file__)

@@ -42,7 +42,10 @@ class Point(NamedTuple):
 
 
 class TraceEvent(NamedTuple):
-    """One operation and its reason. Times are seconds of `time.perf_counter`."""
+    """One operation and its reason. Times are seconds of `time.perf_counter`.
+
+    (Or of a simulated device's virtual clock, `penstock.driver.sim.virtual_time`.)
+    """
 
     kind: str  #: "copy", "fill", "wait", "barrier", "submission", "launch", "allocation", …
     reason: str
@@ -122,7 +125,7 @@ class Trace(Handle):
         self._use: tuple[tuple[int, int], Use] | None = None  # what it was made from, and it
         self._reading = RLock()  # reentrant: a signal handler may read, too
         self._stopped: float | None = None
-        self.started = time.perf_counter()  #: the clock of `TraceEvent.start`
+        self.started = events.clock()  #: the clock of `TraceEvent.start`
         self.started_at = time.time()  #: the same moment as a Unix timestamp
 
     @property
@@ -245,7 +248,7 @@ class Trace(Handle):
     @property
     def seconds(self) -> float:
         """How long the trace has been, or was, active."""
-        return (self._stopped or time.perf_counter()) - self.started
+        return (self._stopped or events.clock()) - self.started
 
     @property
     def use(self) -> Use:
@@ -356,7 +359,7 @@ class Trace(Handle):
 
     def __enter__(self) -> Trace:
         self.started_at = time.time()
-        self.started = time.perf_counter()
+        self.started = events.clock()
         try:
             with _lock:
                 events.activate((*events.active, self))
@@ -369,7 +372,7 @@ class Trace(Handle):
     def __exit__(self, *_: object) -> None:
         with _lock:
             events.activate(tuple(each for each in events.active if each is not self))
-        self._stopped = time.perf_counter()
+        self._stopped = events.clock()
 
     def __str__(self) -> str:
         lines = [f"penstock receipt, {self.seconds * 1e3:.2f} ms"]
