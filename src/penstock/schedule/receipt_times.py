@@ -53,6 +53,12 @@ class ReceiptTimes(Timekeeper):
         Measuring the offset may take a wait, until the deadline if one is given; without one, it is
         measured only while the device is idle.
         """
+        start = events.clock() if events.timing else 0.0
+        self._deliver_known_times(deadline)
+        if start and events.active and (seconds := events.since(start)):
+            events.emit("clock", "the trace took the device's times", start=start, seconds=seconds)
+
+    def _deliver_known_times(self, deadline: float) -> None:
         scheduler = self._scheduler
         with scheduler.lock:
             resting = True

@@ -303,7 +303,8 @@ class _Walk:
         self, command: TraceEvent, submission: TraceEvent, point: Point, done: _Done
     ) -> None:
         """Back to when the last of the points was begun that the submission waits for."""
-        order = self._events.order(point, command)
+        # An event makes no difference where the command's own arrays need the point as well.
+        order = None if point.what else self._events.order(point, command)
         lines = (command.where,) if order is None else (order.where, command.where)
         proof = (submission,) if order is None else (order, submission)
         if not self._events.is_host(point):
@@ -313,26 +314,30 @@ class _Walk:
                 self._back_to(done.end, Cause.OTHER, lines, proof, str(point))
             return
         self._back_to(done.end, Cause.LATENCY, (command.where,), (submission,))
+        given = ticks(submission.start)
         if order is not None:
-            self._back_to(done.begun, Cause.OTHER, lines, (*proof, *done.events), str(point))
+            self._back_to(given, Cause.OTHER, lines, (*proof, *done.events), str(point))
             return
-        cause = _cause_of_lane(done)
-        wheres = tuple(event.where for event in done.events)
-        self._back_to(done.begun, cause, wheres or lines, done.events, _about(done.events[0]))
+        wheres = tuple(event.where for event in done.events if event.where)
+        begun, cause = min(done.begun, given), _cause_of_lane(done)
+        self._back_to(begun, cause, wheres or lines, done.events, _about(done.events[0]))
 
     def _walk_host(self, thread: tuple[str, int]) -> None:
         """Back to the start of the gap, by what a thread did."""
         following = self._events.next_piece(thread, self._now)
-        after = following.event.where if following is not None else self._hole.after.where
+        after = following.event if following is not None else self._hole.after
         for piece in self._events.back(thread, self._now):
             if self._now <= self._hole.start:
                 return
-            where = piece.event.where
             if piece.end < self._now:
-                self._back_to(piece.end, Cause.CALLER, (where, after))
+                if _is_same_call(piece.event, after):
+                    self._back_to(piece.end, *self._blame(piece.event))
+                else:
+                    lines = (piece.event.where, after.where)
+                    self._back_to(piece.end, Cause.CALLER, lines)
             self._back_to(piece.start, *self._blame(piece.event))
-            after = where or after
-        self._back_to(self._hole.start, Cause.CALLER, (after,))
+            after = piece.event if piece.event.where else after
+        self._back_to(self._hole.start, Cause.CALLER, (after.where,))
 
     def _blame(
         self, event: TraceEvent
@@ -389,6 +394,19 @@ def _as_part(step: _Step) -> Part:
 
 def _interval(event: TraceEvent) -> tuple[int, int]:
     return ticks(event.start), ticks(event.start + event.seconds)
+
+
+def _is_same_call(event: TraceEvent, following: TraceEvent) -> bool:
+    """Whether one call made two events: it waited and took times, or copied and then recorded."""
+    if event.where != following.where:
+        return False
+    if event.kind == "wait":
+        return following.kind == "clock" or following.buffer == event.buffer != ""
+    if event.kind == "clock":
+        return following.kind == "copy"
+    if event.kind in ("allocation", "rename"):  # in the middle of what they are for
+        return True
+    return event.kind == "copy" == following.kind and is_command(following)
 
 
 def _cause_of_lane(done: _Done) -> Cause:

@@ -42,7 +42,7 @@ class Cause(enum.Enum):
     UNSUBMITTED = "unsubmitted", "work was recorded and not submitted yet"
     LATENCY = "latency", "work was submitted and the device had not begun it yet"
     BOUND = "bound", "the host met a run-ahead bound and waited"
-    TRACE = "trace", "the trace itself compared the clocks of host and device"
+    TRACE = "trace", "the trace itself was taking the device's times"
 
 
 class Part(NamedTuple):

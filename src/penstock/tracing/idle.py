@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.tracing.causes import Events, explain
-from penstock.tracing.gaps import Cause, DeviceTime, Gap, busy_times, in_seconds, is_command
+from penstock.tracing.gaps import Cause, DeviceTime, Gap, busy_times, in_seconds, is_command, ticks
 
 if TYPE_CHECKING:
     from penstock.tracing.receipt import TraceEvent
@@ -104,7 +104,7 @@ def _kernel_times(events: Sequence[TraceEvent], devices: Sequence[DeviceTime]) -
             compiled[event.buffer or event.reason] += event.seconds
     found = []
     for (name, device), launches in runs.items():
-        times = [event.device_seconds or 0.0 for event in launches]
+        times = [in_seconds(ticks(event.device_seconds or 0.0)) for event in launches]
         total = sum(times)
         found.append(
             KernelTime(

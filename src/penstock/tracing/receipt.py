@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple
@@ -19,10 +19,11 @@ from penstock.errors import ArgumentError
 from penstock.handle import Handle
 from penstock.locks import RLock
 from penstock.tracing import events
-from penstock.tracing.advice import advice
+from penstock.tracing.advice import Advice, advice
+from penstock.tracing.expectations import Expected, fits, in_words
 from penstock.tracing.gaps import Gap, is_command
 from penstock.tracing.idle import KernelTime, Use, use_of
-from penstock.tracing.verdict import verdict
+from penstock.tracing.verdict import causes_in_words, gaps_in_words, verdict
 
 _lock = RLock()  # reentrant: a finaliser may end a trace meanwhile
 
@@ -105,8 +106,6 @@ _COUNTS = (
 _CHEAP = ("launch", "replay", "submission", "barrier", "done")
 _PATIENCE = 10.0  # seconds that saving a file waits for the timestamps of work in flight
 _SHOWN = 20  # events that are printed before "… and N more"
-
-Expected = int | float | range | Callable[[Any], bool]
 
 
 class Trace(Handle):
@@ -296,9 +295,9 @@ class Trace(Handle):
         return verdict(self.use, self._why_no_times())
 
     @property
-    def advice(self) -> tuple[str, ...]:
+    def advice(self) -> tuple[Advice, ...]:
         """A sentence for each cause of idle time that a call of Penstock's would have shortened."""
-        return advice(self.use.gaps, self.events)
+        return advice(self.use, self.events)
 
     def _why_no_times(self) -> str:
         if not self.wants_times:
@@ -317,21 +316,33 @@ class Trace(Handle):
 
         Takes the names of `as_dict`, each with a number, a range or a function that judges it:
         `t.expect(waits=1, allocations=0, copies=range(3), bytes_copied=lambda n: n < 4096)`.
+
+        Also takes `idle`, the share of `span` in which the device may have been idle at most:
+        `t.expect(idle=0.1)`. Then it first calls `wait_for_times`, and a device without timestamps
+        fails it.
         """
         __tracebackhide__ = True  # pytest shows the line that expects, not this one
-        actual = self.as_dict()
+        actual: dict[str, int | float | None] = {**self.as_dict()}
+        actual["idle"] = self._idle_share() if "idle" in counts else None
         if unknown := [name for name in counts if name not in actual]:
             raise ArgumentError(
                 f"expect() knows no {', '.join(map(repr, unknown))}; there are {', '.join(actual)}"
             )
-        wrong = [name for name, wanted in counts.items() if not _fits(actual[name], wanted)]
+        wrong = [name for name, wanted in counts.items() if not fits(name, actual[name], wanted)]
         if wrong:
             lines = ["the receipt is not as expected"]
             for name in wrong:
-                lines.append(f"  {name}: {actual[name]}, expected {_in_words(counts[name])}")
+                lines.append(f"  {name}: {actual[name]}, expected {in_words(name, counts[name])}")
                 kinds = [kind for count, kind, _ in _COUNTS if count == name]
                 lines += _shown([event for kind in kinds for event in self.of_kind(kind)])
+                if name == "idle":
+                    lines += (f"    {line}" for line in (self.verdict, *gaps_in_words(self.gaps)))
             raise AssertionError("\n".join(lines))
+
+    def _idle_share(self) -> float | None:
+        self.wait_for_times()
+        span, idle = self.span, self.idle
+        return None if span is None or idle is None else idle / span if span else 0.0
 
     def save_html(self, path: str | os.PathLike[str], title: str = "") -> None:
         """Write one self-contained HTML page that shows the trace on a timeline.
@@ -375,7 +386,10 @@ class Trace(Handle):
         self._stopped = events.clock()
 
     def __str__(self) -> str:
-        lines = [f"penstock receipt, {self.seconds * 1e3:.2f} ms"]
+        lines = []
+        if any(is_command(event) for event in self.events):
+            lines += [self.verdict, *(f"  {line}" for line in causes_in_words(self.use))]
+        lines.append(f"penstock receipt, {self.seconds * 1e3:.2f} ms")
         for name, value in self.as_dict().items():
             if name in ("seconds", "bytes_copied"):
                 continue
@@ -442,18 +456,6 @@ def _line(code: CodeType, instruction: int) -> int:
 def _write(path: str | os.PathLike[str], text: str) -> None:
     # Names may hold lone surrogates, which UTF-8 cannot encode: Python's escape is valid JSON.
     Path(path).write_text(text, encoding="utf-8", errors="backslashreplace")
-
-
-def _fits(value: int | float, wanted: Expected) -> bool:
-    if callable(wanted):
-        return bool(wanted(value))
-    return value in wanted if isinstance(wanted, range) else value == wanted
-
-
-def _in_words(wanted: Expected) -> str:
-    if callable(wanted):
-        return f"something for which {getattr(wanted, '__name__', wanted)} holds"
-    return str(wanted)
 
 
 def _shown(events: Sequence[TraceEvent]) -> Iterable[str]:

@@ -118,7 +118,7 @@ def in_words(blame: Blame, *, names: bool) -> str:
         case Cause.BOUND:
             return f"a run-ahead bound was met {here}"
         case Cause.TRACE:
-            return "the trace compared the clocks"
+            return f"the trace was taking the device's times {here}"
 
 
 def place(lines: Sequence[str], *, names: bool) -> str:
