@@ -247,6 +247,21 @@ class Driver(Protocol):
     def timeline(self) -> Timeline: ...
 
     @property
+    def has_clock(self) -> bool:
+        """Whether recordings take timestamps."""
+        ...
+
+    @property
+    def clock_method(self) -> str:
+        """How its clock is compared with the host's, as a phrase for the receipt."""
+        ...
+
+    @property
+    def clock_error(self) -> float | None:
+        """By how many seconds `seconds` may be off; None before `knows_time`."""
+        ...
+
+    @property
     def knows_time(self) -> bool:
         """Whether the offset of the device's clock is known, so that `seconds` may be called."""
         ...
@@ -259,7 +274,7 @@ class Driver(Protocol):
         ...
 
     def seconds(self, ticks: Sequence[int]) -> Sequence[float]:
-        """Convert ticks to seconds of `time.perf_counter`. Requires `knows_time`."""
+        """Convert ticks to seconds of the host's clock. Requires `knows_time`."""
         ...
 
     def wait(self, points: Sequence[tuple[Any, int]], timeout_ns: int) -> bool:

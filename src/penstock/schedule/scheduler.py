@@ -102,10 +102,10 @@ class Scheduler:
             }
         )
         limit: Any = driver.info.limits["allocation"]
-        clear = self._clear if clear_memory else None
         pool = partial(
             Pool, driver, limit=limit, catch_up=self.catch_up, lanes=self.stream_lanes,
-            publish=self.publish_everything, leave=self.ended.leave, clear=clear,
+            publish=self.publish_everything, leave=self.ended.leave,
+            clear=self._clear if clear_memory else None,
         )  # fmt: skip
         self.pool = pool(host=False)
         self.host_pool = pool(host=True)
@@ -223,9 +223,9 @@ class Scheduler:
     # Waiting.
 
     def everything_recorded(self) -> dict[Lane, int]:
-        """Submit everything; returns the points at which all of it is done."""
+        """Submit everything, oldest stream first; returns the points at which all is done."""
         points: dict[Lane, int] = {}
-        for stream in self.all_streams():
+        for stream in sorted(self.all_streams(), key=lambda stream: stream.lane.number):
             stream.ensure_submitted(stream.lane.recorded)
             for lane, value in stream.points().items():
                 points[lane] = max(value, points.get(lane, 0))
@@ -482,10 +482,10 @@ class Scheduler:
             self.note_failure(error)
 
     def living_streams(self) -> list[Stream]:
-        """All streams but those whose finaliser has begun."""
-        # `copy` allocates all its memory before it iterates. Iterating over the set itself would
-        # allocate in between, where the garbage collector may end streams and so change the set.
-        return [stream for known in self._streams.copy() if (stream := known()) is not None]
+        """All streams but those whose finaliser has begun, oldest first."""
+        # `copy` allocates all its memory before it iterates; else the collector may change the set.
+        living = [stream for each in self._streams.copy() if (stream := each()) is not None]
+        return sorted(living, key=lambda stream: stream.lane.number)
 
     def all_streams(self) -> set[Stream]:
         return {*self.living_streams(), *self._forgotten.copy()}  # copied: finalisers append

@@ -13,8 +13,8 @@ the offset between the two clocks. It may have to measure that with submissions 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import Error
 from penstock.tracing import events
@@ -25,6 +25,16 @@ if TYPE_CHECKING:
 #: A timed command: the traces that want its times, its place, and the indices of its start and end
 #: timestamps in the recording.
 Mark = tuple[tuple[events.Collector, ...], events.At, int, int]
+
+
+class DeviceClock(NamedTuple):
+    """What a receipt knows of the clock of a device."""
+
+    has_times: bool  #: whether commands have device times
+    #: By how many seconds they may be off the host's clock; None before that is measured, and
+    #: without times.
+    error: float | None
+    how: str  #: how the two clocks are compared, in a phrase
 
 
 class Timekeeper:
@@ -54,3 +64,18 @@ class Timekeeper:
                 times = self._driver.seconds(ticks)
                 for receipts, at, start, end in marks:
                     events.device_times(at, times[start], times[end] - times[start], receipts)
+                self.note_clock({receipt for mark in marks for receipt in mark[0]})
+
+    @property
+    def clock(self) -> DeviceClock:
+        driver = self._driver
+        how = driver.clock_method if driver.has_clock else "no timestamps"
+        return DeviceClock(driver.has_clock, driver.clock_error, how)
+
+    def note_clock(self, receipts: Iterable[events.Collector]) -> None:
+        """Tell receipts whether this device has times, and how exact they are."""
+        name, clock = self._driver.info.name, self.clock
+        for receipt in receipts:
+            known = receipt.noted_clocks.get(name)
+            if known is None or clock.has_times:  # else virtual time is over
+                receipt.noted_clocks[name] = clock

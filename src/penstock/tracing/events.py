@@ -17,9 +17,12 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock import accelerator
+
+if TYPE_CHECKING:
+    from penstock.tracing.device_times import DeviceClock
 
 _PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 #: Parts of the package that use the runtime as any program would; their lines are user code.
@@ -33,6 +36,7 @@ class Collector(Protocol):
     wants_times: bool
     records: list[Any]  #: as `emit` leaves them
     times: deque[tuple[tuple[int, int, int], tuple[float, float]]]  #: see `device_times`
+    noted_clocks: dict[str, DeviceClock]  #: by the name of a device
 
 
 class VirtualClock(Protocol):
@@ -56,6 +60,10 @@ class TimeSource(Protocol):
 
     def note_traces(self) -> None:
         """The first trace has become active, or the last one has ended, or neither."""
+        ...
+
+    def note_clock(self, receipts: Iterable[Collector]) -> None:
+        """Tell receipts of the device's clock, in `Collector.noted_clocks`."""
         ...
 
 

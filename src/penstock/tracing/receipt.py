@@ -20,6 +20,7 @@ from penstock.handle import Handle
 from penstock.locks import RLock
 from penstock.tracing import events
 from penstock.tracing.advice import Advice, advice
+from penstock.tracing.device_times import DeviceClock
 from penstock.tracing.expectations import Expected, fits, in_words
 from penstock.tracing.gaps import Gap, is_command
 from penstock.tracing.idle import KernelTime, Use, use_of
@@ -116,6 +117,7 @@ class Trace(Handle):
         self.records: list[Any] = []  # as `emit` leaves them
         self._events: list[TraceEvent] = []  # the first of the records, formatted
         self.times: deque[tuple[tuple[int, int, int], tuple[float, float]]] = deque()
+        self.noted_clocks: dict[str, DeviceClock] = {}  # of all devices, used or not
         self._lines: dict[tuple[int, int], str] = {}
         self._counted = 0  # how many records the counts below include
         self._counts: dict[str, int] = {}
@@ -155,6 +157,19 @@ class Trace(Handle):
     def _ask_for_times(self, patience: float) -> None:
         for source in events.living_sources():
             source.deliver_times(self, patience)
+            source.note_clock((self,))
+
+    @property
+    def clocks(self) -> dict[str, DeviceClock]:
+        """By the name of each device in it: whether it has device times, and how exact they are."""
+        used = {event.device for event in self.events}
+        return {name: clock for name, clock in self.noted_clocks.items() if name in used}
+
+    @property
+    def clock_error(self) -> float | None:
+        """By how many seconds device times may be off the host's; None if that is not known."""
+        errors = [clock.error for clock in self.clocks.values() if clock.error is not None]
+        return max(errors, default=None)
 
     def of_kind(self, kind: str) -> list[TraceEvent]:
         """The events of one kind, in order."""
@@ -383,6 +398,8 @@ class Trace(Handle):
     def __exit__(self, *_: object) -> None:
         with _lock:
             events.activate(tuple(each for each in events.active if each is not self))
+        for source in events.living_sources():
+            source.note_clock((self,))
         self._stopped = events.clock()
 
     def __str__(self) -> str:

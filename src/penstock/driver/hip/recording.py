@@ -29,6 +29,7 @@ from penstock.driver.holding import Submission, all_issued
 from penstock.driver.protocol import CopyRegions
 
 if TYPE_CHECKING:
+    from penstock.driver.hip.clock import Base
     from penstock.driver.hip.driver import HipDriver
     from penstock.driver.hip.memory import HipMemory
     from penstock.driver.hip.program import HipProgram
@@ -169,12 +170,18 @@ class HipRecording(_Commands):
         self.results: list[int] = []  # by command: the result of the call that must not be repeated
         self.waited = 0
         self.event = 0
+        self._base: Base | None = None  # with which its timestamps are compared
+        self._stamps: list[int] = []  # events that take the time
 
     def begin(self) -> None:
         self.commands = []
         self.counted = False
         self.issued = self.waited = 0
         self.results.clear()
+        if self._stamps:
+            self._driver.clock.give_back(self._stamps)
+            self._stamps = []
+        self._base = None
 
     def execute(self, sequence: HipReplayable, recorded: list[None]) -> None:
         if sequence.counted:
@@ -193,10 +200,16 @@ class HipRecording(_Commands):
         """
 
     def mark(self, *, end: bool) -> int | None:
-        return None
+        clock = self._driver.clock
+        if self._base is None:
+            self._base = clock.base()
+        event = clock.take()
+        self._stamps.append(event)
+        self.commands.append((self._driver.stamp, (event,)))
+        return len(self._stamps) - 1
 
     def ticks(self) -> list[int]:
-        return []
+        return [] if self._base is None else self._driver.clock.ticks(self._base, self._stamps)
 
 
 class HipQueue:

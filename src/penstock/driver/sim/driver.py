@@ -12,6 +12,7 @@ import numpy as np
 from penstock.driver.protocol import PLACE, CopyRegions, DeviceInfo, Notify, Reference
 from penstock.driver.sim.machine import Command, Machine, Place, SimQueue, SimTimeline, Submission
 from penstock.driver.sim.memory import Bytes, SimMemory
+from penstock.driver.sim.virtual_time import CALL, SUBMIT, TICK
 from penstock.errors import Unsupported
 from penstock.shader.source import KernelSource, LoadedKernel, load_spirv
 from penstock.shader.spirv import Interface, Member
@@ -177,11 +178,29 @@ class SimRecording(_Commands):
         ]
         recorded += [None]
 
+    def begin(self) -> None:
+        super().begin()
+        self._marks: list[tuple[int, bool]] = []
+        self.submission: Submission | None = None
+
     def mark(self, *, end: bool) -> int | None:
-        return None
+        if not self._driver.has_clock:
+            return None
+        self._marks.append((len(self.commands), end))
+        return len(self._marks) - 1
 
     def ticks(self) -> list[int]:
-        return []
+        """The start of the first command after each mark, or the end of the last one before it.
+
+        Marks come in pairs, around one or more commands.
+        """
+        ticks: list[int] = []
+        for (lo, _), (hi, _) in zip(self._marks[::2], self._marks[1::2], strict=True):
+            inside = [each for each in self.commands[lo:hi] if isinstance(each, Command)]
+            at = 0 if self.submission is None else self.submission.began
+            ticks.append(min((each.began for each in inside), default=at))
+            ticks.append(max((each.ended for each in inside), default=at))
+        return ticks
 
     def publish(self) -> None:
         self.commands.append("publish")
@@ -216,7 +235,9 @@ class SimStreamQueue:
         machine = self._driver.machine
         known = machine.host_knows()
         commands = list(recording.commands)
-        machine.submit(Submission(self._queue, commands, list(waits), timeline, value, known))
+        submission = Submission(self._queue, commands, list(waits), timeline, value, known)
+        recording.submission = submission
+        machine.submit(submission)
         self._submitted = (timeline, value)
 
     def close(self) -> None: ...
@@ -243,6 +264,7 @@ class SimDriver:
         fault: Callable[[str, int], BaseException | None] | None = None,
     ) -> None:
         self.notify = notify
+        self.seed = seed
         self.machine = Machine(seed)
         self.queue_count = queues
         self._mapped = mapped
@@ -274,6 +296,8 @@ class SimDriver:
     def called(self, name: str) -> None:
         """Count a call, and fail it if a fault is due."""
         count = self.calls[name] = self.calls.get(name, 0) + 1
+        if self.machine.time is not None:
+            self.machine.time.spend(SUBMIT if name == "submit" else CALL)
         if self._fault is not None:
             error = self._fault(name, count)
             try:
@@ -334,14 +358,25 @@ class SimDriver:
         return SimStreamQueue(self, SimQueue(self.machine, self._agents, fifo))
 
     @property
+    def has_clock(self) -> bool:
+        """Whether it runs in virtual time (`virtual_time`)."""
+        return self.machine.time is not None
+
+    clock_method = "virtual time"
+
+    @property
+    def clock_error(self) -> float | None:
+        return 0.0 if self.has_clock else None
+
+    @property
     def knows_time(self) -> bool:
         return True
 
     def learn_time(self) -> None:
-        """Nothing to measure: the simulator has no clock."""
+        """Nothing to measure: the host's clock is the same."""
 
     def seconds(self, ticks: Sequence[int]) -> list[float]:
-        raise AssertionError("the simulator has no clock, and so gave out no ticks")
+        return [tick * TICK for tick in ticks]
 
     def replayable(self) -> SimReplayable:
         self.called("replayable")

@@ -1,0 +1,136 @@
+"""Device times on every driver: in order, and within what the host knows, by the clock's error."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.driver import alignment
+from penstock.driver.alignment import Alignment
+from penstock.driver.sim import virtual_time
+from tests.hip.standin import StandIn
+from tests.kernels import SAXPY, new_kernel
+
+N = 1000
+
+
+@pytest.fixture
+def timed(any_device: ps.Device) -> Iterator[ps.Device]:
+    """A device with a clock, of every driver; the simulator in virtual time."""
+    with contextlib.ExitStack() as left:
+        if any_device.info.driver == "sim":
+            driver: Any = any_device.scheduler.driver
+            left.enter_context(virtual_time(driver))
+        yield any_device
+
+
+def traced(device: ps.Device) -> ps.Trace:
+    """Work on two streams, with a copy, a fill and a replay, seen complete within the trace."""
+    kernel = new_kernel(device, SAXPY)
+    x, y, z = device.ones(N), device.zeros(N), device.zeros(N)
+    other = device.stream()
+    with device.record() as graph:
+        kernel(x=x, y=y, a=1, n=N, threads=N)
+        kernel(x=x, y=y, a=1, n=N, threads=N)
+    device.synchronize()
+    with ps.trace() as t:
+        for _ in range(3):
+            kernel(x=x, y=y, a=2, n=N, threads=N)
+            kernel(x=x, y=z, a=2, n=N, threads=N, stream=other)
+            graph.replay()
+            z.copy_from(y)
+            y.fill(0)
+            device.synchronize()
+    t.wait_for_times()
+    return t
+
+
+def test_times_are_in_order_and_within_what_the_host_saw(timed: ps.Device) -> None:
+    t = traced(timed)
+    error = t.clock_error
+    assert error is not None
+    submitted = {(e.stream_id, e.submission): e.start for e in t.of_kind("submission")}
+    done = t.of_kind("done")
+    checked = []
+    for event in t.events:
+        if event.kind not in ("launch", "replay", "copy", "fill") or event.stream_id < 0:
+            continue
+        start, seconds = event.device_start, event.device_seconds
+        assert start is not None
+        assert seconds is not None
+        assert seconds >= 0
+        seen = min(
+            e.start
+            for e in done
+            if e.stream_id == event.stream_id and e.submission >= event.submission
+        )
+        place = (event.stream_id, event.submission)
+        assert submitted[place] - error <= start <= start + seconds <= seen + error
+        checked.append((place, event.command, start))
+    kinds = {event.kind for event in t.events if event.device_start is not None}
+    assert kinds == {"launch", "replay", "copy", "fill"}
+    # Commands of a stream that a barrier separates run one after the other, and here all do.
+    assert [c[:2] for c in sorted(checked)] == [
+        c[:2] for c in sorted(checked, key=lambda c: (c[0][0], c[2]))
+    ]
+    assert {*t.clocks} == {timed.name}
+
+
+def test_the_receipt_tells_of_the_clock(timed: ps.Device) -> None:
+    clock = traced(timed).clocks[timed.name]
+    assert clock.has_times
+    assert clock.error is not None
+    assert 0 <= clock.error < 1
+    assert (
+        clock.how
+        == {
+            "llvmpipe": "calibrated timestamps",
+            "SwiftShader": "bounded by submission and completion",
+            "simulator": "virtual time",
+            "Penstock's": "HIP events, compared with the host's clock when it issues and sees them",
+        }[timed.name.split(maxsplit=1)[0]]
+    )
+
+
+def test_a_clock_that_drifts_is_measured_again(
+    standin_library: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At 10 % the clocks are 5 ms apart after each turn, far more than a measurement's error."""
+    monkeypatch.setattr(alignment, "_FRESH", 0.02)
+    with standin_library.chosen(patience=0), standin_library.device() as device:
+        kernel = new_kernel(device, SAXPY)
+        x, y = device.ones(N), device.zeros(N)
+        device.synchronize()
+        standin_library.set("drift", 100_000)
+        with ps.trace() as t:
+            for _ in range(4):
+                kernel(x=x, y=y, a=2, n=N, threads=N)
+                device.synchronize()
+                t.wait_for_times()  # which compares the clocks, if that was long ago
+                time.sleep(0.05)
+        submitted = {e.submission: e.start for e in t.of_kind("submission")}
+        for event in t.of_kind("launch"):
+            assert event.device_start is not None
+            assert abs(event.device_start - submitted[event.submission]) < 0.005
+
+
+def test_ticks_between_two_measurements_are_converted_by_both() -> None:
+    clock = Alignment(1e-9)
+    assert not clock.known
+    clock.measured([(1.0, 1.5, 50), (1.0, 1.2, 100), (1.0, 3.0, 999)])  # the shortest counts
+    assert clock.seconds([100]) == [pytest.approx(1.1)]
+    assert clock.error == pytest.approx(0.1)
+    assert clock.seconds([100 + 10**9]) == [pytest.approx(2.1)]
+    assert clock.error == pytest.approx(0.10005)  # with a second's drift
+    # A second later the device's clock has run twice as fast.
+    clock.measured([(2.1, 2.1, 100 + 2 * 10**9)])
+    assert clock.seconds([100 + 10**9, 100 + 3 * 10**9]) == [
+        pytest.approx(1.6),
+        pytest.approx(3.1),
+    ]
+    assert clock.error == pytest.approx(1.0)  # of the tick that was converted too early
