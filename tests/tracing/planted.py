@@ -20,14 +20,16 @@ from tests.gate import held, held_until_waited
 from tests.kernels import BLOCK_SUM, SLOW_ADD, kernel
 
 N = 64
-SLOTS = 32  # for arguments, with the bound that the tests set
+SLOTS = 48  # for arguments of launches in flight, with the bound that the tests set
 LARGE = 1 << 19  # elements of 4 bytes: enough for the ordered path
 
 
 class Scene:
     """A device with two arrays and a kernel, and time that passes in the program."""
 
-    def __init__(self, dev: ps.Device, clock: Any = None, amount: float = 0.02) -> None:
+    def __init__(
+        self, dev: ps.Device, clock: Any = None, amount: float = 0.02, command: float = 0.0
+    ) -> None:
         self.dev = dev
         self.stream = dev.default_stream
         self.work = kernel(dev, SLOW_ADD, "work")
@@ -36,7 +38,7 @@ class Scene:
         self.large = dev.zeros(LARGE, np.uint32, name="large")
         self.amount = amount  #: seconds, or a part of `LARGE`: how much is planted
         self.args = {"n": N, "spin": 0, "add": 1, "threads": N}
-        self._clock = clock
+        self._clock, self._command = clock, command  # virtual time, and how long a command takes
         self.work(x=self.x, **self.args)  # the first call with an array is slower
         self.work(x=self.y, **self.args)
         dev.synchronize()
@@ -51,11 +53,12 @@ class Scene:
     def settle(self) -> None:
         """Let the device finish what it has, without a wait."""
         if self._clock is not None:
-            self._clock.sleep(1.0 / 1024)
-            return
-        event = self.stream.record()
-        while not event.done:
-            time.sleep(0)
+            self._clock.sleep(2 * self._command)
+        else:
+            event = self.stream.record()
+            while not event.done:
+                time.sleep(0)
+        self.stream.host_waits()  # the next command is submitted by the call that records it
 
     def gate(self) -> contextlib.AbstractContextManager[None]:
         """Keep the device from starting before the end of the block."""
@@ -88,7 +91,7 @@ def sleeps_later(s: Scene) -> None:
 
 def loads_slowly(s: Scene) -> None:
     def batches() -> Iterator[int]:
-        for batch in range(2):
+        for batch in range(3):
             s.settle()
             s.sleep()
             yield batch
@@ -100,7 +103,7 @@ def loads_slowly(s: Scene) -> None:
 
 def loads_ahead(s: Scene) -> None:
     batches = []
-    for batch in range(2):
+    for batch in range(3):
         s.sleep()
         batches.append(np.full(N, batch, np.uint32))
     with s.gate():
@@ -134,8 +137,8 @@ def writes_much(s: Scene) -> None:
 def writes_much_early(s: Scene) -> None:
     source = np.ones(int(LARGE * s.amount * 50), np.uint32)
     with s.gate():
-        s.work(x=s.x, **s.args)
         s.large[: source.size].write(source)
+        s.work(x=s.x, **s.args)
         s.work(x=s.large, **s.args)
 
 
@@ -204,13 +207,13 @@ def _unseen(s: Scene) -> dict[str, Any]:
     return {"source": source, "reference": _add}
 
 
-def _add(y: Any) -> None:
+def _add(*, y: Any, threads: Any) -> None:
     y += np.uint32(1)
 
 
 def waits_for_an_event(s: Scene) -> None:
     with s.dev.stream(name="loader") as loader, s.dev.stream(name="other") as other:
-        s.work(x=s.y, **s.args, stream=other)
+        s.work(x=s.large, **s.args, stream=loader)
         with held_copy(s, loader):
             event = loader.record()
             other.wait(event)  # here
@@ -220,11 +223,25 @@ def waits_for_an_event(s: Scene) -> None:
         other.synchronize()
 
 
+def waits_for_the_bytes(s: Scene) -> None:
+    """As with the event, but the work that waits uses the bytes that are copied."""
+    with s.dev.stream(name="loader") as loader, s.dev.stream(name="other") as other:
+        s.work(x=s.large, **s.args, stream=loader)
+        with held_copy(s, loader):
+            event = loader.record()
+            other.wait(event)
+            s.work(x=s.large, **s.args, stream=other)
+            other.flush()
+            s.sleep()
+        other.synchronize()
+
+
 def waits_for_no_event(s: Scene) -> None:
     with s.dev.stream(name="loader") as loader, s.dev.stream(name="other") as other:
+        s.work(x=s.large, **s.args, stream=loader)
         with held_copy(s, loader):
             s.work(x=s.y, **s.args, stream=other)
-            s.work(x=s.y, **s.args, stream=other)
+            other.flush()
             s.sleep()
         other.synchronize()
 
@@ -288,6 +305,8 @@ class Planted(NamedTuple):
     cause: Cause
     marks: tuple[str, ...]
     advice: str  #: words of the advice
+    command: float = 2.0**-14  #: seconds of virtual time that a command takes
+    transfers: str = "auto"
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -301,17 +320,27 @@ def line_of(program: Program, mark: str) -> str:
     return f"{inspect.getsourcefile(program)}:{first + number}"
 
 
+# fmt: off
 PLANTED = {
     "a sleep": Planted(sleeps, sleeps_later, Cause.CALLER, ("before", "after"), "next launch"),
-    "a slow loader": Planted(loads_slowly, loads_ahead, Cause.CALLER, ("before", "after"), ""),
+    "a slow loader": Planted(
+        loads_slowly, loads_ahead, Cause.CALLER, ("before", "after"), "second stream", 2.0**-9
+    ),
     "a blocking read": Planted(reads_at_once, reads_later, Cause.WAITED, ("here",), "x.read()"),
-    "a big staged write": Planted(writes_much, writes_much_early, Cause.COPY, ("here",), "adopt"),
+    "a big staged write": Planted(
+        writes_much, writes_much_early, Cause.COPY, ("here",), "adopt()", transfers="staged"
+    ),
     "a held view": Planted(
         holds_a_view, drops_the_view, Cause.VIEW, ("taken", "dropped"), "view()"
     ),
     "a late compilation": Planted(compiles_late, compiles_first, Cause.COMPILE, ("here",), "warm"),
     "a needless event": Planted(
-        waits_for_an_event, waits_for_no_event, Cause.OTHER, ("here",), "Stream.wait()"
+        waits_for_an_event,
+        waits_for_no_event,
+        Cause.OTHER,
+        ("here",),
+        "Stream.wait()",
+        transfers="ordered",
     ),
     "a full ring": Planted(
         fills_the_ring, stays_below_the_ring, Cause.BOUND, ("here",), "as an array"
@@ -320,3 +349,4 @@ PLANTED = {
         leaves_a_tail, flushes_the_tail, Cause.UNSUBMITTED, ("here",), "flush()"
     ),
 }
+# fmt: on

@@ -123,13 +123,14 @@ def read_staged(
         np.copyto(np.asarray(out), finish())
 
     stream.submit()
-    if events.active:
-        emit_copy(array, "staged", "to the caller's array")
     copier = stream.copier
     small = array.nbytes <= scheduler.sizes.under_lock
     task = Task({stream.lane: value}, copy_out, can_help=small, nbytes=array.nbytes)
     try:
         ready = copier.add(task)
+        if events.active:
+            at = (copier.lane.place, ready, 0)
+            emit_copy(array, "staged", "to the caller's array", at=at)
         note_host_memory(scheduler, out, True, copier.lane, ready, what)
     except BaseException:
         task.cancelled = True

@@ -248,11 +248,11 @@ def _write_ordered(
         np.copyto(target, data)
         flush(scheduler, backing, array.layout)
 
-    if events.active:
-        emit_copy(array, "ordered", why)
     task = Task(points, copy_now, nbytes=array.nbytes)
     try:
         value = copier.add(task)
+        if events.active:
+            emit_copy(array, "ordered", why, at=(copier.lane.place, value, 0))
         backing.history.note(array.region, True, copier.lane, value, what)
         note_host_memory(scheduler, data, False, copier.lane, value, what)
     except BaseException:

@@ -53,6 +53,7 @@ _OF_KIND = {
 }
 #: Reasons of submissions that the call makes which recorded the command (`submit_policy`).
 _AT_ONCE = ("the device would run dry", "the recording is long")
+#: Kinds of events that the host reaches a point with: the end of a copy or of a view.
 _HOST_POINTS = ("done", "copy")
 _EXPOSED = (Cause.ISSUING, Cause.LATENCY)
 
@@ -94,24 +95,23 @@ class Events:
         self._orders: dict[tuple[int, int], list[TraceEvent]] = defaultdict(list)
         self._done: dict[int, list[_Done]] = defaultdict(list)  # by lane, in order of values
         by_thread: dict[tuple[str, int], list[TraceEvent]] = defaultdict(list)
-        taken: dict[tuple[int, int], TraceEvent] = {}  # views, by the point of their end
+        asked: dict[tuple[int, int], TraceEvent] = {}  # views and copies, by the point of their end
         ends: dict[int, dict[int, int]] = defaultdict(dict)
         for event in events:
             at = (event.stream_id, event.submission)
-            if event.kind == "submission":
-                self._submissions[at] = event
-            elif event.kind == "order":
-                self._orders[at].append(event)
-            elif event.kind == "view":
-                taken[at] = event
-            elif is_command(event):
+            if is_command(event):
                 self._lengths[at] = max(event.command, self._lengths.get(at, 0))
                 if event.device_start is not None and event.device_seconds is not None:
                     end = ticks(event.device_start + event.device_seconds)
                     ends[at[0]][at[1]] = max(end, ends[at[0]].get(at[1], end))
-            # A point that the host reaches, not the device: a copy, or the end of a view.
-            if event.path and event.kind in _HOST_POINTS and event.submission and not event.command:
-                self._note_done(event, taken.get(at))
+            elif event.kind == "submission":
+                self._submissions[at] = event
+            elif event.kind == "order":
+                self._orders[at].append(event)
+            elif event.kind == "view" or (event.kind == "copy" and not event.seconds):
+                asked[at] = event
+            elif event.kind in _HOST_POINTS and event.path and event.submission:
+                self._note_done(event, asked.get(at))
             if (event.seconds or event.where) and event.kind != "done":
                 by_thread[event.thread, event.thread_id].append(event)
         for stream, values in ends.items():
@@ -128,10 +128,11 @@ class Events:
             for thread, found in by_thread.items()
         }
 
-    def _note_done(self, event: TraceEvent, view: TraceEvent | None) -> None:
+    def _note_done(self, event: TraceEvent, asked: TraceEvent | None) -> None:
         begun, end = _interval(event)
-        proof = (event,) if view is None else (view, event)
-        begun = begun if view is None else ticks(view.start)
+        if asked is not None and asked.kind == "view":
+            begun = ticks(asked.start)
+        proof = (event,) if asked is None else (asked, event)
         self._done[event.stream_id].append(_Done(event.submission, begun, end, proof))
 
     def submission(self, command: TraceEvent) -> TraceEvent | None:
@@ -229,7 +230,7 @@ def explain(device: str, hole: Hole, events: Events) -> Gap:
     return Gap(
         device, hole.after.stream, in_seconds(hole.start), in_seconds(hole.end - hole.start),
         cause, largest[1], hole.before, hole.after, tuple(_as_part(step) for step in steps),
-        proof, _issued(proof) if cause is Cause.ISSUING else detail,
+        proof, _issued(proof, sizes[largest]) if cause is Cause.ISSUING else detail,
     )  # fmt: skip
 
 
@@ -318,14 +319,17 @@ class _Walk:
         if order is not None:
             self._back_to(given, Cause.OTHER, lines, (*proof, *done.events), str(point))
             return
-        wheres = tuple(event.where for event in done.events if event.where)
         begun, cause = min(done.begun, given), _cause_of_lane(done)
+        known = done.events if cause is Cause.VIEW else done.events[:1]
+        wheres = tuple(event.where for event in known if event.where)
         self._back_to(begun, cause, wheres or lines, done.events, _about(done.events[0]))
 
     def _walk_host(self, thread: tuple[str, int]) -> None:
         """Back to the start of the gap, by what a thread did."""
-        following = self._events.next_piece(thread, self._now)
-        after = following.event if following is not None else self._hole.after
+        after = self._hole.after
+        if self._now < ticks(after.start):  # the walk has left out a part of the thread's time
+            following = self._events.next_piece(thread, self._now)
+            after = after if following is None else following.event
         for piece in self._events.back(thread, self._now):
             if self._now <= self._hole.start:
                 return
@@ -379,7 +383,8 @@ class _Walk:
     def _exposing_wait(self, thread: tuple[str, int]) -> TraceEvent | None:
         """The last wait of a thread before it recorded the command, if for what ran before it."""
         before = self._hole.before
-        wait = self._events.last_wait(thread, self._hole.after.start)
+        after = self._hole.after
+        wait = self._events.last_wait(thread, after.start + after.seconds)
         for point in () if wait is None else wait.awaited:
             if point.stream_id == before.stream_id and point.submission >= before.submission:
                 return wait
@@ -387,7 +392,9 @@ class _Walk:
 
 
 def _as_part(step: _Step) -> Part:
-    detail = _issued(step.proof) if step.cause is Cause.ISSUING else step.detail
+    detail = step.detail
+    if step.cause is Cause.ISSUING:
+        detail = _issued(step.proof, step.end - step.start)
     start, seconds = in_seconds(step.start), in_seconds(step.end - step.start)
     return Part(step.cause, start, seconds, step.lines, step.proof, detail)
 
@@ -422,11 +429,10 @@ def _about(event: TraceEvent) -> str:
     return ", ".join(part for part in (array, size, event.path, event.reason) if part)
 
 
-def _issued(proof: Sequence[TraceEvent]) -> str:
-    """How many launches the host issued, and how long each took it."""
-    launches = [event for event in proof if event.kind in ("launch", "replay")]
+def _issued(proof: Sequence[TraceEvent], spent: int) -> str:
+    """How many launches the host issued in a time, and how much of it each took."""
+    launches = len({event for event in proof if event.kind in ("launch", "replay")})
     if not launches:
         return ""
-    each = sum(event.seconds for event in launches) / len(launches)
-    what = "launch" if len(launches) == 1 else "launches"
-    return f"{len(launches)} {what}, {each * 1e6:.1f} µs each"
+    what = "launch" if launches == 1 else "launches"
+    return f"{launches} {what}, {in_seconds(spent) / launches * 1e6:.1f} µs each"
