@@ -113,9 +113,10 @@ def loads_ahead(s: Scene) -> None:
 
 
 def reads_at_once(s: Scene) -> None:
-    s.work(x=s.x, **s.args)
-    s.x.numpy()  # here
-    s.work(x=s.y, **s.args)
+    with s.gate_until_waited():
+        s.work(x=s.x, **s.args)
+        s.x.numpy()  # here
+        s.work(x=s.y, **s.args)
 
 
 def reads_later(s: Scene) -> None:
@@ -343,7 +344,7 @@ PLANTED = {
         transfers="ordered",
     ),
     "a full ring": Planted(
-        fills_the_ring, stays_below_the_ring, Cause.BOUND, ("here",), "as an array"
+        fills_the_ring, stays_below_the_ring, Cause.BOUND, ("here",), "as an array", 2.0**-20
     ),
     "an unsubmitted tail": Planted(
         leaves_a_tail, flushes_the_tail, Cause.UNSUBMITTED, ("here",), "flush()"

@@ -228,7 +228,7 @@ class _Rules:
         yield what, part.seconds - cost
 
     def _issuing(self, gap: Gap, part: Part) -> Sentences:
-        for event in part.proof:
+        for event in (*part.proof, gap.after):
             period = self._periods.get((event.thread_id, event.where, event.reason), 1)
             if event.kind == "launch" and period > 1:
                 what = "record the launches that repeat as a graph (`dev.record()`)"
