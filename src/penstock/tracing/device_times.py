@@ -74,8 +74,10 @@ class Timekeeper:
 
     def note_clock(self, receipts: Iterable[events.Collector]) -> None:
         """Tell receipts whether this device has times, and how exact they are."""
-        name, clock = self._driver.info.name, self.clock
+        name = self._driver.info.name
         for receipt in receipts:
-            known = receipt.noted_clocks.get(name)
-            if known is None or clock.has_times:  # else virtual time is over
-                receipt.noted_clocks[name] = clock
+            clock, known = self.clock, receipt.noted_clocks.get(name)
+            if known is not None and known.error is not None:
+                # Another device may have the same name, or its virtual time may be over.
+                clock = known._replace(error=max(known.error, clock.error or 0.0))
+            receipt.noted_clocks[name] = clock
