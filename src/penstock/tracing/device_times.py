@@ -20,11 +20,11 @@ from penstock.errors import Error
 from penstock.tracing import events
 
 if TYPE_CHECKING:
-    from penstock.driver.protocol import Driver, Recording
+    from penstock.driver.protocol import Driver, Recording, Replayable
 
 #: A timed command: the traces that want its times, its place, and the indices of its start and end
 #: timestamps in the recording.
-Mark = tuple[tuple[events.Collector, ...], events.At, int, int]
+Mark = tuple[tuple[events.Collector, ...], events.At | events.InnerAt, int, int]
 
 
 class DeviceClock(NamedTuple):
@@ -44,8 +44,8 @@ class Timekeeper:
         self._driver = driver
         self._kept: list[tuple[Sequence[int], list[Mark]]] = []
 
-    def read(self, recording: Recording, marks: list[Mark]) -> None:
-        """Save the timestamps of a completed recording before it is reused."""
+    def read(self, recording: Recording | Replayable, marks: list[Mark]) -> None:
+        """Save the timestamps of a completed recording, or graph in it, before it is reused."""
         with contextlib.suppress(Error):  # losing timestamps must not fail the program
             self._kept.append((recording.ticks(), marks))
             if self._driver.knows_time:

@@ -163,7 +163,7 @@ class Commands:
 class VulkanReplayable(Commands):
     """A secondary command buffer, which primary ones execute."""
 
-    def __init__(self, driver: VulkanDriver) -> None:
+    def __init__(self, driver: VulkanDriver, *, timed: bool) -> None:
         ffi, lib = load()
         level = lib.VK_COMMAND_BUFFER_LEVEL_SECONDARY
         usage = lib.VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT
@@ -171,11 +171,31 @@ class VulkanReplayable(Commands):
         self._inherited = ffi.new("VkCommandBufferInheritanceInfo *")
         self._inherited.sType = lib.VK_STRUCTURE_TYPE_COMMAND_BUFFER_INHERITANCE_INFO
         self._begin.pInheritanceInfo = self._inherited
+        self._to_host = _Barrier(driver, self.command, (_GPU, _GPU_WRITE), (_HOST, _HOST_READ))
+        self._pools = TimestampPools(driver) if timed else None
+
+    def begin(self) -> None:
+        super().begin()
+        if self._pools is not None:
+            self._pools.begin()
+
+    def mark(self, *, end: bool) -> int | None:
+        if self._pools is None:
+            return None
+        return self._pools.current(self.command).mark(self.command, end=end)
+
+    def ticks(self) -> list[int]:
+        return [] if self._pools is None else self._pools.ticks()
 
     def end(self) -> None:
+        if self._pools is not None:
+            self._pools.end(self.command)
+            self._to_host.record()
         check(self._driver.call.vkEndCommandBuffer(self.command), "vkEndCommandBuffer")
 
     def close(self) -> None:
+        if self._pools is not None:
+            self._pools.close()
         self._forget_sets()
         driver = self._driver
         driver.call.vkFreeCommandBuffers(driver.handle, driver.replayable_pool(), 1, self.out)
