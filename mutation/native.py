@@ -281,7 +281,7 @@ NATIVE = (
         "                                launch->start) < 0 ||\n", "(\n",
     ),
     NativeMutant(
-        "the bytes that a launch binds", "trace.c", " - number(PyTuple_GET_ITEM(region, 0));", ";",
+        "the bytes that a launch binds", "trace.c", "bound += number", "bound = number",
     ),
     NativeMutant(
         "the time that a call takes", "call.c",
@@ -329,7 +329,13 @@ NATIVE = (
     NativeMutant("a launch's time", "trace.c", "if (!failed && ended != Py_None) {", "if (0) {"),
     NativeMutant(
         "room for timestamps", "recorder.c",
-        " ||\n        number(SLOT(times, Timestamps_count)) >= ROOM) {", ") {",
+        " ||\n        number(SLOT(times, Timestamps_count)) - number(SLOT(times, Timestamps_base))"
+        " >= ROOM) {", ") {",
+    ),
+    NativeMutant(
+        "the place of a timestamp in its pool", "recorder.c",
+        "(uint32_t)(number(query) - number(SLOT(times, Timestamps_base)))",
+        "(uint32_t)number(query)",
     ),
     NativeMutant(
         "timestamps of the last use", "recorder.c",

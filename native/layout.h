@@ -135,6 +135,7 @@ enum { PLACE = 24 };
     SLOT(PrimaryCommands, _timed)                                                                  \
     SLOT(PrimaryCommands, _times)                                                                  \
     SLOT(PrimaryCommands, _unfinished)                                                             \
+    SLOT(Timestamps, base)                                                                         \
     SLOT(Timestamps, count)                                                                        \
     SLOT(Timestamps, native)                                                                       \
     SLOT(VulkanProgram, native)                                                                    \

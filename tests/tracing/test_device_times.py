@@ -97,6 +97,74 @@ def test_the_receipt_tells_of_the_clock(timed: ps.Device) -> None:
     )
 
 
+def test_commands_inside_a_graph_have_times_when_asked(timed: ps.Device) -> None:
+    kernel = new_kernel(timed, SAXPY, "twice")
+    x, y, z = timed.ones(N), timed.zeros(N), timed.zeros(N)
+    with timed.record() as graph:
+        kernel(x=x, y=y, a=1, n=N, threads=N)
+        kernel(x=y, y=z, a=1, n=N, threads=N)
+        y.copy_from(z)
+        z.fill(0)
+    graph.replay().wait()
+    with ps.trace() as plain:
+        graph.replay().wait()
+    plain.wait_for_times()
+    assert not plain.of_kind("replayed")
+    with ps.trace() as without, ps.trace(kernels=True) as t:
+        for _ in range(5):  # more than one in flight
+            graph.replay()
+        timed.synchronize()
+        t.expect(replays=5, launches=0, copies=0, fills=0, allocations=0)
+    t.wait_for_times()
+    assert not without.of_kind("replayed")
+    replays, error = t.of_kind("replay"), t.clock_error
+    assert error is not None
+    assert len(replays) == 5
+    for replay in replays:
+        inner = [
+            event
+            for event in t.of_kind("replayed")
+            if (event.submission, event.command) == (replay.submission, replay.command)
+        ]
+        assert [(event.kernel, event.path, event.inner) for event in inner] == [
+            ("twice", "launch", 1), ("twice", "launch", 2), ("", "copy", 3), ("", "fill", 4),
+        ]  # fmt: skip
+        assert inner[0].nbytes == 2 * 4 * N
+        at, lasts = replay.device_start, replay.device_seconds
+        assert at is not None
+        assert lasts is not None
+        ended = at - 2 * error
+        for event in inner:
+            start, seconds = event.device_start, event.device_seconds
+            assert start is not None
+            assert seconds is not None
+            assert ended <= start + 1e-9
+            ended = start + seconds
+        assert ended <= at + lasts + 2 * error
+    assert (y.numpy() == 7).all()  # each replay adds 1
+    graph.replay().wait()  # the encoding without timestamps
+    assert (y.numpy() == 8).all()
+
+
+def test_times_inside_a_graph_survive_its_end(timed: ps.Device) -> None:
+    kernel = new_kernel(timed, SAXPY)
+    x, y = timed.ones(N), timed.zeros(N)
+    with timed.record() as graph:
+        kernel(x=x, y=y, a=1, n=N, threads=N)
+    with ps.trace(kernels=True) as t:
+        graph.replay()
+    graph.close()
+    timed.synchronize()
+    t.wait_for_times()
+    (event,) = t.of_kind("replayed")
+    assert event.device_seconds is not None
+
+
+def test_kernels_without_times_are_a_contradiction() -> None:
+    with pytest.raises(ps.ArgumentError, match="kernels=True"):
+        ps.trace(times=False, kernels=True)
+
+
 def test_a_clock_that_drifts_is_measured_again(
     standin_library: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -143,6 +143,14 @@ class Replayable(Commands, Protocol):
         """Finish recording; nothing more is recorded until `begin`."""
         ...
 
+    def mark(self, *, end: bool) -> int | None:
+        """Record a timestamp, as `Recording.mark` does. Only if it was made `timed`."""
+        ...
+
+    def ticks(self) -> Sequence[int]:
+        """The timestamps of its last execution, once that is complete."""
+        ...
+
     def close(self) -> None:
         """Free it. No submission that executes it may be in flight."""
         ...
@@ -242,7 +250,12 @@ class Driver(Protocol):
 
     def queue(self, index: int) -> Queue: ...
 
-    def replayable(self) -> Replayable: ...
+    def replayable(self, *, timed: bool = False) -> Replayable:
+        """A sequence of commands; a `timed` one may contain timestamps.
+
+        Only one execution of a timed one may be in flight.
+        """
+        ...
 
     def timeline(self) -> Timeline: ...
 

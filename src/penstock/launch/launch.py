@@ -141,14 +141,15 @@ class Launch:
             arrays = uses[: len(bound)]  # each contiguous
             nbytes = sum([region.hi - region.lo for _, region, _ in arrays])
             events.emit(
-                "launch", self._in_words(), nbytes=nbytes, start=began,
+                "launch", self.in_words(), nbytes=nbytes, start=began,
                 seconds=events.since(began), at=stream.here(),
             )  # fmt: skip
         if result is not None:
             stream.expect_result()
         return result, stream.end()
 
-    def _in_words(self) -> tuple[Any, ...]:
+    def in_words(self) -> tuple[Any, ...]:
+        """For the receipt: the kernel and the number of groups."""
         if isinstance(self.groups, Array):
             return ("%s in groups of %r", self.kernel.name, self.groups.name)
         return ("%s in %s groups", self.kernel.name, self.groups)

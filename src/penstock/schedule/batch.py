@@ -10,7 +10,7 @@ from penstock.tracing import events
 from penstock.tracing.device_times import Mark
 
 if TYPE_CHECKING:
-    from penstock.driver.protocol import Recording
+    from penstock.driver.protocol import Recording, Replayable
     from penstock.ledger.hazards import Lane
 
 _AFTER = f"after {ACCESS}"
@@ -26,7 +26,7 @@ class Batch:
     """
 
     __slots__ = (
-        "began", "count", "lane", "look_at", "marks", "must_publish", "open", "recording",
+        "began", "count", "inner", "lane", "look_at", "marks", "must_publish", "open", "recording",
         "value",
     )  # fmt: skip
 
@@ -40,6 +40,8 @@ class Batch:
         self.must_publish = False  # whether it writes anything that the host may read
         #: For receipts: the timestamps in the recording, and their commands.
         self.marks: list[Mark] = []
+        #: The same of timed graphs that it replays.
+        self.inner: list[tuple[Replayable, list[Mark]]] = []
         self.began: int | None = None  # the timestamp of the start of the command being recorded
 
     def here(self) -> events.At:

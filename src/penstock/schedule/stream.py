@@ -27,8 +27,9 @@ from penstock.schedule.submit_policy import DEEPEST, NoRoom, SubmitPolicy
 from penstock.tracing import events
 
 if TYPE_CHECKING:
-    from penstock.driver.protocol import CopyRegions, Recording
+    from penstock.driver.protocol import CopyRegions, Recording, Replayable
     from penstock.schedule.scheduler import Scheduler
+    from penstock.tracing.device_times import Mark
 
 accelerator.share(OutOfMemory)
 _RECORDINGS = 8  # recordings to allocate at once
@@ -224,6 +225,10 @@ class Stream(Closing):
         """The position of the next command, for the receipt."""
         return self._batch.here()
 
+    def time_inner(self, commands: Replayable, marks: list[Mark]) -> None:
+        """For receipts: have timestamps inside a graph read that the next command replays."""
+        self._batch.inner.append((commands, marks))
+
     def read_times(self) -> None:
         """For receipts: read the timestamps of the batches known to be complete."""
         for batch in self._in_flight:
@@ -232,7 +237,10 @@ class Stream(Closing):
 
     def _read_times_of(self, batch: Batch) -> None:
         marks, batch.marks = batch.marks, []
+        inner, batch.inner = batch.inner, []
         self.scheduler.times.read(batch.recording, marks)
+        for commands, of_commands in inner:
+            self.scheduler.times.read(commands, of_commands)
 
     def times_owed(self, receipt: events.Collector) -> int:
         """The value at which a receipt can have all its timestamps; 0 if none are missing."""

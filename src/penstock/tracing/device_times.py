@@ -20,11 +20,11 @@ from penstock.errors import Error
 from penstock.tracing import events
 
 if TYPE_CHECKING:
-    from penstock.driver.protocol import Driver, Recording
+    from penstock.driver.protocol import Driver, Recording, Replayable
 
 #: A timed command: the traces that want its times, its place, and the indices of its start and end
 #: timestamps in the recording.
-Mark = tuple[tuple[events.Collector, ...], events.At, int, int]
+Mark = tuple[tuple[events.Collector, ...], events.At | events.InnerAt, int, int]
 
 
 class DeviceClock(NamedTuple):
@@ -44,8 +44,8 @@ class Timekeeper:
         self._driver = driver
         self._kept: list[tuple[Sequence[int], list[Mark]]] = []
 
-    def read(self, recording: Recording, marks: list[Mark]) -> None:
-        """Save the timestamps of a completed recording before it is reused."""
+    def read(self, recording: Recording | Replayable, marks: list[Mark]) -> None:
+        """Save the timestamps of a completed recording, or graph in it, before it is reused."""
         with contextlib.suppress(Error):  # losing timestamps must not fail the program
             self._kept.append((recording.ticks(), marks))
             if self._driver.knows_time:
@@ -74,8 +74,10 @@ class Timekeeper:
 
     def note_clock(self, receipts: Iterable[events.Collector]) -> None:
         """Tell receipts whether this device has times, and how exact they are."""
-        name, clock = self._driver.info.name, self.clock
+        name = self._driver.info.name
         for receipt in receipts:
-            known = receipt.noted_clocks.get(name)
-            if known is None or clock.has_times:  # else virtual time is over
-                receipt.noted_clocks[name] = clock
+            clock, known = self.clock, receipt.noted_clocks.get(name)
+            if known is not None and known.error is not None:
+                # Another device may have the same name, or its virtual time may be over.
+                clock = known._replace(error=max(known.error, clock.error or 0.0))
+            receipt.noted_clocks[name] = clock

@@ -34,8 +34,9 @@ class Collector(Protocol):
     """A receiver of events: a `Trace`."""
 
     wants_times: bool
+    wants_kernels: bool  #: events and times of the commands inside replayed graphs
     records: list[Any]  #: as `emit` leaves them
-    times: deque[tuple[tuple[int, int, int], tuple[float, float]]]  #: see `device_times`
+    times: deque[tuple[tuple[int, ...], tuple[float, float]]]  #: see `device_times`
     noted_clocks: dict[str, DeviceClock]  #: by the name of a device
 
 
@@ -74,6 +75,8 @@ _virtual: VirtualClock | None = None
 active: tuple[Collector, ...] = ()
 #: Those of them that want the device's timestamps.
 timing: tuple[Collector, ...] = ()
+#: Those that also want the commands inside replayed graphs.
+detailed: tuple[Collector, ...] = ()
 #: Devices that may still have timestamps to deliver, also to a trace that has ended.
 time_sources: weakref.WeakSet[TimeSource] = weakref.WeakSet()
 
@@ -81,6 +84,8 @@ time_sources: weakref.WeakSet[TimeSource] = weakref.WeakSet()
 Place = tuple[str, str, int]
 #: A point on it: the place, the submission, and the command in it (0: the whole submission).
 At = tuple[Place, int, int]
+#: A command inside a replayed graph: the point of the replay, and the number of the command in it.
+InnerAt = tuple[Place, int, int, int]
 #: A point that was waited for: place, submission, and the work at that point if it is known.
 Awaited = tuple[Place, int, str]
 #: Text, or a format and its arguments, formatted when the reason is read.
@@ -101,8 +106,9 @@ def use_clock(virtual: VirtualClock | None) -> None:
 
 def activate(collectors: tuple[Collector, ...]) -> None:
     """Replace the active traces. The caller holds the lock that all traces share."""
-    global active, timing
+    global active, timing, detailed
     active, timing = collectors, tuple(each for each in collectors if each.wants_times)
+    detailed = tuple(each for each in collectors if each.wants_kernels)
     accelerator.native.note_traces(bool(active))
     for device in living_sources():
         device.note_traces()
@@ -128,10 +134,13 @@ def emit(
     path: str = "",
     start: float = 0.0,
     seconds: float = 0.0,
-    at: At = NOWHERE,
+    at: At | InnerAt = NOWHERE,
     awaited: tuple[Awaited, ...] = (),
+    to: tuple[Collector, ...] | None = None,
 ) -> None:
-    """Add an event to every active trace. Callers test `active` first: tracing off costs nothing.
+    """Add an event to every active trace, or only to those in `to`.
+
+    Callers test `active` first: tracing off costs nothing.
 
     `reason` may be a format and its arguments, which must be immutable. A record holds only plain
     values, so that the garbage collector stops tracking it at its first pass. The native step does
@@ -158,18 +167,20 @@ def emit(
         kind, reason, nbytes, buffer, lo, hi, path, start or clock(), seconds,
         code, instruction, thread, at, awaited,
     )  # fmt: skip
-    for collector in active:
+    for collector in active if to is None else to:
         collector.records.append(record)
 
 
-def device_times(at: At, start: float, seconds: float, collectors: Iterable[Collector]) -> None:
+def device_times(
+    at: At | InnerAt, start: float, seconds: float, collectors: Iterable[Collector]
+) -> None:
     """Deliver the device's timestamps of the command (or the submission) `at`.
 
     Called at any time after the event, with the traces that were active when it was emitted.
     """
-    place, submission, command = at
+    key = (at[0][2], *at[1:])
     for collector in collectors:
-        collector.times.append(((place[2], submission, command), (start, seconds)))
+        collector.times.append((key, (start, seconds)))
 
 
 def since(start: float, copied: int = 0) -> float:

@@ -7,6 +7,7 @@ emits plain records (see `events`); reasons and source lines are formatted when 
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
@@ -73,6 +74,13 @@ class TraceEvent(NamedTuple):
     #: `device_times`.
     device_start: float | None = None
     device_seconds: float | None = None
+    inner: int = 0  #: of a "replayed" event, the number of the command in the graph, from 1
+
+    @property
+    def kernel(self) -> str:
+        """The name of the kernel of a launch, also inside a replayed graph; else ""."""
+        found = _LAUNCH.match(self.reason) if "launch" in (self.kind, self.path) else None
+        return found[1] if found else ""
 
     def __str__(self) -> str:
         parts = [f"{self.kind:<11}"]
@@ -91,6 +99,8 @@ class TraceEvent(NamedTuple):
         return "  ".join(parts)
 
 
+#: The reason of a launch, as `Launch.in_words` says it.
+_LAUNCH = re.compile(r"(.*?) in (?:\(\d+, \d+, \d+\) groups$|groups of )", re.DOTALL)
 #: The counts: name, kind of event counted, and whether to sum bytes instead.
 _COUNTS = (
     ("launches", "launch", False),
@@ -104,7 +114,7 @@ _COUNTS = (
     ("allocations", "allocation", False),
     ("waits", "wait", False),
 )
-_CHEAP = ("launch", "replay", "submission", "barrier", "done")
+_CHEAP = ("launch", "replay", "replayed", "submission", "barrier", "done")
 _PATIENCE = 10.0  # seconds that saving a file waits for the timestamps of work in flight
 _SHOWN = 20  # events that are printed before "… and N more"
 
@@ -112,11 +122,14 @@ _SHOWN = 20  # events that are printed before "… and N more"
 class Trace(Handle):
     """The events and counts of everything the runtime did while this trace was active."""
 
-    def __init__(self, *, times: bool = True) -> None:
+    def __init__(self, *, times: bool = True, kernels: bool = False) -> None:
+        if kernels and not times:
+            raise ArgumentError("kernels=True asks for device times, and times=False for none")
         self.wants_times = times
+        self.wants_kernels = kernels
         self.records: list[Any] = []  # as `emit` leaves them
         self._events: list[TraceEvent] = []  # the first of the records, formatted
-        self.times: deque[tuple[tuple[int, int, int], tuple[float, float]]] = deque()
+        self.times: deque[tuple[tuple[int, ...], tuple[float, float]]] = deque()
         self.noted_clocks: dict[str, DeviceClock] = {}  # of all devices, used or not
         self._lines: dict[tuple[int, int], str] = {}
         self._counted = 0  # how many records the counts below include
@@ -431,9 +444,10 @@ class Trace(Handle):
         where = "" if code is None else self._where(code, instruction)
         if awaited:
             awaited = tuple([Point._make((*place, *rest)) for place, *rest in awaited])
-        place, *point = at
-        fields = (kind, reason, *details, where, start, seconds, *thread, *place, *point, awaited)
-        return TraceEvent._make((*fields, None, None))
+        place, submission, command, *inner = at
+        point = (*place, submission, command)
+        fields = (kind, reason, *details, where, start, seconds, *thread, *point, awaited)
+        return TraceEvent._make((*fields, None, None, *(inner or (0,))))
 
     def _where(self, code: CodeType, instruction: int) -> str:
         key = (id(code), instruction)  # records keep the code alive, so ids are not reused
@@ -446,21 +460,24 @@ class Trace(Handle):
         self._times_put += 1
         arrived = dict([self.times.popleft() for _ in range(len(self.times))])
         for number, event in enumerate(self._events):
-            key = (event.stream_id, event.submission, event.command)
+            key: tuple[int, ...] = (event.stream_id, event.submission, event.command)
+            key = (*key, event.inner) if event.inner else key
             if event.kind in _ON_DEVICE and key in arrived:
                 start, seconds = arrived[key]
                 self._events[number] = event._replace(device_start=start, device_seconds=seconds)
 
 
-_ON_DEVICE = ("launch", "copy", "fill", "replay", "submission")
+_ON_DEVICE = ("launch", "copy", "fill", "replay", "replayed", "submission")
 
 
-def trace(*, times: bool = True) -> Trace:
+def trace(*, times: bool = True, kernels: bool = False) -> Trace:
     """Trace everything the runtime does inside the `with` block.
 
     `times=False` leaves out the device's timestamps, which add to the cost of every launch.
+    `kernels=True` adds an event with times for each command inside a replayed graph; the graph is
+    encoded again for that, with timestamps.
     """
-    return Trace(times=times)
+    return Trace(times=times, kernels=kernels)
 
 
 def _line(code: CodeType, instruction: int) -> int:

@@ -329,9 +329,9 @@ class HipDriver:
         self.notify("queue", 0)
         return HipQueue(self)
 
-    def replayable(self) -> HipReplayable:
-        self.notify("replayable", 0)
-        return HipReplayable(self)
+    def replayable(self, *, timed: bool = False) -> HipReplayable:
+        self.notify("clock: a graph with timestamps" if timed else "replayable", 0)
+        return HipReplayable(self, timed=timed)
 
     def timeline(self) -> HipTimeline:
         self.notify("timeline", 0)

@@ -65,6 +65,22 @@ class _Commands:
     def begin(self) -> None:
         self._driver.called("begin")
         self.commands = []
+        self._marks: list[int] = []  # by timestamp: how many commands are before it
+
+    def mark(self, *, end: bool) -> int | None:
+        if not self._driver.has_clock:
+            return None
+        self._marks.append(len(self.commands))
+        return len(self._marks) - 1
+
+    def _ticks_of(self, commands: Sequence[Any], began: int) -> list[int]:
+        """The timestamps, which come in pairs around commands; `began` if there are none inside."""
+        ticks: list[int] = []
+        for lo, hi in zip(self._marks[::2], self._marks[1::2], strict=True):
+            inside = [each for each in commands[lo:hi] if isinstance(each, Command)]
+            ticks.append(min((each.began for each in inside), default=began))
+            ticks.append(max((each.ended for each in inside), default=began))
+        return ticks
 
     def dispatch(
         self,
@@ -161,6 +177,11 @@ class _Commands:
 class SimReplayable(_Commands):
     """Commands that can be executed many times."""
 
+    executed: Sequence[Any] = ()  # the commands of its last execution
+
+    def ticks(self) -> list[int]:
+        return self._ticks_of(self.executed, 0)
+
     def end(self) -> None:
         self._driver.called("end")
 
@@ -172,35 +193,20 @@ class SimRecording(_Commands):
 
     def execute(self, replayable: SimReplayable, recorded: list[None]) -> None:
         self._driver.called("execute")
-        self.commands += [
+        replayable.executed = [
             replace(command) if isinstance(command, Command) else command
             for command in replayable.commands
         ]
+        self.commands += replayable.executed
         recorded += [None]
 
     def begin(self) -> None:
         super().begin()
-        self._marks: list[tuple[int, bool]] = []
         self.submission: Submission | None = None
 
-    def mark(self, *, end: bool) -> int | None:
-        if not self._driver.has_clock:
-            return None
-        self._marks.append((len(self.commands), end))
-        return len(self._marks) - 1
-
     def ticks(self) -> list[int]:
-        """The start of the first command after each mark, or the end of the last one before it.
-
-        Marks come in pairs, around one or more commands.
-        """
-        ticks: list[int] = []
-        for (lo, _), (hi, _) in zip(self._marks[::2], self._marks[1::2], strict=True):
-            inside = [each for each in self.commands[lo:hi] if isinstance(each, Command)]
-            at = 0 if self.submission is None else self.submission.began
-            ticks.append(min((each.began for each in inside), default=at))
-            ticks.append(max((each.ended for each in inside), default=at))
-        return ticks
+        began = 0 if self.submission is None else self.submission.began
+        return self._ticks_of(self.commands, began)
 
     def publish(self) -> None:
         self.commands.append("publish")
@@ -378,9 +384,9 @@ class SimDriver:
     def seconds(self, ticks: Sequence[int]) -> list[float]:
         return [tick * TICK for tick in ticks]
 
-    def replayable(self) -> SimReplayable:
+    def replayable(self, *, timed: bool = False) -> SimReplayable:
         self.called("replayable")
-        self.notify("replayable", 0)
+        self.notify("clock: a graph with timestamps" if timed else "replayable", 0)
         return SimReplayable(self)
 
     def timeline(self) -> SimTimeline:

@@ -23,18 +23,20 @@ if TYPE_CHECKING:
 
 _TOP, _BOTTOM = 0x1, 0x2000  # stages: before a command starts; after all before are complete
 _RESULTS_64, _RESULTS_WAIT = 0x1, 0x2
-ROOM = 512  # timestamps in one recording
+ROOM = 512  # timestamps in one pool
 
 
 @accelerator.share
 class Timestamps:
-    """The timestamps of one recording.
+    """A pool of timestamps of one command buffer, which may have several: see `TimestampPools`.
 
-    The recording ends by copying them to host-visible memory. Asking the driver for query results
-    instead may wait for all work in flight, as it does with lavapipe.
+    The command buffer ends by copying them to host-visible memory. Asking the driver for query
+    results instead may wait for all work in flight, as it does with lavapipe.
     """
 
-    __slots__ = ("_copied", "_driver", "_handle", "_memory", "_pool", "_ticks", "count", "native")
+    __slots__ = (
+        "_copied", "_driver", "_handle", "_memory", "_pool", "_ticks", "base", "count", "native",
+    )  # fmt: skip
 
     def __init__(self, driver: VulkanDriver) -> None:
         ffi, lib = load()
@@ -49,7 +51,8 @@ class Timestamps:
         if accelerator.is_native():
             write = driver.call.vkCmdWriteTimestamp
             self.native = native_object(accelerator.native.Stamps, pool=self._pool, write=write)
-        self.count = 0
+        self.base = 0  # how many timestamps are in the pools before this one
+        self.count = 0  # how many there are, with those
         self._copied: list[None] = []  # not empty once the copy is recorded
         self._memory = VulkanMemory(driver, 8 * ROOM, host=True)
         assert self._memory.address is not None
@@ -57,16 +60,17 @@ class Timestamps:
         self._ticks = np.frombuffer(ffi.buffer(pointer, 8 * ROOM), np.uint64)
         driver.notify("clock: memory and a query pool for timestamps", 8 * ROOM)
 
-    def begin(self, command: C) -> None:
+    def begin(self, command: C, base: int) -> None:
         """Reset the queries of the previous use. Recorded before any timestamp."""
-        self.count = 0
+        self.base = self.count = base
         self._copied.clear()
         self._driver.call.vkCmdResetQueryPool(command, self._pool, 0, ROOM)
 
     def mark(self, command: C, *, end: bool) -> int:
         """Record a timestamp here, before a command or at its end; returns its index."""
         stage = _BOTTOM if end else _TOP
-        self._driver.call.vkCmdWriteTimestamp(command, stage, self._pool, self.count)
+        query = self.count - self.base
+        self._driver.call.vkCmdWriteTimestamp(command, stage, self._pool, query)
         self.count += 1
         return self.count - 1
 
@@ -75,17 +79,55 @@ class Timestamps:
         if self._copied:
             return  # an interrupted call has recorded it already
         where = (self._memory.buffer, 0, 8, _RESULTS_64 | _RESULTS_WAIT)
-        arguments = (command, self._pool, 0, self.count, *where)
+        arguments = (command, self._pool, 0, self.count - self.base, *where)
         # One interpreter step; see `penstock.driver.vulkan.commands`.
         self._copied.extend(starmap(self._driver.call.vkCmdCopyQueryPoolResults, (arguments,)))
 
     def ticks(self) -> list[int]:
         """All timestamps of a completed recording, in ticks."""
-        return [int(tick) for tick in self._ticks[: self.count]]
+        return [int(tick) for tick in self._ticks[: self.count - self.base]]
 
     def close(self) -> None:
         self._handle.close()
         self._memory.close()
+
+
+class TimestampPools:
+    """All timestamps of one command buffer: as many pools as it needs. Kept when it is reused."""
+
+    def __init__(self, driver: VulkanDriver) -> None:
+        self._driver = driver
+        self._pools: list[Timestamps] = []
+        self._used = 0  # the first of them, in this use of the command buffer
+
+    def begin(self) -> None:
+        """Forget the timestamps of the previous use."""
+        self._used = 0
+
+    def current(self, command: C) -> Timestamps:
+        """The pool that the next timestamp goes to."""
+        if self._used:
+            pool = self._pools[self._used - 1]
+            if pool.count - pool.base < ROOM:
+                return pool
+        base = self._pools[self._used - 1].count if self._used else 0
+        if self._used == len(self._pools):
+            self._pools.append(Timestamps(self._driver))
+        pool = self._pools[self._used]
+        pool.begin(command, base)
+        self._used += 1
+        return pool
+
+    def end(self, command: C) -> None:
+        for pool in self._pools[: self._used]:
+            pool.end(command)
+
+    def ticks(self) -> list[int]:
+        return [tick for pool in self._pools[: self._used] for tick in pool.ticks()]
+
+    def close(self) -> None:
+        for pool in self._pools:
+            pool.close()
 
 
 class Clock:

@@ -414,9 +414,9 @@ class VulkanDriver:
     def seconds(self, ticks: Sequence[int]) -> list[float]:
         return self.clock.alignment.seconds(ticks)
 
-    def replayable(self) -> VulkanReplayable:
-        self.notify("replayable", 0)
-        return VulkanReplayable(self)
+    def replayable(self, *, timed: bool = False) -> VulkanReplayable:
+        self.notify("clock: a graph with timestamps" if timed else "replayable", 0)
+        return VulkanReplayable(self, timed=timed)
 
     def replayable_pool(self) -> C:
         """The command pool of replayable command buffers, made on first use."""
