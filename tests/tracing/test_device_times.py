@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +15,7 @@ from penstock.driver import alignment
 from penstock.driver.alignment import Alignment
 from penstock.driver.sim import virtual_time
 from tests.hip.standin import StandIn
-from tests.kernels import SAXPY, new_kernel
+from tests.kernels import REFERENCES, SAXPY, new_kernel
 
 N = 1000
 
@@ -158,6 +159,26 @@ def test_times_inside_a_graph_survive_its_end(timed: ps.Device) -> None:
     t.wait_for_times()
     (event,) = t.of_kind("replayed")
     assert event.device_seconds is not None
+
+
+def test_a_compilation_is_on_the_receipt_once(timed: ps.Device) -> None:
+    """With the time it took, so that the first call is not blamed on the kernel."""
+    with ps.trace() as t:
+        if timed.info.driver == "hip":
+            kernel = new_kernel(timed, SAXPY, "fresh")
+        else:
+            new = {"NEW": time.time_ns() % 10**9}  # to no cache known
+            kernel = timed.kernel(SAXPY, name="fresh", defines=new, reference=REFERENCES[SAXPY])
+        x, y = timed.ones(N), timed.zeros(N)
+        for _ in range(3):
+            kernel(x=x, y=y, a=1, n=N, threads=N)
+        timed.synchronize()
+    found = t.of_kind("compile")
+    assert [event.path for event in found] == ["source", "driver"]
+    assert all(event.reason.startswith("kernel fresh: ") for event in found)
+    assert all(f"{os.sep}tests{os.sep}" in event.where for event in found)
+    assert found[-1].seconds > 0
+    assert "compile" not in t.as_dict()
 
 
 def test_kernels_without_times_are_a_contradiction() -> None:

@@ -76,9 +76,11 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
         self.local_size = local_size(self.name, self.interface, device.info, loaded.constants)
         with self.scheduler.lock:
             self.scheduler.check()
+            start = events.clock() if events.active else 0.0
             self.program: Any = self.scheduler.driver.program(
                 loaded.code, self.interface, loaded.constants, reference
             )
+            events.compiled(self.name, "for the device", "driver", start)
         self._closed = False
         self.parameters = [
             KernelParameter(binding, device.info, device.number)

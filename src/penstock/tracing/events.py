@@ -171,6 +171,15 @@ def emit(
         collector.records.append(record)
 
 
+def compiled(kernel: str, what: str, path: str, start: float) -> None:
+    """Put on the receipt that a kernel was compiled since `start`; see `since`.
+
+    `path` is "source" for the compiler of its language, "driver" for the driver's.
+    """
+    if active and start:
+        emit("compile", f"kernel {kernel}: {what}", path=path, start=start, seconds=since(start))
+
+
 def device_times(
     at: At | InnerAt, start: float, seconds: float, collectors: Iterable[Collector]
 ) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from penstock.driver.protocol import PLACE, CopyRegions, DeviceInfo, Notify, Reference
 from penstock.driver.sim.machine import Command, Machine, Place, SimQueue, SimTimeline, Submission
 from penstock.driver.sim.memory import Bytes, SimMemory
-from penstock.driver.sim.virtual_time import CALL, SUBMIT, TICK
+from penstock.driver.sim.virtual_time import TICK
 from penstock.errors import Unsupported
 from penstock.shader.source import KernelSource, LoadedKernel, load_spirv
 from penstock.shader.spirv import Interface, Member
@@ -303,7 +303,7 @@ class SimDriver:
         """Count a call, and fail it if a fault is due."""
         count = self.calls[name] = self.calls.get(name, 0) + 1
         if self.machine.time is not None:
-            self.machine.time.spend(SUBMIT if name == "submit" else CALL)
+            self.machine.time.called(name)
         if self._fault is not None:
             error = self._fault(name, count)
             try:

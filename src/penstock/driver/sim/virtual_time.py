@@ -8,8 +8,8 @@
 The adversary of `machine` has no notion of time. Here every step happens at the earliest tick at
 which the protocol allows it: a submission starts `LATENCY` after the call, or when its waits are
 reached; a command begins when its barrier is complete, and ends after its duration; commands that
-no barrier separates overlap. Host time passes only in calls of the driver (`CALL`, `SUBMIT`), in
-host copies (`COPY_RATE`), in waits, and in `sleep`. All of it follows from the seed.
+no barrier separates overlap. Host time passes only in calls of the driver (`CALL`, `SUBMIT`,
+`COMPILE`), in host copies (`COPY_RATE`), in waits, and in `sleep`. All of it follows from the seed.
 
 The device is simulated up to the host's time whenever the host calls the driver, and beyond it when
 the host waits. A host copy in stream order is made by an actor at the device's time, as a thread of
@@ -36,6 +36,8 @@ TICK = 2.0**-20  # seconds
 _START = 1 << 20  # ticks; more than 0, which stands for "not measured" in events
 CALL = 1  # ticks of a call of the driver
 SUBMIT = 4  # ticks of a submission
+COMPILE = 1 << 10  # ticks of making a program
+_COSTS = {"submit": SUBMIT, "program": COMPILE}
 COPY_RATE = 1 << 12  # bytes that the host copies in a tick
 _DURATIONS = (8, 64)  # ticks of a command: a random number from the first to the last
 
@@ -88,6 +90,10 @@ class VirtualTime:
             self._host += ticks
         else:
             self._actor += ticks
+
+    def called(self, name: str) -> None:
+        """Let the time of a call of the driver pass."""
+        self.spend(_COSTS.get(name, CALL))
 
     def copied(self, nbytes: int) -> None:
         self.spend(-(-nbytes // COPY_RATE))
