@@ -40,7 +40,7 @@ PUBLIC = {
         "advice allocations as_dict barriers bounds_met busy bytes_copied copies events expect "
         "fills gaps idle kernels launches of_kind renames replayed_barriers replayed_commands "
         "replays save_html save_json save_perfetto seconds span started started_at submissions "
-        "use verdict wait_for_times waits"
+        "use use_between verdict wait_for_times waits"
     ),
 }
 

@@ -131,7 +131,7 @@ def test_parts_divide_every_gap_without_remainder(
         assert now == gap.start + gap.seconds
     for each in advice(use, [*events, *others]):
         assert 0 < each.seconds <= use.by_cause[each.cause]
-    assert verdict(use, "")
+    assert verdict(use)
 
 
 @given(st.lists(st.tuples(st.sampled_from(KINDS), times, lengths), max_size=10))
@@ -256,7 +256,7 @@ def test_devices_are_added_up() -> None:
     use = use_of([*one, *other])
     assert [each.device for each in use.devices] == ["gpu", "b"]
     assert (use.span, use.busy, use.idle) == (10 * US, 4 * US, 6 * US)
-    assert "2 devices busy" in verdict(use, "")
+    assert "2 devices busy" in verdict(use)
 
 
 def test_words() -> None:
@@ -269,6 +269,6 @@ def test_words() -> None:
     assert place([], names=False) == "in a thread of the runtime"
     events = [launch(1, (1.0, 62e-3)), launch(2, (1.0 + 82e-3, 2e-3), start=1.082, line=14)]
     use = use_of([*events, host("launch", 1.0, 0.0, line=12)])
-    assert verdict(use, "").startswith("device busy 64 ms of 84 (76 %); 20 ms of the rest: your ")
+    assert verdict(use).startswith("device busy 64 ms of 84 (76 %); 20 ms of the rest: your ")
     assert math.isclose(sum(use.by_cause.values()), 0.02, abs_tol=1e-8)
     assert all(cause.text and cause.value for cause in Cause)

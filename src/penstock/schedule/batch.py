@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from penstock import accelerator
 from penstock.ledger.hazards import ACCESS, Access
 from penstock.tracing import events
-from penstock.tracing.device_times import Mark
+from penstock.tracing.device_times import Mark, Timekeeper
 
 if TYPE_CHECKING:
     from penstock.driver.protocol import Recording, Replayable
@@ -57,6 +57,14 @@ class Batch:
         end = self.recording.mark(end=True)
         if end is not None:
             self.marks.append((events.timing, self.here(), start, end))
+
+    def read_times(self, times: Timekeeper) -> None:
+        """For receipts: have the timestamps read, once the batch is complete."""
+        marks, self.marks = self.marks, []
+        inner, self.inner = self.inner, []
+        times.read(self.recording, marks)
+        for commands, of_commands in inner:
+            times.read(commands, of_commands)
 
     def is_timed_for(self, receipt: events.Collector) -> bool:
         """Whether this batch has timestamps that a receipt does not have yet."""

@@ -233,14 +233,7 @@ class Stream(Closing):
         """For receipts: read the timestamps of the batches known to be complete."""
         for batch in self._in_flight:
             if batch.marks and batch.value <= self.lane.complete:
-                self._read_times_of(batch)
-
-    def _read_times_of(self, batch: Batch) -> None:
-        marks, batch.marks = batch.marks, []
-        inner, batch.inner = batch.inner, []
-        self.scheduler.times.read(batch.recording, marks)
-        for commands, of_commands in inner:
-            self.scheduler.times.read(commands, of_commands)
+                batch.read_times(self.scheduler.times)
 
     def times_owed(self, receipt: events.Collector) -> int:
         """The value at which a receipt can have all its timestamps; 0 if none are missing."""
@@ -492,7 +485,7 @@ class Stream(Closing):
         in_flight = self._in_flight
         while in_flight and in_flight[0].value <= complete:
             if in_flight[0].marks:
-                self._read_times_of(in_flight[0])
+                in_flight[0].read_times(self.scheduler.times)
             self._spare.append(in_flight.pop(0))
         self._note_state()
 

@@ -38,6 +38,14 @@ class Use(NamedTuple):
     devices: tuple[DeviceTime, ...] = ()
     kernels: tuple[KernelTime, ...] = ()
     untimed: int = 0  #: commands of which the device's times are not known (yet)
+    missing: str = ""  #: why there are no times, if there are none
+
+    @property
+    def verdict(self) -> str:
+        """One line: how busy the devices were, and what most of the rest was."""
+        from penstock.tracing.verdict import verdict
+
+        return verdict(self)
 
     @property
     def span(self) -> float | None:
@@ -67,8 +75,54 @@ class Use(NamedTuple):
         return dict(sorted(seconds.items(), key=lambda item: -item[1]))
 
 
-def use_of(events: Sequence[TraceEvent]) -> Use:
-    """What the devices did in a trace with these events."""
+class Used:
+    """The parts of `use` as properties."""
+
+    __slots__ = ()
+
+    @property
+    def use(self) -> Use:
+        raise NotImplementedError
+
+    @property
+    def span(self) -> float | None:
+        """Seconds from the start of the device's first command to the end of its last one.
+
+        Of several devices, the sum. None without device times; so are `busy` and `idle`.
+        """
+        return self.use.span
+
+    @property
+    def busy(self) -> float | None:
+        """Seconds in which the device ran something: commands that overlap count once."""
+        return self.use.busy
+
+    @property
+    def idle(self) -> float | None:
+        """Seconds of `span` in which the device had nothing to run: the sum of all `gaps`."""
+        return self.use.idle
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """Every interval in which a device had nothing to run, with its cause and your lines."""
+        return self.use.gaps
+
+    @property
+    def kernels(self) -> tuple[KernelTime, ...]:
+        """What each kernel took on the device, the longest time first."""
+        return self.use.kernels
+
+    @property
+    def verdict(self) -> str:
+        """One line: how busy the device was, and what most of the rest was."""
+        return self.use.verdict
+
+
+def use_of(events: Sequence[TraceEvent], missing: str = "") -> Use:
+    """What the devices did in a trace with these events.
+
+    `missing` says why there are no device times, should there be none.
+    """
     busy = busy_times(events)
     arranged = Events(events) if any(each.holes for each in busy.values()) else None
     devices = [
@@ -80,7 +134,17 @@ def use_of(events: Sequence[TraceEvent]) -> Use:
     ]  # fmt: skip
     commands = [event for event in events if is_command(event)]
     untimed = sum(event.device_start is None for event in commands)
-    return Use(tuple(devices), tuple(_kernel_times(events, devices)), untimed)
+    return Use(tuple(devices), tuple(_kernel_times(events, devices)), untimed, missing)
+
+
+def between(events: Sequence[TraceEvent], start: float, end: float) -> list[TraceEvent]:
+    """The events of a trace without the commands that the device did not run in a time."""
+
+    def is_inside(event: TraceEvent) -> bool:
+        begun = event.device_start
+        return begun is not None and start <= begun and begun + (event.device_seconds or 0) <= end
+
+    return [event for event in events if not is_command(event) or is_inside(event)]
 
 
 _LAUNCH = re.compile(r"(?P<name>.*) in (?:\(\d+, \d+, \d+\) groups|groups of .*)", re.S)

@@ -23,9 +23,9 @@ from penstock.tracing import events
 from penstock.tracing.advice import Advice, advice
 from penstock.tracing.device_times import DeviceClock
 from penstock.tracing.expectations import Expected, fits, in_words
-from penstock.tracing.gaps import Gap, is_command
-from penstock.tracing.idle import KernelTime, Use, use_of
-from penstock.tracing.verdict import causes_in_words, gaps_in_words, verdict
+from penstock.tracing.gaps import is_command
+from penstock.tracing.idle import Use, Used, between, use_of
+from penstock.tracing.verdict import causes_in_words, gaps_in_words
 
 _lock = RLock()  # reentrant: a finaliser may end a trace meanwhile
 
@@ -119,7 +119,7 @@ _PATIENCE = 10.0  # seconds that saving a file waits for the timestamps of work 
 _SHOWN = 20  # events that are printed before "… and N more"
 
 
-class Trace(Handle):
+class Trace(Used, Handle):
     """The events and counts of everything the runtime did while this trace was active."""
 
     def __init__(self, *, times: bool = True, kernels: bool = False) -> None:
@@ -281,56 +281,30 @@ class Trace(Handle):
     def use(self) -> Use:
         """How busy the devices were, gap by gap, as far as their times are known now.
 
-        The properties below are parts of it. None of them waits; `wait_for_times` does.
+        `span`, `busy`, `idle`, `gaps`, `kernels` and `verdict` are parts of it. None of them waits;
+        `wait_for_times` does.
         """
         found = self.events
         with self._reading:
             if self._use is None or self._use[0] != (len(found), self._times_put):
-                self._use = ((len(found), self._times_put), use_of(found))
+                made = use_of(found, self._why_no_times(found))
+                self._use = ((len(found), self._times_put), made)
             return self._use[1]
 
-    @property
-    def span(self) -> float | None:
-        """Seconds from the start of the device's first command to the end of its last one.
-
-        Of several devices, the sum. None without device times; so are `busy` and `idle`.
-        """
-        return self.use.span
-
-    @property
-    def busy(self) -> float | None:
-        """Seconds in which the device ran something: commands that overlap count once."""
-        return self.use.busy
-
-    @property
-    def idle(self) -> float | None:
-        """Seconds of `span` in which the device had nothing to run: the sum of all `gaps`."""
-        return self.use.idle
-
-    @property
-    def gaps(self) -> tuple[Gap, ...]:
-        """Every interval in which a device had nothing to run, with its cause and your lines."""
-        return self.use.gaps
-
-    @property
-    def kernels(self) -> tuple[KernelTime, ...]:
-        """What each kernel took on the device, the longest time first."""
-        return self.use.kernels
-
-    @property
-    def verdict(self) -> str:
-        """One line: how busy the device was, and what most of the rest was."""
-        return verdict(self.use, self._why_no_times())
+    def use_between(self, start: float, end: float) -> Use:
+        """`use` of the commands that the device ran between two moments (`time.perf_counter`)."""
+        found = self.events
+        return use_of(between(found, start, end), self._why_no_times(found))
 
     @property
     def advice(self) -> tuple[Advice, ...]:
         """A sentence for each cause of idle time that a call of Penstock's would have shortened."""
         return advice(self.use, self.events)
 
-    def _why_no_times(self) -> str:
+    def _why_no_times(self, found: Sequence[TraceEvent]) -> str:
         if not self.wants_times:
             return "the trace was made with times=False"
-        if not any(is_command(event) for event in self.events):
+        if not any(is_command(event) for event in found):
             return "it ran nothing while the trace was active"
         return "it has no timestamps, or has not completed anything yet"
 

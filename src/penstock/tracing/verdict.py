@@ -40,14 +40,11 @@ def blames(gaps: Iterable[Gap]) -> list[Blame]:
     return sorted(found, key=lambda blame: -blame.seconds)
 
 
-def verdict(use: Use, missing: str) -> str:
-    """One line: how busy the devices were, and what most of the rest was.
-
-    `missing` says why there are no device times, should there be none.
-    """
+def verdict(use: Use) -> str:
+    """One line: how busy the devices were, and what most of the rest was."""
     span, busy, idle = use.span, use.busy, use.idle
     if span is None or busy is None or idle is None:
-        return f"how busy the device was is not known: {missing}"
+        return f"how busy the device was is not known: {use.missing}"
     unit, scale = _unit(span)
     name = "device" if len(use.devices) == 1 else f"{len(use.devices)} devices"
     share = busy / span if span else 1.0
