@@ -113,7 +113,9 @@ class HipClock:
 
     def learn(self) -> tuple[Round, int] | None:
         """Start or continue a series of measurements; returns what to wait for, None at its end."""
-        while not self.alignment.fresh:
+        if self.alignment.fresh:
+            return None
+        while True:
             if self._round is None:
                 base = self.base()
                 self._round = Round(self._driver, base, self.take(), self._record)
@@ -127,7 +129,7 @@ class HipClock:
             if len(self._series) == ROUNDS:
                 series, self._series = self._series, []
                 self.alignment.measured(series)
-        return None
+                return None
 
     def close(self) -> None:
         """Free the events. Nothing may be in flight."""

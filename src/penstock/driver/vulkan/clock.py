@@ -154,7 +154,7 @@ class Clock:
 
     def learn(self) -> tuple[VulkanTimeline, int] | None:
         """Take the next step of a measurement; see `Driver.learn_time`."""
-        if self.known:
+        if self.known or self._driver.calibrated:
             return None
         if self._asking is None:
             self._asking = self._spent.pop() if self._spent else _Asking(self._driver)
