@@ -181,6 +181,25 @@ def test_a_compilation_is_on_the_receipt_once(timed: ps.Device) -> None:
     assert "compile" not in t.as_dict()
 
 
+def test_a_trace_says_what_it_costs(timed: ps.Device) -> None:
+    kernel = new_kernel(timed, SAXPY)
+    x, y = timed.ones(N), timed.zeros(N)
+    with ps.trace() as t, timed.default_stream.batch():
+        for _ in range(10):
+            kernel(x=x, y=y, a=1, n=N, threads=N)
+    timed.synchronize()
+    t.wait_for_times()
+    cost = t.cost
+    assert cost.events == len(t.events)
+    assert cost.timestamps == 20
+    assert cost.event_seconds > 0
+    assert cost.host_seconds >= cost.events * cost.event_seconds
+    assert cost.timestamp_seconds is not None
+    assert cost.device_seconds == 20 * cost.timestamp_seconds
+    assert "20 timestamps" in str(cost)
+    assert not ps.trace().cost.events
+
+
 def test_kernels_without_times_are_a_contradiction() -> None:
     with pytest.raises(ps.ArgumentError, match="kernels=True"):
         ps.trace(times=False, kernels=True)

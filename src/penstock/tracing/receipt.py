@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock import accelerator
 from penstock.errors import ArgumentError
@@ -21,6 +21,9 @@ from penstock.handle import Handle
 from penstock.locks import RLock
 from penstock.tracing import events
 from penstock.tracing.device_times import DeviceClock
+
+if TYPE_CHECKING:
+    from penstock.tracing.cost import TraceCost
 
 _lock = RLock()  # reentrant: a finaliser may end a trace meanwhile
 
@@ -166,6 +169,13 @@ class Trace(Handle):
         for source in events.living_sources():
             source.deliver_times(self, patience)
             source.note_clock((self,))
+
+    @property
+    def cost(self) -> TraceCost:
+        """What this trace has added to the program: host time, and time on the device."""
+        from penstock.tracing.cost import cost_of
+
+        return cost_of(self.events)
 
     @property
     def clocks(self) -> dict[str, DeviceClock]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from penstock.driver.alignment import ROUNDS, Alignment
 from penstock.driver.hip.api import NOT_READY, ffi
 from penstock.errors import Timeout
+from penstock.tracing import events as trace_events
 
 if TYPE_CHECKING:
     from penstock.driver.hip.driver import HipDriver
@@ -53,14 +54,14 @@ class HipClock:
     def take(self) -> int:
         """An event that takes the time when it is reached."""
         if not self._spare:
-            driver = self._driver
+            driver, start = self._driver, trace_events.clock()
             out = ffi.new("handle *")
             create = driver.call.hipEventCreateWithFlags
             for _ in range(_MADE_AT_ONCE):
                 driver.hip.check(create(out, _RELEASE_TO_DEVICE), "hipEventCreateWithFlags")
                 self._made.append(int(out[0]))
                 self._spare.append(int(out[0]))
-            driver.notify(f"clock: {_MADE_AT_ONCE} events for timestamps", 0)
+            driver.notify(f"clock: {_MADE_AT_ONCE} events for timestamps", 0, start)
         return self._spare.pop()
 
     def give_back(self, events: list[int]) -> None:
