@@ -130,6 +130,8 @@ def place(lines: Sequence[str], *, names: bool) -> str:
     if files[0] != files[-1]:
         return f"between {files[0]}:{numbers[0]} and {files[-1]}:{numbers[-1]}"
     of = f" of {files[0]}" if names else ""
+    if int(numbers[-1]) < int(numbers[0]):  # a loop
+        return f"between line {numbers[0]} and, in the next turn, line {numbers[-1]}{of}"
     return f"between lines {numbers[0]} and {numbers[-1]}{of}"
 
 
