@@ -119,7 +119,7 @@ TRACING = [
     _mutant(
         "advice to record a graph of what does not repeat",
         "advice",
-        'if event.kind == "launch" and period > 1:',
-        'if event.kind == "launch":',
+        "self._periods.get((event.thread_id, event.where, event.reason), 1)",
+        "self._periods.get((event.thread_id, event.where, event.reason), 2)",
     ),
 ]
