@@ -340,7 +340,15 @@ NATIVE = (
     ),
     NativeMutant(
         "the launch on a receipt", "call.c",
-        "trace_launch(self->name, launch->counts, here) < 0 ||", "",
+        "(trace_launch(self->name, launch->counts, here, launch->uses, self->arrays,\n"
+        "                                launch->start) < 0 ||\n", "(\n",
+    ),
+    NativeMutant(
+        "the bytes that a launch binds", "trace.c", "bound += number", "bound = number",
+    ),
+    NativeMutant(
+        "the time that a call takes", "call.c",
+        "if (!traces_active || (launch.start = trace_time()) != NULL)", "if (1)",
     ),
     NativeMutant(
         "a poll on a receipt", "stream.c",
@@ -384,7 +392,13 @@ NATIVE = (
     NativeMutant("a launch's time", "trace.c", "if (!failed && ended != Py_None) {", "if (0) {"),
     NativeMutant(
         "room for timestamps", "recorder.c",
-        " ||\n        number(SLOT(times, Timestamps_count)) >= ROOM) {", ") {",
+        " ||\n        number(SLOT(times, Timestamps_count)) - number(SLOT(times, Timestamps_base))"
+        " >= ROOM) {", ") {",
+    ),
+    NativeMutant(
+        "the place of a timestamp in its pool", "recorder.c",
+        "(uint32_t)(number(query) - number(SLOT(times, Timestamps_base)))",
+        "(uint32_t)number(query)",
     ),
     NativeMutant(
         "timestamps of the last use", "recorder.c",

@@ -6,7 +6,6 @@
    waits for another stream, no graph being captured, a device lock that is free. */
 
 #include "layout.h"
-#include <stdatomic.h>
 
 enum { MOST_ARRAYS = 24, MOST_ARGUMENTS = 64, MOST_BYTES = 256 };
 
@@ -204,6 +203,7 @@ typedef struct {
     PyObject *uses[MOST_ARRAYS + 1];
     Py_ssize_t used;
     PyObject *behind; /* the access that a barrier separates it from, if one is needed */
+    PyObject *start;  /* for receipts: when the kernel was called; owned, NULL without a trace */
 } Launch;
 
 /* Whether threads or groups are asked for in a way that a dict can be asked: its keys compare equal
@@ -305,7 +305,9 @@ check(Callable *self, Launch *launch)
             return leave(LEDGER), 0;
     }
     launch->used = self->arrays;
-    if (find_needs(launch) < 0)
+    if (find_needs(launch) < 0 ||
+        (SLOT(self->scheduler, Scheduler_plain) != Py_True &&
+         PyDict_GET_SIZE(SLOT(launch->stream, Stream__waits)))) /* the receipt tells what for */
         return leave(LEDGER), 0;
     return 1;
 }
@@ -373,7 +375,8 @@ record(Callable *self, Launch *launch)
     }
     if (record_dispatch(recording, self->program, flat, launch->block, launch->counts) < 0)
         goto end;
-    if (traced && (trace_launch(self->name, launch->counts, here) < 0 ||
+    if (traced && (trace_launch(self->name, launch->counts, here, launch->uses, self->arrays,
+                                launch->start) < 0 ||
                    trace_ends(batch, began, here) < 0))
         goto end;
     long long commands = number(SLOT(batch, Batch_count)) + 1;
@@ -501,10 +504,14 @@ launch(Callable *self, PyObject *const *values, PyObject *names)
     launch.counts = group_counts(self, given[THREADS], given[GROUPS]);
     if (launch.counts == NULL)
         return leave(COUNTS), NULL;
-    PyObject *result = count ? launch_carrying(self, &launch, block, carried, count, places)
-                             : launch_arrays(self, &launch, block);
+    /* Placing the arguments is no part of the time that the receipt has; it takes no clock there. */
+    PyObject *result = NULL;
+    if (!traces_active || (launch.start = trace_time()) != NULL)
+        result = count ? launch_carrying(self, &launch, block, carried, count, places)
+                       : launch_arrays(self, &launch, block);
     Py_DECREF(launch.counts);
     Py_XDECREF(launch.value);
+    Py_XDECREF(launch.start);
     return result;
 }
 

@@ -9,6 +9,7 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -134,6 +135,7 @@ enum { PLACE = 24 };
     SLOT(PrimaryCommands, _timed)                                                                  \
     SLOT(PrimaryCommands, _times)                                                                  \
     SLOT(PrimaryCommands, _unfinished)                                                             \
+    SLOT(Timestamps, base)                                                                         \
     SLOT(Timestamps, count)                                                                        \
     SLOT(Timestamps, native)                                                                       \
     SLOT(VulkanProgram, native)                                                                    \
@@ -351,8 +353,8 @@ drop_raised(Raised raised)
 /* Names of Python methods and attributes, interned. */
 #define METHODS(NAME)                                                                              \
     NAME(__call__) NAME(_consider_submitting) NAME(_is_user) NAME(_local) NAME(_start)             \
-    NAME(active) NAME(append) NAME(barrier) NAME(begin) NAME(copy) NAME(dispatch) NAME(dtype)      \
-    NAME(emit) NAME(end) NAME(flags) NAME(groups) NAME(host_writes) NAME(mark) NAME(new)           \
+    NAME(active) NAME(append) NAME(barrier) NAME(begin) NAME(clock) NAME(copy) NAME(dispatch)      \
+    NAME(dtype) NAME(emit) NAME(end) NAME(flags) NAME(groups) NAME(host_writes) NAME(mark) NAME(new)           \
     NAME(note) NAME(note_failure) NAME(pop) NAME(publish) NAME(read) NAME(records) NAME(shape)     \
     NAME(stream) NAME(submit) NAME(tear_down) NAME(thread) NAME(threads) NAME(timing)              \
     NAME(under_lock) NAME(value) NAME(writeable)
@@ -403,13 +405,17 @@ int timeline_comes(PyObject *timeline, long long value);
 /* trace.c: what receipts get */
 PyObject *trace_place(PyObject *lane, PyObject *batch);
 int trace_barrier(PyObject *behind, PyObject *here);
-int trace_launch(PyObject *kernel, PyObject *groups, PyObject *here);
+extern atomic_int traces_active; /* whether a trace is active */
+PyObject *trace_time(void);
+int trace_launch(PyObject *kernel, PyObject *groups, PyObject *here, PyObject *const *uses,
+                 Py_ssize_t arrays, PyObject *start);
 int trace_done(PyObject *lane, long long reached);
 PyObject *trace_begins(PyObject *batch);
 int trace_ends(PyObject *batch, PyObject *began, PyObject *here);
 int trace_is_ready(void);
 int trace_setup(void);
 PyObject *native_share_events(PyObject *module, PyObject *args);
+PyObject *native_note_traces(PyObject *module, PyObject *active);
 
 /* call.c */
 PyObject *native_launches(PyObject *module, PyObject *ignored);

@@ -87,8 +87,10 @@ static PyMethodDef functions[] = {
     {"launches", native_launches, METH_NOARGS,
      "launches()\n--\n\nHow many were made natively, and how many were left to Python."},
     {"share_events", native_share_events, METH_VARARGS,
-     "share_events(names, clock, file)\n--\n\n"
-     "Learn what `events.emit` uses: its module's names, the clock, and the file of threads."},
+     "share_events(names, file)\n--\n\n"
+     "Learn what `events.emit` uses: its module's names, and the file of threads."},
+    {"note_traces", native_note_traces, METH_O,
+     "note_traces(active)\n--\n\nLearn whether a trace is active."},
     {"left", native_left, METH_NOARGS,
      "left()\n--\n\nBy reason: how many launches were left to Python."},
     {"start", native_start, METH_O, "start(stream)\n--\n\nAs `Stream._start`, or None."},

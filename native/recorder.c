@@ -361,7 +361,7 @@ record_mark(PyObject *recording, int end)
         SLOT(recording, VulkanRecording__started) != Py_True ||
         SLOT(commands, PrimaryCommands__timed) != Py_True ||
         Py_TYPE(SLOT(times, Timestamps_native)) != &Stamps_Type ||
-        number(SLOT(times, Timestamps_count)) >= ROOM) {
+        number(SLOT(times, Timestamps_count)) - number(SLOT(times, Timestamps_base)) >= ROOM) {
         PyObject *arguments[] = {recording, end ? Py_True : Py_False};
         PyObject *names = PyTuple_Pack(1, named.end), *made = NULL;
         if (names != NULL)
@@ -376,7 +376,7 @@ record_mark(PyObject *recording, int end)
         Py_CLEAR(query);
     else
         stamps->write(recorder->command, end ? BOTTOM : TOP, stamps->pool,
-                      (uint32_t)number(query));
+                      (uint32_t)(number(query) - number(SLOT(times, Timestamps_base))));
     return query;
 }
 

@@ -6,10 +6,10 @@
 #include "layout.h"
 
 static PyObject *events;       /* the names of `penstock.tracing.events` */
-static PyObject *perf_counter; /* the clock of the events */
 static PyObject *threads_file; /* of `threading`: what a thread runs below that is not the user's */
 static PyObject *names_given;  /* in the call of `emit` */
 static PyObject *zero, *no_seconds, *nothing_awaited;
+atomic_int traces_active; /* whether a trace is: a launch then takes the time of its call */
 
 /* The texts of the events here; Python has the same. */
 #define WORDS(WORD)                                                                                \
@@ -83,27 +83,50 @@ add(PyObject *record)
     return failed ? -1 : 0;
 }
 
-/* `emit(kind, reason, path=path, at=here)`. Takes the references to `reason` and `here`; both may be
-   NULL, with an exception set. -1 with an exception set if it failed. */
+/* `events.clock()`: a new reference, or NULL with an exception set. */
+PyObject *
+trace_time(void)
+{
+    PyObject *clock = find(events, named.clock), *now = PyObject_CallNoArgs(clock);
+    Py_DECREF(clock);
+    return now;
+}
+
+/* `events.since(start)`: a new reference, or NULL with an exception set. */
+static PyObject *
+since(PyObject *start)
+{
+    PyObject *now = trace_time(), *passed = NULL;
+    if (now != NULL)
+        passed = PyFloat_FromDouble(PyFloat_AsDouble(now) - PyFloat_AsDouble(start));
+    Py_XDECREF(now);
+    return passed;
+}
+
+/* `emit(kind, reason, path=path, at=here, nbytes=nbytes, start=start, seconds=seconds)`. Takes the
+   references to `reason`, `here`, `nbytes` and `seconds`, which may be NULL, with an exception set.
+   -1 with an exception set if it failed. */
 static int
-emit(PyObject *kind, PyObject *reason, PyObject *path, PyObject *here)
+emit(PyObject *kind, PyObject *reason, PyObject *path, PyObject *here, PyObject *nbytes,
+     PyObject *start, PyObject *seconds)
 {
     PyObject *thread = NULL, *code = NULL, *made = NULL;
     int instruction, failed = 1;
-    if (reason == NULL || here == NULL)
+    if (reason == NULL || here == NULL || nbytes == NULL || seconds == NULL)
         goto end;
     thread = PyObject_GetAttr(of_events(named._local), named.thread);
     if (thread == NULL || (code = user_code(&instruction)) == NULL) {
         PyErr_Clear();
-        PyObject *given[] = {kind, reason, path, here};
+        PyObject *given[] = {kind, reason, path, here, nbytes, start, seconds};
         made = PyObject_Vectorcall(of_events(named.emit), given, 2, names_given);
         failed = made == NULL;
     }
     else {
-        PyObject *now = PyObject_CallNoArgs(perf_counter), *where = PyLong_FromLong(instruction);
+        PyObject *now = start == no_seconds ? trace_time() : Py_NewRef(start);
+        PyObject *where = PyLong_FromLong(instruction);
         if (now != NULL && where != NULL)
-            made = PyTuple_Pack(14, kind, reason, zero, word.nothing, zero, zero, path, now,
-                                no_seconds, code, where, thread, here, nothing_awaited);
+            made = PyTuple_Pack(14, kind, reason, nbytes, word.nothing, zero, zero, path, now,
+                                seconds, code, where, thread, here, nothing_awaited);
         failed = add(made) < 0;
         Py_XDECREF(now);
         Py_XDECREF(where);
@@ -114,7 +137,17 @@ end:
     Py_XDECREF(thread);
     Py_XDECREF(reason);
     Py_XDECREF(here);
+    Py_XDECREF(nbytes);
+    Py_XDECREF(seconds);
     return failed ? -1 : 0;
+}
+
+/* The same for what takes no time that is measured. */
+static int
+emit_now(PyObject *kind, PyObject *reason, PyObject *path, PyObject *here)
+{
+    PyObject *nbytes = Py_NewRef(zero), *seconds = Py_NewRef(no_seconds);
+    return emit(kind, reason, path, here, nbytes, no_seconds, seconds);
 }
 
 /* (lane.place, value, command): a new reference. */
@@ -140,22 +173,32 @@ trace_barrier(PyObject *behind, PyObject *here)
     PyObject *reason = PyTuple_Pack(6, word.after, verb, PyTuple_GET_ITEM(region, 0),
                                     PyTuple_GET_ITEM(region, 1), SLOT(behind, Access_what),
                                     SLOT(SLOT(behind, Access_lane), Lane_name));
-    return emit(word.barrier, reason, word.device, Py_NewRef(here));
+    return emit_now(word.barrier, reason, word.device, Py_NewRef(here));
 }
 
-/* What `Launch.record` says of a launch. */
+/* What `Launch.record` says of a launch; `uses` are of its arrays, and `start` is when the kernel was
+   called, or NULL if no trace was active then. */
 int
-trace_launch(PyObject *kernel, PyObject *groups, PyObject *here)
+trace_launch(PyObject *kernel, PyObject *groups, PyObject *here, PyObject *const *uses,
+             Py_ssize_t arrays, PyObject *start)
 {
-    PyObject *reason = PyTuple_Pack(3, word.in_groups, kernel, groups);
-    return emit(word.launch, reason, word.nothing, Py_NewRef(here));
+    long long bound = 0;
+    for (Py_ssize_t i = 0; i < arrays; i++) {
+        PyObject *region = PyTuple_GET_ITEM(uses[i], 1);
+        bound += number(PyTuple_GET_ITEM(region, 1)) - number(PyTuple_GET_ITEM(region, 0));
+    }
+    PyObject *seconds = start == NULL ? Py_NewRef(no_seconds) : since(start);
+    PyObject *nbytes = seconds == NULL ? NULL : PyLong_FromLongLong(bound);
+    PyObject *reason = nbytes == NULL ? NULL : PyTuple_Pack(3, word.in_groups, kernel, groups);
+    return emit(word.launch, reason, word.nothing, Py_NewRef(here), nbytes,
+                start == NULL ? no_seconds : start, seconds);
 }
 
 /* What `Stream.poll` says when the device has come further. */
 int
 trace_done(PyObject *lane, long long reached)
 {
-    return emit(word.done, Py_NewRef(word.polled), word.nothing, place(lane, reached, 0));
+    return emit_now(word.done, Py_NewRef(word.polled), word.nothing, place(lane, reached, 0));
 }
 
 /* A timestamp of the start of a command, if times are wanted: its number, or None. */
@@ -197,16 +240,23 @@ trace_is_ready(void)
 PyObject *
 native_share_events(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *names, *clock, *file;
-    if (!PyArg_ParseTuple(args, "O!OU:share_events", &PyDict_Type, &names, &clock, &file))
+    PyObject *names, *file;
+    if (!PyArg_ParseTuple(args, "O!U:share_events", &PyDict_Type, &names, &file))
         return NULL;
-    PyObject *needed[] = {named.active, named.timing, named.emit, named._is_user, named._local};
+    PyObject *needed[] = {named.active, named.clock,    named.timing,
+                          named.emit,   named._is_user, named._local};
     for (size_t i = 0; i < Py_ARRAY_LENGTH(needed); i++)
         if (PyDict_GetItemWithError(names, needed[i]) == NULL)
             return PyErr_Format(PyExc_TypeError, "the module of events has no %U", needed[i]);
-    Py_XSETREF(perf_counter, Py_NewRef(clock));
     Py_XSETREF(threads_file, Py_NewRef(file));
     Py_XSETREF(events, Py_NewRef(names));
+    Py_RETURN_NONE;
+}
+
+PyObject *
+native_note_traces(PyObject *Py_UNUSED(module), PyObject *active)
+{
+    traces_active = active == Py_True;
     Py_RETURN_NONE;
 }
 
@@ -224,7 +274,7 @@ trace_setup(void)
     for (size_t i = 0; i < Py_ARRAY_LENGTH(TEXTS); i++)
         if ((*TEXTS[i].word = PyUnicode_InternFromString(TEXTS[i].text)) == NULL)
             return -1;
-    names_given = Py_BuildValue("ss", "path", "at");
+    names_given = Py_BuildValue("sssss", "path", "at", "nbytes", "start", "seconds");
     zero = PyLong_FromLong(0);
     no_seconds = PyFloat_FromDouble(0);
     nothing_awaited = PyTuple_New(0);

@@ -37,16 +37,19 @@ if TYPE_CHECKING:
     from penstock.schedule.event import Event
     from penstock.schedule.pending import Pending
     from penstock.schedule.stream import Stream
+    from penstock.tracing.gaps import Cause, Gap
     from penstock.tracing.receipt import Point, Trace, TraceEvent, trace
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Array",
+    "Cause",
     "Device",
     "DeviceInfo",
     "Elementwise",
     "Event",
+    "Gap",
     "Graph",
     "Kernel",
     "MemoryStats",
@@ -67,10 +70,12 @@ __all__ = [
 # a test suite that has nothing to do with a GPU must not load NumPy on its account.
 _HOMES = {
     "Array": "array.array",
+    "Cause": "tracing.gaps",
     "Device": "device",
     "DeviceInfo": "driver.protocol",
     "Elementwise": "ops.elementwise",
     "Event": "schedule.event",
+    "Gap": "tracing.gaps",
     "Graph": "graph.graph",
     "Kernel": "launch.kernel",
     "MemoryStats": "memory.pool",

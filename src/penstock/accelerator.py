@@ -31,8 +31,11 @@ class InPython:
         def _retire(self) -> None:
             """Leave every call to Python from now on."""
 
-    def share_events(self, names: dict[str, Any], clock: Any, file: str) -> None:
-        """Learn what `events.emit` uses: its module's names, the clock, and the file of threads."""
+    def share_events(self, names: dict[str, Any], file: str) -> None:
+        """Learn what `events.emit` uses: its module's names, and the file of threads."""
+
+    def note_traces(self, active: bool) -> None:
+        """Learn whether a trace is active, so that a launch takes the time of its call."""
 
     def start(self, stream: Any) -> None:
         """Open a batch and return it, as `Stream._start` does, or return None."""

@@ -29,6 +29,8 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 /* What tests set. */
 
 static int device_count = 1, integrated = 0, lost = 0;
+static int drift_ppm = 0; /* by how much the device's clock runs faster */
+static uint64_t started;
 static int prompt = 0; /* operations are done in the call that asks for them: to measure calls */
 static size_t memory_limit = (size_t)1 << 30, memory_used;
 static unsigned patience_us = 1500; /* the longest that an operation lies around unasked for */
@@ -96,6 +98,11 @@ void standin_integrated(int is) { integrated = is; }
 void standin_prompt(int is) { prompt = is; }
 /* Beside what devices that were lost have left behind. */
 void standin_memory(size_t limit) { memory_limit = memory_used + limit; }
+void standin_drift(int ppm) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    started = (uint64_t)time.tv_sec * 1000000000 + time.tv_nsec, drift_ppm = ppm;
+}
 void standin_patience(unsigned us) { patience_us = us; }
 void standin_architecture(const char *name) { architecture = strdup(name); }
 void standin_places(const char *includes, const char *work) {
@@ -158,7 +165,12 @@ struct function {
     size_t count, sizes[64];
     char name[128];
 };
-struct event { unsigned long long recorded, done; struct stream *stream; int destroyed; };
+struct event {
+    unsigned long long recorded, done;
+    struct stream *stream;
+    int destroyed, timed;
+    uint64_t at; /* the device's time when it was reached, in ns */
+};
 struct graph { struct operation *first, *last; int running; struct graph *of; };
 struct operation {
     enum what what;
@@ -189,6 +201,14 @@ static uint64_t now_us(void) {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (uint64_t)time.tv_sec * 1000000 + time.tv_nsec / 1000;
+}
+
+/* The device's clock, which may run faster than the host's. */
+static uint64_t device_ns(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    uint64_t ns = (uint64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+    return ns + (uint64_t)((double)(ns - started) * drift_ppm * 1e-6);
 }
 
 static void check_range(const char *what, uintptr_t at, size_t size) {
@@ -261,6 +281,7 @@ static void work(struct operation *op) {
         break;
     case RECORD:
         if (op->version > op->event->done) op->event->done = op->version;
+        op->event->at = device_ns();
         break;
     case WAIT:
         while (op->event->done < op->version && !lost) {
@@ -514,7 +535,9 @@ int hipStreamDestroy(uintptr_t handle) {
 }
 int hipEventCreateWithFlags(uintptr_t *out, unsigned flags) {
     CALL("hipEventCreateWithFlags");
-    *out = (uintptr_t)calloc(1, sizeof(struct event));
+    struct event *made = calloc(1, sizeof *made);
+    made->timed = !(flags & 0x2);
+    *out = (uintptr_t)made;
     DONE(0);
 }
 int hipEventDestroy(uintptr_t handle) {
@@ -543,6 +566,15 @@ int hipEventQuery(uintptr_t handle) {
         pthread_cond_broadcast(&changed);
     }
     DONE(NOT_READY);
+}
+int hipEventElapsedTime(float *ms, uintptr_t from, uintptr_t to) {
+    CALL("hipEventElapsedTime");
+    struct event *start = (struct event *)from, *end = (struct event *)to;
+    if (start->destroyed || end->destroyed) report("use after free: hipEventElapsedTime");
+    if (!start->timed || !end->timed || !start->recorded || !end->recorded) DONE(BAD_HANDLE);
+    if (start->done < start->recorded || end->done < end->recorded) DONE(NOT_READY);
+    *ms = (float)((double)(int64_t)(end->at - start->at) * 1e-6);
+    DONE(0);
 }
 int hipStreamWaitEvent(uintptr_t stream, uintptr_t handle, unsigned flags) {
     CALL("hipStreamWaitEvent");

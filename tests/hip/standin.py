@@ -72,7 +72,7 @@ class StandIn:
     def reset(self) -> None:
         for name, value in {
             "lose": 0, "devices": 1, "integrated": 0, "prompt": 0, "memory": 1 << 30, "seed": 1,
-            "patience": 1500,
+            "patience": 1500, "drift": 0,
         }.items():  # fmt: skip
             self.set(name, value)
         self.set("architecture", b"gfx906")

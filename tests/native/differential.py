@@ -658,11 +658,14 @@ class Program:
             self.log.say(each.as_dict() | {"seconds": 0})
             each.wait_for_times()
             for event in each.events:
+                if event.path == "source":  # a cache may have had what the compiler made
+                    continue
                 timed = event.device_start is not None
                 self.log.say(
                     *event._replace(
                         start=0, seconds=0, thread_id=0, device_start=None, device_seconds=None
                     ),
+                    event.seconds > 0,
                     timed,
                 )
 

@@ -87,9 +87,9 @@ def test_every_mutant_fits_the_source() -> None:
 #: Functions of the C code without a mutant: they check nothing that a launch or a wait relies on
 #: (objects and setting up), or call a function that has one.
 WITHOUT_MUTANT = {
-    "call.c": "leave find_needs launch_arrays launch_carrying bring_back call native_launches "
-    "native_left callable_traverse callable_clear callable_dealloc callable_new has_core_classes "
-    "get_ready retire call_natively call_setup",
+    "call.c": "leave find_needs launch_arrays launch_carrying bring_back call "
+    "native_launches native_left callable_traverse callable_clear callable_dealloc callable_new "
+    "has_core_classes get_ready retire call_natively call_setup",
     "carry.c": "is_done is_writeable copied",
     "host.c": "submitted host_waits leave scheduler_of",
     "lock.c": "is_own acquire enter leave_block is_owned lock_new lock_dealloc",
@@ -100,8 +100,8 @@ WITHOUT_MUTANT = {
     "result.c": "give_back result_new content native_result",
     "stream.c": "note_state failed stream_submits is_traced stream_batch is_plain native_start "
     "native_submit native_poll native_reach native_wait guest_enters guest_leaves",
-    "trace.c": "of_events emit place trace_barrier trace_launch trace_done trace_is_ready "
-    "trace_setup native_share_events",
+    "trace.c": "of_events trace_time since emit emit_now place trace_barrier trace_done "
+    "trace_is_ready trace_setup native_share_events native_note_traces",
 }
 
 
@@ -218,10 +218,16 @@ def test_a_traced_launch_is_on_the_receipt(step: tuple[ps.Kernel, ps.Array], tim
                 call(x=x, n=N, spin=0, add=1, threads=N)
         native = accelerator.launches()[0] - made
         t.wait_for_times()
-        facts = ("kind", "reason", "path", "where", "thread", "stream", "command", "awaited")
+        facts = (
+            "kind", "reason", "nbytes", "path", "where", "thread", "stream", "command", "awaited",
+        )  # fmt: skip
         said.append(
             [
-                (*(getattr(event, fact) for fact in facts), event.device_seconds is None)
+                (
+                    *(getattr(event, fact) for fact in facts),
+                    event.seconds > 0,
+                    event.device_seconds is None,
+                )
                 for event in t.events
                 if event.kind == "launch" or event.path == "device"
             ]

@@ -436,16 +436,18 @@ def test_what_the_times_cost_is_stated_apart(open_device: OpenDevice) -> None:
         traces.append(t)
     untimed, first, second = traces
     assert not untimed.of_kind("clock")
-    made = {event.reason: event.nbytes for event in first.of_kind("clock")}
+    clock = [event for event in first.of_kind("clock") if event.reason.startswith("clock: ")]
+    made = {event.reason: event.nbytes for event in clock}
+    measured = {"clock: 5 submissions to compare it with the host's": 0}
     assert made == {
         "clock: memory and a query pool for timestamps": 4096,
-        "clock: 5 submissions to compare it with the host's": 0,
+        **({} if dev.scheduler.driver.clock_method == "calibrated timestamps" else measured),
     }
     assert "clock: memory" in str(first)
     assert not [event for event in second.of_kind("clock") if "compare" in event.reason]
 
 
-def test_a_recording_with_more_launches_than_timestamps_is_timed_again(
+def test_a_recording_with_more_launches_than_a_pool_of_timestamps_is_timed(
     open_device: OpenDevice,
 ) -> None:
     dev = open_device()
@@ -455,8 +457,10 @@ def test_a_recording_with_more_launches_than_timestamps_is_timed_again(
             slow_add(x, 1, spin=0)
     dev.synchronize()
     crowded.wait_for_times()
-    timed = [event.device_seconds is not None for event in crowded.of_kind("launch")]
-    assert timed == [True] * 256 + [False] * 44  # two timestamps each, of 512
+    starts = [event.device_start for event in crowded.of_kind("launch")]
+    assert len(starts) == 300  # two timestamps each, of 512 in a pool
+    assert None not in starts
+    assert starts == sorted(starts)  # type: ignore[type-var]
     for _ in range(8):  # one of them in the same command buffer
         with ps.trace() as t:
             slow_add(x, 1, spin=0)
@@ -473,7 +477,7 @@ def test_a_thread_may_wait_for_the_clock_when_another_has_learned_it(
         assert driver.wait([point], 10**10)
         point = driver.learn_time()
     assert driver.knows_time
-    assert driver.wait([first], 10**10)
+    assert first is None or driver.wait([first], 10**10)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,6 @@ that work of other threads on the same bytes is ordered against them like agains
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from threading import get_ident
@@ -203,16 +202,17 @@ def host_copy(
 
 
 def copy_now(
-    array: Array, backing: Backing, target: Host, source: Host, *, write: bool, path: str, why: str
-) -> None:
-    """Copy between the array's bytes in `backing` and host memory."""
+    array: Array, backing: Backing, target: Host, source: Host, *, write: bool, path: str, why: str,
+    at: events.At = events.NOWHERE,
+) -> None:  # fmt: skip
+    """Copy between the array's bytes in `backing` and host memory; `at` is for the receipt."""
     scheduler = array.buffer.scheduler
     if not write:
         invalidate(scheduler, backing, array.layout)
-    start = time.perf_counter() if events.active else 0.0
+    start = events.clock() if events.active else 0.0
     np.copyto(target, source)
     if events.active:
-        emit_copy(array, path, why, start)
+        emit_copy(array, path, why, start, at)
     if write:
         flush(scheduler, backing, array.layout)
 
@@ -227,7 +227,13 @@ class HostCopy:
     __slots__ = ("_copy", "_host", "_scheduler", "_reported", "_value")
 
     def __init__(
-        self, array: Array, backing: Backing, theirs: Host, copy: Callable[[], None], *, write: bool
+        self,
+        array: Array,
+        backing: Backing,
+        theirs: Host,
+        copy: Callable[..., None],
+        *,
+        write: bool,
     ) -> None:
         self._reported = True
         self._copy = copy
@@ -243,7 +249,7 @@ class HostCopy:
 
     def finish(self) -> bool:
         try:
-            self._copy()
+            self._copy(at=(self._host.lane.place, self._value, 0))
         finally:
             self._scheduler.ended.leave((self._host, self._value))
             self._reported = True
@@ -345,6 +351,7 @@ def _adopted_at_rest(
 ) -> Iterator[bool]:
     host: HostLane | None = None
     value = 0
+    start = 0.0
     try:
         while True:
             with scheduler.lock:
@@ -356,6 +363,7 @@ def _adopted_at_rest(
                         lane = scheduler.host_copies.take_lane()
                         value = lane.lane.submitted + 1
                         host = lane
+                        start = events.clock() if events.active else 0.0
                         host.start()
                         for each in arrays:
                             note_host_memory(scheduler, each, write, host.lane, value, what)
@@ -364,8 +372,11 @@ def _adopted_at_rest(
         yield host is not None
     finally:
         if host is not None:
-            scheduler.ended.leave((host, value))
-            scheduler.drain_ended()
+            scheduler.host_copies.report_done(host, value)
+            if start and events.active:
+                at, used = (host.lane.place, value, 0), events.since(start)
+                why = f"the host used {what}, adopted memory"
+                events.emit("done", why, path="adopted", start=start, seconds=used, at=at)
 
 
 def note_host_memory(
@@ -475,10 +486,15 @@ def _rows(backing: Backing, layout: Layout) -> Iterator[tuple[int, int]]:
             yield backing.offset + start, backing.offset + start + width
 
 
-def emit_copy(array: Array, path: str, why: str, start: float = 0.0) -> None:
-    """Put a host copy on the receipt: made since `start`, or (without a start) yet to be made."""
+def emit_copy(
+    array: Array, path: str, why: str, start: float = 0.0, at: events.At = events.NOWHERE
+) -> None:
+    """Put a host copy on the receipt: made since `start`, or (without a start) yet to be made.
+
+    `at` is the point of a host lane that work on the bytes waits for, if there is one.
+    """
     region = array.region
     events.emit(
         "copy", why, nbytes=array.nbytes, buffer=array.name, lo=region.lo, hi=region.hi,
-        path=path, start=start, seconds=events.since(start),
+        path=path, start=start, seconds=events.since(start, array.nbytes), at=at,
     )  # fmt: skip

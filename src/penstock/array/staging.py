@@ -7,7 +7,6 @@ array afterwards; a read hands its block out as the result, or copies it to the 
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -124,13 +123,14 @@ def read_staged(
         np.copyto(np.asarray(out), finish())
 
     stream.submit()
-    if events.active:
-        emit_copy(array, "staged", "to the caller's array")
     copier = stream.copier
     small = array.nbytes <= scheduler.sizes.under_lock
-    task = Task({stream.lane: value}, copy_out, can_help=small)
+    task = Task({stream.lane: value}, copy_out, can_help=small, nbytes=array.nbytes)
     try:
         ready = copier.add(task)
+        if events.active:
+            at = (copier.lane.place, ready, 0)
+            emit_copy(array, "staged", "to the caller's array", at=at)
         note_host_memory(scheduler, out, True, copier.lane, ready, what)
     except BaseException:
         task.cancelled = True
@@ -146,14 +146,14 @@ class Staged(NamedTuple):
     block: Backing
     why: str
 
-    def fill(self) -> None:
-        """Copy the content to the block, on the host."""
-        start = time.perf_counter() if events.active else 0.0
+    def fill(self, at: events.At = events.NOWHERE) -> None:
+        """Copy the content to the block, on the host; `at` is for the receipt."""
+        start = events.clock() if events.active else 0.0
         part, block = self.part, self.block
         np.copyto(packed_array(part, block), self.content)
         part.buffer.scheduler.flush(block.memory, block.offset, block.offset + part.nbytes)
         if events.active:
-            emit_copy(part, "staged", f"snapshot: {self.why}", start)
+            emit_copy(part, "staged", f"snapshot: {self.why}", start, at)
 
     def record(self, stream: Stream, target: Backing, what: str) -> int:
         """Record the device copy from the block to the array; returns the value of its end."""
@@ -264,5 +264,5 @@ class Turns:
 
 
 def _fill_and_signal(part: Staged, host: HostLane, value: int) -> None:
-    part.fill()
+    part.fill((host.lane.place, value, 0))
     host.finish(value)

@@ -22,7 +22,6 @@ in stream order. `read_now` and `view` block anyway, so they wait for the writer
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -249,11 +248,11 @@ def _write_ordered(
         np.copyto(target, data)
         flush(scheduler, backing, array.layout)
 
-    if events.active:
-        emit_copy(array, "ordered", why)
-    task = Task(points, copy_now)
+    task = Task(points, copy_now, nbytes=array.nbytes)
     try:
         value = copier.add(task)
+        if events.active:
+            emit_copy(array, "ordered", why, at=(copier.lane.place, value, 0))
         backing.history.note(array.region, True, copier.lane, value, what)
         note_host_memory(scheduler, data, False, copier.lane, value, what)
     except BaseException:
@@ -314,12 +313,13 @@ def _fill_now(
     if not conflicts.hidden and not conflicts.points:
         check_no_writable_view(buffer, conflicts)  # else the fill is made by the device, after it
     if is_mapped(buffer) and array.nbytes <= scheduler.sizes.under_lock and not conflicts.busy:
-        start = time.perf_counter() if events.active else 0.0
+        start = events.clock() if events.active else 0.0
         host_array(array, buffer.backing)[...] = element
         flush(scheduler, buffer.backing, array.layout)
         buffer.wrote(array.region)
         if events.active:
-            _emit_fill(array, "direct", start=start, seconds=events.since(start))
+            seconds = events.since(start, array.nbytes)
+            _emit_fill(array, "direct", start=start, seconds=seconds)
         return scheduler.done
     word = fill_word(array, element)
     if word is None:

@@ -28,9 +28,11 @@ from penstock.array.host_access import (
 from penstock.errors import InvalidValue, Unsupported, ViewHeld
 from penstock.ledger.hazards import Region
 from penstock.memory.pool import Backing, Hold, Shown
+from penstock.tracing import events
 
 if TYPE_CHECKING:
     from penstock.array.array import Array
+    from penstock.ledger.hazards import Lane
     from penstock.schedule.scheduler import Scheduler
 
 Host = npt.NDArray[Any]
@@ -94,6 +96,13 @@ def _show_now(array: Array, write: bool, undo: list[Callable[[], None]]) -> Host
         written=written, owner=buffer,
     )  # fmt: skip
     made = shown.array(array.shape, array.dtype, array.strides)
+    if write and events.active:
+        lane, value = shown.ends_at()
+        region = array.region
+        events.emit(
+            "view", "device work on these bytes waits for its end", nbytes=array.nbytes,
+            buffer=buffer.name, lo=region.lo, hi=region.hi, at=(lane.place, value, 0),
+        )  # fmt: skip
     if write:
         buffer.wrote(array.region, undo)
     return made
@@ -143,6 +152,13 @@ class HostView:
             if release is not None:
                 scheduler.views.hold(*release)
             backing.views.append(shown)
+
+    def ends_at(self) -> tuple[Lane, int]:
+        """The point that the end of a writable view signals."""
+        shown = self._hold.shown
+        assert shown is not None
+        assert shown.release is not None
+        return shown.release
 
     def array(
         self,

@@ -45,7 +45,7 @@ def model_columns(varied: Sequence[str]) -> list[Column]:
         ("backend", lambda row: str(row["backends"])),
     ]
     columns += [_field(name) for name in varied]
-    columns += [("test", lambda row: str(row["test"])), ("t/s", _rate)]
+    columns += [("test", lambda row: str(row["test"])), ("t/s", _rate), _field("busy")]
     return columns + _receipt_columns()
 
 

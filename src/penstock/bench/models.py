@@ -70,6 +70,7 @@ class Run:
     seconds: float
     counts: dict[str, int]
     ids: list[int] = field(default_factory=list)
+    use: Any = None  # how busy the device was, if its times were taken
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,8 @@ def measure(plan: Plan, device: ps.Device, progress: OnProgress) -> Iterator[Row
                 started = machine.now()
                 runs = list(_runs(plan, model, test, progress))
                 about = identity(model, batch, cache)
-                yield {**about, "test_time": started, **row_of(test, runs)}
+                use = run(model, test, times=True).use
+                yield {**about, "test_time": started, **row_of(test, runs), **busy_of(use)}
 
 
 def _runs(plan: Plan, model: Model, test: Test, progress: OnProgress) -> Iterator[Run]:
@@ -109,8 +111,10 @@ def _runs(plan: Plan, model: Model, test: Test, progress: OnProgress) -> Iterato
     progress(test.name, plan.repeat, plan.repeat)
 
 
-def run(model: Model, test: Test, mechanisms: Mechanisms = ALL, seed: int = 0) -> Run:
-    """Run a test once."""
+def run(
+    model: Model, test: Test, mechanisms: Mechanisms = ALL, seed: int = 0, *, times: bool = False
+) -> Run:
+    """Run a test once. `times` takes the device's times as well, which costs some speed."""
     draw = random.Random(seed)
     vocabulary = model.config.vocabulary
     depth = [draw.randrange(vocabulary) for _ in range(test.n_depth)]
@@ -122,14 +126,22 @@ def run(model: Model, test: Test, mechanisms: Mechanisms = ALL, seed: int = 0) -
         if not test.n_prompt:  # any token makes the first, which is not timed
             ids += network.tokens([draw.randrange(vocabulary)], 1, "greedy")
         model.device.synchronize()
-        with ps.trace(times=False) as trace:
+        with ps.trace(times=times) as trace:
             start = time.perf_counter()
             if test.n_prompt:
                 ids += network.tokens(prompt, 1 + test.n_gen, "greedy")
             else:
                 ids += network.steps(test.n_gen, "greedy")
             seconds = time.perf_counter() - start
-    return Run(seconds, counted(trace), ids)
+        if times:
+            trace.wait_for_times()
+    return Run(seconds, counted(trace), ids, trace.use if times else None)
+
+
+def busy_of(use: Any) -> Row:
+    """How busy the device was in one more run, with its times taken, and what the rest was."""
+    share = f"{use.busy / use.span:.1%}" if use.span else "not known"
+    return {"busy": share, "verdict": use.verdict}
 
 
 def row_of(test: Test, runs: Sequence[Run]) -> Row:

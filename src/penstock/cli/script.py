@@ -75,9 +75,11 @@ def _problem(arguments: argparse.Namespace, files: Sequence[Path]) -> str:
 
 
 def _save(receipt: Trace, files: dict[str, Path], title: str) -> None:
+    receipt.wait_for_times()
     lines = str(receipt).splitlines()
     summary = lines[: lines.index("  in detail")] if "  in detail" in lines else lines
-    print("\n".join(summary), file=sys.stderr)
+    tips = [f"  advice: {each}" for each in receipt.advice]
+    print("\n".join(summary + tips), file=sys.stderr)
     save = {
         "html": receipt.save_html,
         "json": receipt.save_json,

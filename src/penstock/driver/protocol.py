@@ -50,8 +50,9 @@ CopyRegions = npt.NDArray[np.uint64]
 PLACE = struct.Struct("=3Q")
 
 #: Called by a driver with (what, bytes) whenever it creates something expensive. For objects that
-#: exist only to give a trace the device's timestamps, `what` begins with "clock: ".
-Notify = Callable[[str, int], None]
+#: exist only to give a trace the device's timestamps, `what` begins with "clock: ", and a third
+#: argument is the time of `tracing.events.clock` before it was created.
+Notify = Callable[..., None]
 
 
 #: A kernel in Python, for drivers that cannot run the real one. It is called by keyword with its
@@ -150,6 +151,14 @@ class Replayable(Commands, Protocol):
 
     def end(self) -> None:
         """Finish recording; nothing more is recorded until `begin`."""
+        ...
+
+    def mark(self, *, end: bool) -> int | None:
+        """Record a timestamp, as `Recording.mark` does. Only if it was made `timed`."""
+        ...
+
+    def ticks(self) -> Sequence[int]:
+        """The timestamps of its last execution, once that is complete."""
         ...
 
     def close(self) -> None:
@@ -262,9 +271,29 @@ class Driver(Protocol):
 
     def queue(self, index: int) -> Queue: ...
 
-    def replayable(self) -> Replayable: ...
+    def replayable(self, *, timed: bool = False) -> Replayable:
+        """A sequence of commands; a `timed` one may contain timestamps.
+
+        Only one execution of a timed one may be in flight.
+        """
+        ...
 
     def timeline(self) -> Timeline: ...
+
+    @property
+    def has_clock(self) -> bool:
+        """Whether recordings take timestamps."""
+        ...
+
+    @property
+    def clock_method(self) -> str:
+        """How its clock is compared with the host's, as a phrase for the receipt."""
+        ...
+
+    @property
+    def clock_error(self) -> float | None:
+        """By how many seconds `seconds` may be off; None before `knows_time`."""
+        ...
 
     @property
     def knows_time(self) -> bool:
@@ -279,7 +308,7 @@ class Driver(Protocol):
         ...
 
     def seconds(self, ticks: Sequence[int]) -> Sequence[float]:
-        """Convert ticks to seconds of `time.perf_counter`. Requires `knows_time`."""
+        """Convert ticks to seconds of the host's clock. Requires `knows_time`."""
         ...
 
     def wait(self, points: Sequence[tuple[Any, int]], timeout_ns: int) -> bool:

@@ -26,10 +26,13 @@ from penstock.launch.result import Result
 from penstock.ledger.hazards import History, Lane, Region, Use, needs_of_lane, note_all
 from penstock.memory.copy_rows import copy_rows, packed_rows
 from penstock.memory.pool import Backing
+from penstock.tracing import events
 
 if TYPE_CHECKING:
     from penstock.driver.protocol import Replayable
     from penstock.schedule.scheduler import Scheduler
+    from penstock.schedule.stream import Stream
+    from penstock.tracing.device_times import Mark
 
 _ages = itertools.count()
 
@@ -70,7 +73,9 @@ class LaunchNode(NamedTuple):
             bound = [array.bind() for array in launch.arrays]
             kernel.bind_texels(launch.arrays, bound)
             encoder.variant.bound += bound
-            launch.dispatch(encoder.after(launch.touched(), kernel.what), bound, arguments, result)
+            said = Said("launch", launch.in_words())
+            commands = encoder.after(launch.touched(), kernel.what, said)
+            launch.dispatch(commands, bound, arguments, result)
 
     def __str__(self) -> str:
         fixed = [
@@ -116,7 +121,8 @@ class FillNode(NamedTuple):
             encoder.put(encoder.variant.keep(word * (target.nbytes // 4)), target, "a fill")
             return
         backing = target.buffer.backing
-        commands = encoder.after([(target.buffer, target.region, True)], "a fill")
+        uses = [(target.buffer, target.region, True)]
+        commands = encoder.after(uses, "a fill", Said("fill", "a fill"))
         commands.fill(backing.memory, backing.offset + lo, target.nbytes, self.word)
 
     def __str__(self) -> str:
@@ -155,6 +161,8 @@ class Encoder:
         self._histories: dict[Backing, History] = {}
         self.touched: dict[tuple[Buffer, Region], bool] = {}
         self.barriers = 0
+        self._timing: tuple[Said, int] | None = None  # the last command, and the bytes it touches
+        self._began: int | None = None  # the timestamp of its start
 
     def value(self, value: Any) -> Any:
         """The value of a recorded argument in this variant."""
@@ -186,7 +194,7 @@ class Encoder:
         origin, goal = source.buffer.backing, target.buffer.backing
         rows = copy_rows(source, origin, target, goal)
         uses = [(source.buffer, source.region, False), (target.buffer, target.region, True)]
-        self.after(uses, "a copy").copy(origin.memory, goal.memory, rows)
+        self.after(uses, "a copy", Said("copy", "a copy")).copy(origin.memory, goal.memory, rows)
 
     def put(self, content: Buffer, target: Array, what: str) -> None:
         """Copy packed bytes into an array."""
@@ -194,7 +202,7 @@ class Encoder:
         rows = packed_rows(target, goal, origin, to_device=True)
         packed = Region(0, target.nbytes)
         uses = [(content, packed, False), (target.buffer, target.region, True)]
-        self.after(uses, what).copy(origin.memory, goal.memory, rows)
+        self.after(uses, what, Said("copy", what)).copy(origin.memory, goal.memory, rows)
 
     def arguments(self, launch: Launch) -> bytes | None:
         """The buffer range with the scalars of a launch; None if they are push constants."""
@@ -203,8 +211,9 @@ class Encoder:
         backing = self.variant.keep(launch.block).backing
         return PLACE.pack(backing.memory.handle, backing.offset, len(launch.block))
 
-    def after(self, uses: list[BufferUse], what: str) -> Replayable:
+    def after(self, uses: list[BufferUse], what: str, said: Said) -> Replayable:
         """Record a barrier if a command that touches these bytes needs one. Returns `commands`."""
+        self.end_timing()
         local: list[Use] = [
             (self._histories.setdefault(buffer.backing, History()), region, write)
             for buffer, region, write in uses
@@ -215,19 +224,50 @@ class Encoder:
             commands.barrier()
             self.barriers += 1
             self._lane.epoch += 1
+        if self.variant.timed:
+            self._timing = (said, sum(region.hi - region.lo for _, region, _ in uses))
+            self._began = commands.mark(end=False)
         note_all(local, self._lane, 1, what)
         for buffer, region, write in uses:
             writes = write and buffer not in self.growing
             self.touched[buffer, region] = writes or self.touched.get((buffer, region), False)
         return commands
 
+    def end_timing(self) -> None:
+        """For receipts: record a timestamp of the end of the last command, if it has one."""
+        if self._timing is not None and self._began is not None:
+            said, nbytes = self._timing
+            self._timing = None
+            ended = self.variant.commands.mark(end=True)
+            if ended is not None:
+                self.variant.inner.append(Inner(*said, nbytes, self._began, ended))
+
+
+class Said(NamedTuple):
+    """What a receipt says of a command inside a graph."""
+
+    kind: str
+    reason: events.Reason
+
+
+class Inner(NamedTuple):
+    """A timed command inside a graph: what the receipt says of it, and its two timestamps."""
+
+    kind: str
+    reason: events.Reason
+    nbytes: int
+    start: int
+    end: int
+
 
 class Variant:
-    """A graph encoded with certain values of its parameters."""
+    """A graph encoded with certain values of its parameters; `timed`, also with timestamps."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, *, timed: bool) -> None:
         self._scheduler = scheduler
-        self.commands = scheduler.driver.replayable()
+        self.timed = timed
+        self.inner: list[Inner] = []
+        self.commands = scheduler.driver.replayable(timed=timed)
         self._blocks: list[Buffer] = []
         self._slots: list[tuple[Kernel, ResultMemory]] = []
         self._free: deque[ResultMemory] = deque()
@@ -241,9 +281,9 @@ class Variant:
         self.barriers = 0
 
     @property
-    def has_results(self) -> bool:
-        """Whether it writes results to fixed memory, so that only one replay may be pending."""
-        return bool(self._slots)
+    def is_exclusive(self) -> bool:
+        """Whether only one replay may be pending: it has results or timestamps in fixed memory."""
+        return bool(self._slots) or self.timed
 
     @property
     def in_flight(self) -> bool:
@@ -261,9 +301,11 @@ class Variant:
         growing: Collection[Buffer],
     ) -> None:  # fmt: skip
         encoder = Encoder(self, recorded, values, growing)
+        self.inner = []
         self.commands.begin()
         for node in nodes:
             node.encode(encoder)
+        encoder.end_timing()
         self.commands.end()
         self.barriers = encoder.barriers
         self.touched = _joined(encoder.touched)
@@ -312,6 +354,29 @@ class Variant:
         self._points[lane] = value
         self.last_used = next(_ages)
 
+    def emit(self, stream: Stream, began: float, nodes: int) -> None:
+        """Put a replay that was just recorded on the receipt; `began` is when it was called."""
+        at = stream.here()
+        why = ("%d commands with %d barriers between them", nodes, self.barriers)
+        events.emit("replay", why, start=began, seconds=events.since(began), at=at)
+        if not self.timed or not events.detailed:
+            return
+        marks: list[Mark] = []
+        for number, each in enumerate(self.inner, 1):
+            here = (*at, number)
+            marks.append((events.detailed, here, each.start, each.end))
+            events.emit(
+                "replayed", each.reason, nbytes=each.nbytes, path=each.kind, start=began, at=here,
+                to=events.detailed,
+            )  # fmt: skip
+        stream.time_inner(self.commands, marks)
+
+    def read_times(self) -> None:
+        """For receipts: save the timestamps of its last replay, which is complete."""
+        if self.timed:
+            for stream in self._scheduler.all_streams():
+                stream.read_times()
+
     def unpin(self) -> None:
         """Allow the buffers to get other memory again: this encoding is not replayed any more."""
         for buffer in self._buffers:
@@ -320,6 +385,7 @@ class Variant:
 
     def clear(self) -> None:
         """Give back the memory that the encoding holds. No replay of it may be in flight."""
+        self.read_times()
         self.unpin()
         for kernel, slot in self._slots:
             assert kernel.results is not None

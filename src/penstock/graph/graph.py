@@ -15,7 +15,6 @@ import contextlib
 import operator
 import struct
 import threading
-import time
 from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -199,7 +198,7 @@ class Graph(Closing):
         scheduler = self._scheduler
         block = scheduler.host_pool.allocate(target.nbytes)
         content = Buffer(scheduler, block, target.nbytes, what, pinned=True)
-        start = time.perf_counter()
+        start = events.clock() if events.active else 0.0
         np.copyto(packed_array(target, block), data)
         if events.active:
             emit_copy(target, "staged", "snapshot: a graph is recorded", start)
@@ -251,6 +250,7 @@ class Graph(Closing):
         """
         scheduler = self._scheduler
         scheduler.admit(stream)
+        began = events.clock() if events.active else 0.0
         if changed:
             check_source(scheduler, [*changed.values()])
             changed = {name: _frozen(value) for name, value in changed.items()}
@@ -259,7 +259,7 @@ class Graph(Closing):
                     _key(name, value)  # raises unless it is numbers; those are safe under the lock
         with scheduler.lock:
             on = self._check(stream)
-            variant = self._variant(changed)
+            variant = self._variant(changed, timed=bool(events.detailed))
             for growth in self._growths.values():
                 settle_counter(growth.array.appended, on)
             for buffer, region, write in variant.touched:
@@ -283,9 +283,7 @@ class Graph(Closing):
                     each.begun()
                 commands.execute(variant.commands, recorded)
                 if events.active:
-                    counts = (len(self._nodes), variant.barriers)
-                    why = ("%d commands with %d barriers between them", *counts)
-                    events.emit("replay", why, at=on.here())
+                    variant.emit(on, began, len(self._nodes))
                 if results:
                     on.expect_result()
                 for each in rows:
@@ -392,20 +390,23 @@ class Graph(Closing):
                 f"{array.shape}{'' if array.contiguous else ', not contiguous,'} at replay"
             )
 
-    def _variant(self, changed: Mapping[str, Any]) -> Variant:
-        """The graph encoded with these parameters replaced."""
+    def _variant(self, changed: Mapping[str, Any], *, timed: bool) -> Variant:
+        """The graph encoded with these parameters replaced; for a trace, with timestamps."""
+        timed = timed and self._scheduler.driver.has_clock
         values = self._values
         if changed:
             self._check_changed(changed)
             values = {**values, **changed}
-        key = tuple([_key(name, value) for name, value in values.items()])
+        key: tuple[Any, ...] = tuple([_key(name, value) for name, value in values.items()])
+        key = (*key, "timed") if timed else key
         kept = self._variants.get(key)
         found = None if kept is None else _usable(kept)
         if found is not None:
+            found.read_times()
             return found
-        variant = self._spare()
+        variant = self._spare(timed)
         try:
-            variant = variant or Variant(self._scheduler)
+            variant = variant or Variant(self._scheduler, timed=timed)
             variant.encode(self._nodes, self._arrays, values, self._growths)
             kept = self._variants.setdefault(key, deque())
         except BaseException as error:
@@ -416,13 +417,13 @@ class Graph(Closing):
         kept.append(variant)  # no other call before this one: an exception would lose the variant
         return variant
 
-    def _spare(self) -> Variant | None:
+    def _spare(self, timed: bool) -> Variant | None:
         """The least recently used variant, to be encoded anew, if none of it is in flight."""
         if sum(map(len, self._variants.values())) < _VARIANTS:
             return None
         every = [(variant, key) for key, kept in self._variants.items() for variant in kept]
         for variant, key in sorted(every, key=lambda pair: pair[0].last_used):
-            if variant.unread:
+            if variant.unread or variant.timed != timed:
                 continue
             if variant.in_flight:
                 return None  # the others were replayed later than this one
@@ -435,10 +436,10 @@ class Graph(Closing):
 
 
 def _usable(kept: deque[Variant]) -> Variant | None:
-    """A variant that can be replayed now. Variants with results are used in turn."""
+    """A variant that can be replayed now. Variants with results or timestamps take turns."""
     for _ in range(len(kept)):
         variant = kept[0]
-        if variant.has_results and variant.in_flight:
+        if variant.is_exclusive and variant.in_flight:
             return None  # the others were replayed later than this one
         kept.rotate(-1)
         if not variant.unread:

@@ -39,6 +39,7 @@ from penstock.launch.limits import check_limits, local_size
 from penstock.launch.numpy_arguments import Carried
 from penstock.launch.texels import bind_texels
 from penstock.shader.source import KernelSource
+from penstock.tracing import events
 
 if TYPE_CHECKING:
     from penstock.array.buffer import Buffer
@@ -76,9 +77,11 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
         self.local_size = local_size(self.name, self.interface, device.info, loaded.constants)
         with self.scheduler.lock:
             self.scheduler.check()
+            start = events.clock() if events.active else 0.0
             self.program: Any = self.scheduler.driver.program(
                 loaded.code, self.interface, loaded.constants, reference
             )
+            events.compiled(self.name, "for the device", "driver", start)
         self._closed = False
         self.parameters = [
             KernelParameter(binding, device.info, device.number)
@@ -153,6 +156,7 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
         **given: Any,
     ) -> Any:
         """Launch on `stream`: `threads` in all (rounded up to whole groups), or whole `groups`."""
+        began = events.clock() if events.active else 0.0
         # Everything that may wait, or run the caller's code, comes before the lock is taken.
         if positional or given.keys() != self._names:
             explain_names(self, given, positional)
@@ -163,6 +167,7 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
         for array in self._arrays_of(given):
             if type(array) is not Array:
                 given |= self._carry(given, stream, carried)
+                began = events.clock() if events.active else 0.0  # copies are events of their own
                 break
         counts = self.group_counts(threads, groups, self._index_at_rest)
         block = self.pack_scalars(given, at_rest=True)
@@ -173,7 +178,7 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
             launch = self.prepare(given, block, counts)
             if on._closed:
                 raise Closed(f"{on.name} is closed")
-            result, value = launch.record(on)
+            result, value = launch.record(on, began)
         if carried and value:
             numpy_arguments.bring_back(carried, on, value)
         return result

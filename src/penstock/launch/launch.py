@@ -118,10 +118,11 @@ class Launch:
         else:
             commands.dispatch(kernel.program, flat, block, self.groups)
 
-    def record(self, stream: Stream) -> tuple[Result | None, int]:
+    def record(self, stream: Stream, began: float) -> tuple[Result | None, int]:
         """Record it on a stream; returns its result and the value of its completion.
 
-        The value is 0 if it runs no group. The caller holds the device's lock.
+        The value is 0 if it runs no group. The caller holds the device's lock. `began` is for the
+        receipt: when the kernel was called.
         """
         kernel, groups = self.kernel, self.groups
         indirect = groups if isinstance(groups, Array) else None
@@ -151,12 +152,18 @@ class Launch:
             result.launched(stream.lane, stream.recorded)
         self.dispatch(commands, bound, arguments, memory)
         if events.active:
-            events.emit("launch", self._in_words(), at=stream.here())
+            arrays = uses[: len(bound)]  # each contiguous
+            nbytes = sum([region.hi - region.lo for _, region, _ in arrays])
+            events.emit(
+                "launch", self.in_words(), nbytes=nbytes, start=began,
+                seconds=events.since(began), at=stream.here(),
+            )  # fmt: skip
         if result is not None:
             stream.expect_result()
         return result, stream.end()
 
-    def _in_words(self) -> tuple[Any, ...]:
+    def in_words(self) -> tuple[Any, ...]:
+        """For the receipt: the kernel and the number of groups."""
         if isinstance(self.groups, Array):
             return ("%s in groups of %r", self.kernel.name, self.groups.name)
         return ("%s in %s groups", self.kernel.name, self.groups)

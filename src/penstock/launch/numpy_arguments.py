@@ -13,7 +13,6 @@ reach the memory, but the driver copies to it from the caller's (HIP), that copy
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -159,7 +158,7 @@ def _finish(carried: list[Carried], stream: Stream, value: int) -> None:
             what = f"argument {each.parameter.name!r}"
             with host_memory_at_rest(scheduler, each.host, write=True, what=what):
                 if number in arriving:
-                    start = time.perf_counter()
+                    start = events.clock() if events.active else 0.0
                     np.copyto(each.host, arriving[number].result())
                     if events.active:
                         emit_copy(each.array, "staged", "to the caller's array", start)
@@ -209,7 +208,7 @@ def _kept(nbytes: int) -> int:
 
 def _fill(array: Array, host: Host) -> None:
     backing = array.buffer.backing
-    start = time.perf_counter()
+    start = events.clock() if events.active else 0.0
     np.copyto(host_array(array, backing), host)
     flush(array.buffer.scheduler, backing, array.layout)
     if events.active:
@@ -219,7 +218,7 @@ def _fill(array: Array, host: Host) -> None:
 def _empty(each: Carried) -> None:
     array = each.array
     backing = array.buffer.backing
-    start = time.perf_counter()
+    start = events.clock() if events.active else 0.0
     invalidate(array.buffer.scheduler, backing, array.layout)
     np.copyto(each.host, host_array(array, backing))
     if events.active:
@@ -250,7 +249,7 @@ def _copy_by_driver(array: Array, host: Host, *, back: bool) -> None:
     backing = array.buffer.backing
     copy = driver.copy_out if back else driver.copy_in
     offset = backing.offset + array.layout.offset
-    start = time.perf_counter()
+    start = events.clock() if events.active else 0.0
     try:
         copy(backing.memory, offset, host.__array_interface__["data"][0], host.nbytes)
     except DeviceLost as error:

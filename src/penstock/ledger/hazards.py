@@ -391,6 +391,22 @@ def needs_of_lane(lane: Lane, uses: Iterable[Use]) -> tuple[Access | None, dict[
     return behind, waits
 
 
+def works_in(waits: Iterable[Lane], uses: Iterable[Use]) -> dict[Lane, str]:
+    """By lane: the work in flight that a command with these uses conflicts with, for the receipt.
+
+    A lane that is not in the result is waited for because of an event alone.
+    """
+    found: dict[Lane, str] = {}
+    lanes = set(waits)
+    for history, region, write in uses:
+        for access in history.near(region, write):
+            lane = access.lane
+            conflicts = access.value > lane.complete and region.overlaps(access.region)
+            if lane in lanes and conflicts:
+                found[lane] = access.what
+    return found
+
+
 def needs_of_host(conflicts: Iterable[Access]) -> dict[Lane, int]:
     """By lane: the value that the host must wait for before it may touch the memory."""
     waits: dict[Lane, int] = {}

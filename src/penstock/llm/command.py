@@ -38,6 +38,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
     add("-b", "--batch", type=int, default=64, help="prompt tokens per prefill batch (%(default)s)")
     add("--cache", choices=("f16", "f32"), default="f16", help="KV cache format (%(default)s)")
     add("--device", help="part of a device's name (default: the best)")
+    add("--busy", action="store_true", help="tell how busy the device was, and why not more")
     add("--json", action="store_true", help="print JSON, for machines")
 
 
@@ -82,6 +83,7 @@ def _start(model: Model, prompt: str, arguments: argparse.Namespace) -> Generati
         "max_tokens": arguments.tokens, "temperature": arguments.temp, "top_k": arguments.top_k,
         "top_p": arguments.top_p, "min_p": arguments.min_p, "seed": arguments.seed,
         "repetition_penalty": arguments.repeat_penalty, "stop": arguments.stop, "stream": True,
+        "times": arguments.busy,
     }  # fmt: skip
     if not arguments.chat:
         return model.generate(prompt, **options)

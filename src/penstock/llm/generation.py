@@ -11,8 +11,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Literal, NoReturn
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, NoReturn
 
 import penstock as ps
 from penstock.llm.errors import ModelError
@@ -38,6 +38,9 @@ class Cost:
     submissions: int = 0
     launches: int = 0
     barriers: int = 0
+    #: How busy the device was, and what most of the rest was, if `times=True` asked for it.
+    busy: float | None = None  #: share of the time from its first command to its last
+    verdict: str = ""
 
     @property
     def rate(self) -> float:
@@ -58,11 +61,13 @@ class Receipt:
     prompt: Cost
     generation: Cost
 
-    def as_dict(self) -> dict[str, dict[str, float]]:
-        return {
-            name: {**asdict(cost), "tokens_per_second": cost.rate}
-            for name, cost in (("prompt", self.prompt), ("generation", self.generation))
-        }
+    def as_dict(self) -> dict[str, dict[str, Any]]:
+        found = {}
+        for name, cost in (("prompt", self.prompt), ("generation", self.generation)):
+            found[name] = {**asdict(cost), "tokens_per_second": cost.rate}
+            if not cost.verdict:
+                del found[name]["busy"], found[name]["verdict"]
+        return found
 
     def __str__(self) -> str:
         lines = [f"{'':24}{'prompt':>12}{'generation':>14}{'per token':>12}"]
@@ -75,6 +80,9 @@ class Receipt:
             each = f"{both[1].per_token(name):.4g}" if both[1].tokens else "-"
             label = name.replace("_", " ")
             lines.append(f"{label:24}{values[0]:>12,}{values[1]:>14,}{each:>12}")
+        for name, cost in (("prompt", both[0]), ("generation", both[1])):
+            if cost.verdict:
+                lines.append(f"{name}: {cost.verdict}")
         return "\n".join(lines)
 
 
@@ -197,6 +205,7 @@ class Run:
         stop: Sequence[str],
         decoder: Decoder | None,
         done: Callable[[], None],
+        times: bool = False,
     ) -> None:
         """`done` is called once, when the generation no longer uses the network."""
         self.prompt = prompt
@@ -212,6 +221,7 @@ class Run:
         self._stop_ids = stop_ids
         self._held = _HeldBack(stop)
         self._done = [done]
+        self._times = times
 
     def give_back(self) -> None:
         """Return the network to the model. Only the first call has an effect."""
@@ -226,7 +236,7 @@ class Run:
             # Compile and record before tracing: it happens once per network, and would swamp the
             # receipt of the first generation.
             self._network.prepare(len(self.prompt), self._most, self._end)
-            with ps.trace(times=False) as trace:
+            with ps.trace(times=self._times) as trace:
                 meter = _Meter(trace)
                 try:
                     for piece in self._tokens(meter):
@@ -323,10 +333,20 @@ class _Meter:
     def receipt(self, prompt: int) -> Receipt:
         if self._first is None:
             return Receipt(Cost(), Cost())
-        at, counts = self._first
+        at, first = self._first
         until, everything = self._last
-        rest = {name: everything[name] - counts[name] for name in counts}
+        counts: dict[str, Any] = {**first}
+        rest: dict[str, Any] = {name: everything[name] - counts[name] for name in counts}
         return Receipt(
-            Cost(tokens=prompt, seconds=at - self._start, **counts),
-            Cost(tokens=self._tokens - 1, seconds=until - at, **rest),
+            replace(Cost(prompt, at - self._start, **counts), **self._use(self._start, at)),
+            replace(Cost(self._tokens - 1, until - at, **rest), **self._use(at, until)),
         )
+
+    def _use(self, start: float, end: float) -> dict[str, Any]:
+        """How busy the device was in a time, if the trace has device times."""
+        if not self._trace.wants_times:
+            return {}
+        self._trace.wait_for_times()
+        use = self._trace.use_between(start, end)
+        share = use.busy / use.span if use.span and use.busy is not None else None
+        return {"busy": share, "verdict": use.verdict}

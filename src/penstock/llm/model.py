@@ -131,6 +131,7 @@ class Model:
         stop_ids: Sequence[int] | None = None,
         stream: bool = False,
         mechanisms: Mechanisms = ALL,
+        times: bool = False,
     ) -> Generation:
         """Continue a prompt, text or token ids.
 
@@ -139,7 +140,8 @@ class Model:
         also its default. Ends at a stop token of the model (`stop_ids` replaces these; empty: none)
         or at a stop string. With `stream` the call returns at once: iterate over the result for
         pieces as they arrive. `mechanisms` disables optimizations, for benchmarks: see
-        `llm.optimizations`.
+        `llm.optimizations`. `times` has the receipt say how busy the device was, which takes the
+        device's timestamps of every step.
         """
         settings = Sampling(
             temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
@@ -172,6 +174,7 @@ class Model:
             stop=words,
             decoder=decoder,
             done=partial(self._give_back, network),
+            times=times,
         )
         made = Generation(run)
         if not stream:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from penstock import accelerator
 from penstock.ledger.hazards import ACCESS, Access
 from penstock.tracing import events
-from penstock.tracing.device_times import Mark
+from penstock.tracing.device_times import Mark, Timekeeper
 
 if TYPE_CHECKING:
-    from penstock.driver.protocol import Recording
+    from penstock.driver.protocol import Recording, Replayable
     from penstock.ledger.hazards import Lane
 
 _AFTER = f"after {ACCESS}"
@@ -26,7 +26,7 @@ class Batch:
     """
 
     __slots__ = (
-        "began", "count", "lane", "look_at", "marks", "must_publish", "open", "recording",
+        "began", "count", "inner", "lane", "look_at", "marks", "must_publish", "open", "recording",
         "value",
     )  # fmt: skip
 
@@ -40,6 +40,8 @@ class Batch:
         self.must_publish = False  # whether it writes anything that the host may read
         #: For receipts: the timestamps in the recording, and their commands.
         self.marks: list[Mark] = []
+        #: The same of timed graphs that it replays.
+        self.inner: list[tuple[Replayable, list[Mark]]] = []
         self.began: int | None = None  # the timestamp of the start of the command being recorded
 
     def here(self) -> events.At:
@@ -55,6 +57,14 @@ class Batch:
         end = self.recording.mark(end=True)
         if end is not None:
             self.marks.append((events.timing, self.here(), start, end))
+
+    def read_times(self, times: Timekeeper) -> None:
+        """For receipts: have the timestamps read, once the batch is complete."""
+        marks, self.marks = self.marks, []
+        inner, self.inner = self.inner, []
+        times.read(self.recording, marks)
+        for commands, of_commands in inner:
+            times.read(commands, of_commands)
 
     def is_timed_for(self, receipt: events.Collector) -> bool:
         """Whether this batch has timestamps that a receipt does not have yet."""

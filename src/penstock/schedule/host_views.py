@@ -16,6 +16,7 @@ from penstock.errors import Error, ViewHeld
 from penstock.ledger.hazards import Lane
 from penstock.memory.pool import Hold, is_own
 from penstock.schedule.host_lane import HostLanes
+from penstock.tracing import events
 
 if TYPE_CHECKING:
     from penstock.schedule.scheduler import Scheduler
@@ -77,6 +78,9 @@ class HostViews:
             return  # it has ended before, and the lane belongs to another view now
         try:
             lane.owner.finish(value)
+            if events.active:
+                at = (lane.place, value, 0)
+                events.emit("done", "a writable view has ended", path="view", at=at)
         except Error as error:  # Python ignores exceptions of a finaliser
             self._scheduler.mark_lost(error)
         self.held.pop(lane, None)

@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -37,15 +36,20 @@ if TYPE_CHECKING:
 class Task:
     """A copy to be made after certain points, whose work is all submitted."""
 
-    __slots__ = ("after", "can_help", "cancelled", "copy", "value")
+    __slots__ = ("after", "can_help", "cancelled", "copy", "nbytes", "value")
 
     def __init__(
-        self, after: dict[Lane, int], copy: Callable[[], None], *, can_help: bool = False
-    ) -> None:
-        """`can_help` says that a thread that waits for the copy may make it: see `Copier._help`."""
+        self, after: dict[Lane, int], copy: Callable[[], None], *, can_help: bool = False,
+        nbytes: int = 0,
+    ) -> None:  # fmt: skip
+        """`can_help` says that a thread that waits for the copy may make it: see `Copier._help`.
+
+        `nbytes` are for the receipt, unless `copy` puts itself on it.
+        """
         self.after = after
         self.copy = copy
         self.can_help = can_help
+        self.nbytes = nbytes
         self.cancelled = False  # whether an exception came before the ledger had the copy
         self.value = 0  # the lane's value when the copy is made
 
@@ -197,13 +201,14 @@ class Copier(HostLane):
         """Make a copy whose predecessors are done, unless another thread has, and signal it."""
         with self._making:
             if self.lane.complete < task.value:
-                start = time.perf_counter() if events.active else 0.0
+                start = events.clock() if events.active else 0.0
                 if not task.cancelled:
                     task.copy()
                 if start and events.active:
                     events.emit(
-                        "done", "a host copy in stream order", start=start,
-                        seconds=events.since(start), at=(self.lane.place, task.value, 0),
+                        "done", "a host copy in stream order", path="copy", start=start,
+                        seconds=events.since(start, task.nbytes),
+                        at=(self.lane.place, task.value, 0),
                     )  # fmt: skip
             self.finish(task.value)
             while self._unmade and self._unmade[0].value <= task.value:

@@ -53,15 +53,26 @@ class ReceiptTimes(Timekeeper):
         Measuring the offset may take a wait, until the deadline if one is given; without one, it is
         measured only while the device is idle.
         """
+        start = events.clock() if events.timing else 0.0
+        self._deliver_known_times(deadline)
+        if start and events.active and (seconds := events.since(start)):
+            events.emit("clock", "the trace took the device's times", start=start, seconds=seconds)
+
+    def _deliver_known_times(self, deadline: float) -> None:
         scheduler = self._scheduler
         with scheduler.lock:
             resting = True
             for stream in scheduler.all_streams():
                 stream.read_times()
                 resting = resting and stream.lane.complete == stream.lane.submitted
-        if not self.owed or not (resting or deadline):
+        if not self.owed:
             return
-        # The device measures the offset of the clocks once, which takes it a moment.
+        if not (resting or deadline):
+            if scheduler.driver.clock_error is not None:  # measured some time ago
+                with scheduler.lock:
+                    self.deliver()
+            return
+        # The device measures the offset of the clocks, which takes it a moment.
         if self._learn_time(deadline or time.monotonic() + _MOMENT):
             with scheduler.lock:
                 self.deliver()

@@ -100,10 +100,10 @@ class Scheduler:
             **self.retirement.acts,
         }
         limit: Any = driver.info.limits["allocation"]
-        clear = self._clear if clear_memory else None
         pool = partial(
             Pool, driver, limit=limit, catch_up=self.catch_up, lanes=self.stream_lanes,
-            publish=self.publish_everything, leave=self.ended.leave, clear=clear,
+            publish=self.publish_everything, leave=self.ended.leave,
+            clear=self._clear if clear_memory else None,
         )  # fmt: skip
         self.pool = pool(host=False)
         self.host_pool = pool(host=True)
@@ -123,11 +123,11 @@ class Scheduler:
         """Have the device fill memory with zeros; the ledger orders later work after that."""
         stream = self.device.default_stream
         uses = ((backing.history, Region(0, backing.nbytes), True),)
-        commands = stream.begin(uses, "clear")
-        commands.fill(backing.memory, backing.offset, backing.nbytes, 0)
-        stream.end()
+        stream.begin(uses, "clear").fill(backing.memory, backing.offset, backing.nbytes, 0)
         if events.active:
-            events.emit("fill", "memory is cleared", nbytes=backing.nbytes, path="device")
+            at, why = stream.here(), "memory is cleared"
+            events.emit("fill", why, nbytes=backing.nbytes, path="device", at=at)
+        stream.end()
 
     # State.
 
@@ -221,9 +221,9 @@ class Scheduler:
     # Waiting.
 
     def everything_recorded(self) -> dict[Lane, int]:
-        """Submit everything; returns the points at which all of it is done."""
+        """Submit everything, oldest stream first; returns the points at which all is done."""
         points: dict[Lane, int] = {}
-        for stream in self.all_streams():
+        for stream in sorted(self.all_streams(), key=lambda stream: stream.lane.number):
             stream.ensure_submitted(stream.lane.recorded)
             for lane, value in stream.points().items():
                 points[lane] = max(value, points.get(lane, 0))
@@ -290,8 +290,8 @@ class Scheduler:
         if self.reached(points):
             return True  # no wait, so none on the receipt
         left = {lane: value for lane, value in points.items() if value > lane.complete}
-        start = time.perf_counter()
-        done, seconds = self.await_points(left, timeout), time.perf_counter() - start
+        start = events.clock()
+        done, seconds = self.await_points(left, timeout), events.clock() - start
         awaited = tuple((lane.place, value, works.get(lane, "")) for lane, value in left.items())
         with contextlib.suppress(Error):  # a receipt is not worth a failure
             self.times.deliver_known_times()
@@ -480,10 +480,10 @@ class Scheduler:
             self.note_failure(error)
 
     def living_streams(self) -> list[Stream]:
-        """All streams but those whose finaliser has begun."""
-        # `copy` allocates all its memory before it iterates. Iterating over the set itself would
-        # allocate in between, where the garbage collector may end streams and so change the set.
-        return [stream for known in self._streams.copy() if (stream := known()) is not None]
+        """All streams but those whose finaliser has begun, oldest first."""
+        # `copy` allocates all its memory before it iterates; else the collector may change the set.
+        living = [stream for each in self._streams.copy() if (stream := each()) is not None]
+        return sorted(living, key=lambda stream: stream.lane.number)
 
     def all_streams(self) -> set[Stream]:
         return {*self.living_streams(), *self._forgotten.copy()}  # copied: finalisers append

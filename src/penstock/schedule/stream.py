@@ -11,7 +11,6 @@ the queue has accepted is not submitted again.
 from __future__ import annotations
 
 import contextlib
-import time
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from penstock import accelerator
 from penstock.errors import ArgumentError, Closed, OutOfMemory, Timeout
 from penstock.handle import Closing
-from penstock.ledger.hazards import Lane, Region, Use, needs_of_lane, note_all
+from penstock.ledger.hazards import Lane, Region, Use, needs_of_lane, note_all, works_in
 from penstock.memory.pool import Backing
 from penstock.schedule.batch import Batch
 from penstock.schedule.event import Event
@@ -28,8 +27,9 @@ from penstock.schedule.submit_policy import DEEPEST, NoRoom, SubmitPolicy
 from penstock.tracing import events
 
 if TYPE_CHECKING:
-    from penstock.driver.protocol import CopyRegions, Recording
+    from penstock.driver.protocol import CopyRegions, Recording, Replayable
     from penstock.schedule.scheduler import Scheduler
+    from penstock.tracing.device_times import Mark
 
 accelerator.share(OutOfMemory)
 _RECORDINGS = 8  # recordings to allocate at once
@@ -67,6 +67,7 @@ class Stream(Closing):
         self._batch = self._spare[-1]  # that is open or sealed, or was submitted last
         self._in_flight: list[Batch] = []  # oldest first
         self._waits: dict[Lane, int] = {}  # what the next submission waits for, on the device
+        self._awaited_works: dict[Lane, str] = {}  # for receipts: `works_in` of its first command
         self._policy = SubmitPolicy()
         self.deep = False  # whether the caller must `make_room` before the next command
         self.published = 0  # all writes up to this value are host-visible once it is reached
@@ -93,7 +94,12 @@ class Stream(Closing):
                     f"the event belongs to {event._scheduler.device}, the stream to "
                     f"{self.scheduler.device}; wait for it on the host with event.wait()"
                 )
-            self.wait_for_lanes(event.points_left())
+            points = event.points_left()
+            self.wait_for_lanes(points)
+            if events.active and points:
+                awaited = tuple((lane.place, value, "") for lane, value in points.items())
+                here = (self.lane.place, self.lane.submitted + 1, 0)
+                events.emit("order", "later work waits for an event", at=here, awaited=awaited)
 
     def flush(self) -> None:
         """Submit everything recorded so far to the device. Does not wait."""
@@ -183,6 +189,8 @@ class Stream(Closing):
             self.wait_for_lanes(waits)
         batch = self._batch
         if not batch.open:
+            if self._waits and events.active:
+                self._awaited_works = works_in(self._waits, uses)
             batch = self._start()
         recording = batch.recording
         if behind:
@@ -217,15 +225,15 @@ class Stream(Closing):
         """The position of the next command, for the receipt."""
         return self._batch.here()
 
+    def time_inner(self, commands: Replayable, marks: list[Mark]) -> None:
+        """For receipts: have timestamps inside a graph read that the next command replays."""
+        self._batch.inner.append((commands, marks))
+
     def read_times(self) -> None:
         """For receipts: read the timestamps of the batches known to be complete."""
         for batch in self._in_flight:
             if batch.marks and batch.value <= self.lane.complete:
-                self._read_times_of(batch)
-
-    def _read_times_of(self, batch: Batch) -> None:
-        marks, batch.marks = batch.marks, []
-        self.scheduler.times.read(batch.recording, marks)
+                batch.read_times(self.scheduler.times)
 
     def times_owed(self, receipt: events.Collector) -> int:
         """The value at which a receipt can have all its timestamps; 0 if none are missing."""
@@ -416,7 +424,7 @@ class Stream(Closing):
             batch.open = False
         ahead = [(other, at) for other, at in self._waits.items() if at > other.complete]
         waits = [(other.owner.timeline, at) for other, at in ahead]
-        start = time.perf_counter() if events.active else 0.0
+        start = events.clock() if events.active else 0.0
         try:
             self.queue.submit(batch.recording, waits, self.timeline, value)
         except BaseException as error:
@@ -432,7 +440,8 @@ class Stream(Closing):
         if events.active:
             count = batch.count
             words = "%d command on %s: %s" if count == 1 else "%d commands on %s: %s"
-            awaited = tuple((other.place, at, "") for other, at in ahead)
+            works = self._awaited_works
+            awaited = tuple((other.place, at, works.pop(other, "")) for other, at in ahead)
             events.emit(
                 "submission", (words, count, self.name, reason), start=start,
                 seconds=events.since(start), at=(lane.place, value, 0), awaited=awaited,
@@ -476,7 +485,7 @@ class Stream(Closing):
         in_flight = self._in_flight
         while in_flight and in_flight[0].value <= complete:
             if in_flight[0].marks:
-                self._read_times_of(in_flight[0])
+                in_flight[0].read_times(self.scheduler.times)
             self._spare.append(in_flight.pop(0))
         self._note_state()
 

@@ -45,6 +45,7 @@ from penstock.errors import CompileError, CompilerNotFound, InvalidValue
 from penstock.install_hints import advice
 from penstock.locks import RLock
 from penstock.shader.prebuilt import shipped
+from penstock.tracing import events
 
 __all__ = ["Defines", "GlslError", "assemble", "cache_directory", "compile_glsl", "compilers"]
 
@@ -91,11 +92,13 @@ def compile_glsl(
     key = hashlib.sha256(repr((_FORMAT, compiler.identity, full)).encode()).hexdigest()
     spirv = _cache.get(key)
     if spirv is None:
+        start = events.clock() if events.active else 0.0
         try:
             spirv = compiler.compile(full.encode(errors="replace"))
         except _Rejected as rejected:
             raise text.error(str(rejected)) from None
         _cache.put(key, spirv)
+        events.compiled(name, "GLSL to SPIR-V", "source", start)
     return spirv
 
 

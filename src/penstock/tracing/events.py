@@ -14,12 +14,15 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock import accelerator
+
+if TYPE_CHECKING:
+    from penstock.tracing.device_times import DeviceClock
 
 _PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 #: Parts of the package that use the runtime as any program would; their lines are user code.
@@ -31,8 +34,22 @@ class Collector(Protocol):
     """A receiver of events: a `Trace`."""
 
     wants_times: bool
+    wants_kernels: bool  #: events and times of the commands inside replayed graphs
     records: list[Any]  #: as `emit` leaves them
-    times: deque[tuple[tuple[int, int, int], tuple[float, float]]]  #: see `device_times`
+    times: deque[tuple[tuple[int, ...], tuple[float, float]]]  #: see `device_times`
+    noted_clocks: dict[str, DeviceClock]  #: by the name of a device
+
+
+class VirtualClock(Protocol):
+    """A clock that a simulated device moves on, in place of the host's."""
+
+    def __call__(self) -> float:
+        """The time in seconds, more than 0."""
+        ...
+
+    def copied(self, nbytes: int) -> None:
+        """Let the time pass that a host copy of so many bytes takes."""
+        ...
 
 
 class TimeSource(Protocol):
@@ -46,11 +63,20 @@ class TimeSource(Protocol):
         """The first trace has become active, or the last one has ended, or neither."""
         ...
 
+    def note_clock(self, receipts: Iterable[Collector]) -> None:
+        """Tell receipts of the device's clock, in `Collector.noted_clocks`."""
+        ...
 
+
+#: The clock of all events, in seconds. `use_clock` replaces it.
+clock: Callable[[], float] = time.perf_counter
+_virtual: VirtualClock | None = None
 #: The traces that are collecting now.
 active: tuple[Collector, ...] = ()
 #: Those of them that want the device's timestamps.
 timing: tuple[Collector, ...] = ()
+#: Those that also want the commands inside replayed graphs.
+detailed: tuple[Collector, ...] = ()
 #: Devices that may still have timestamps to deliver, also to a trace that has ended.
 time_sources: weakref.WeakSet[TimeSource] = weakref.WeakSet()
 
@@ -58,6 +84,8 @@ time_sources: weakref.WeakSet[TimeSource] = weakref.WeakSet()
 Place = tuple[str, str, int]
 #: A point on it: the place, the submission, and the command in it (0: the whole submission).
 At = tuple[Place, int, int]
+#: A command inside a replayed graph: the point of the replay, and the number of the command in it.
+InnerAt = tuple[Place, int, int, int]
 #: A point that was waited for: place, submission, and the work at that point if it is known.
 Awaited = tuple[Place, int, str]
 #: Text, or a format and its arguments, formatted when the reason is read.
@@ -66,10 +94,22 @@ Reason = str | tuple[Any, ...]
 NOWHERE: At = (("", "", -1), 0, 0)
 
 
+def use_clock(virtual: VirtualClock | None) -> None:
+    """Take the time of events from a virtual clock, or with None from the host's again.
+
+    Only while no trace is active: all times of a trace are of one clock.
+    """
+    global clock, _virtual
+    assert not active, "the clock of an active trace is replaced"
+    clock, _virtual = virtual or time.perf_counter, virtual
+
+
 def activate(collectors: tuple[Collector, ...]) -> None:
     """Replace the active traces. The caller holds the lock that all traces share."""
-    global active, timing
+    global active, timing, detailed
     active, timing = collectors, tuple(each for each in collectors if each.wants_times)
+    detailed = tuple(each for each in collectors if each.wants_kernels)
+    accelerator.native.note_traces(bool(active))
     for device in living_sources():
         device.note_traces()
 
@@ -94,10 +134,13 @@ def emit(
     path: str = "",
     start: float = 0.0,
     seconds: float = 0.0,
-    at: At = NOWHERE,
+    at: At | InnerAt = NOWHERE,
     awaited: tuple[Awaited, ...] = (),
+    to: tuple[Collector, ...] | None = None,
 ) -> None:
-    """Add an event to every active trace. Callers test `active` first: tracing off costs nothing.
+    """Add an event to every active trace, or only to those in `to`.
+
+    Callers test `active` first: tracing off costs nothing.
 
     `reason` may be a format and its arguments, which must be immutable. A record holds only plain
     values, so that the garbage collector stops tracking it at its first pass. The native step does
@@ -121,26 +164,44 @@ def emit(
             break
         frame = frame.f_back
     record = (
-        kind, reason, nbytes, buffer, lo, hi, path, start or time.perf_counter(), seconds,
+        kind, reason, nbytes, buffer, lo, hi, path, start or clock(), seconds,
         code, instruction, thread, at, awaited,
     )  # fmt: skip
-    for collector in active:
+    for collector in active if to is None else to:
         collector.records.append(record)
 
 
-def device_times(at: At, start: float, seconds: float, collectors: Iterable[Collector]) -> None:
+def compiled(kernel: str, what: str, path: str, start: float) -> None:
+    """Put on the receipt that a kernel was compiled since `start`; see `since`.
+
+    `path` is "source" for the compiler of its language, "driver" for the driver's.
+    """
+    if active and start:
+        emit("compile", f"kernel {kernel}: {what}", path=path, start=start, seconds=since(start))
+
+
+def device_times(
+    at: At | InnerAt, start: float, seconds: float, collectors: Iterable[Collector]
+) -> None:
     """Deliver the device's timestamps of the command (or the submission) `at`.
 
     Called at any time after the event, with the traces that were active when it was emitted.
     """
-    place, submission, command = at
+    key = (at[0][2], *at[1:])
     for collector in collectors:
-        collector.times.append(((place[2], submission, command), (start, seconds)))
+        collector.times.append((key, (start, seconds)))
 
 
-def since(start: float) -> float:
-    """Seconds since `start`; 0 if `start` is 0, which means that no trace was active then."""
-    return time.perf_counter() - start if start else 0.0
+def since(start: float, copied: int = 0) -> float:
+    """Seconds since `start`, in which the host copied so many bytes.
+
+    0 if `start` is 0, which means that no trace was active then.
+    """
+    if not start:
+        return 0.0
+    if copied and _virtual is not None:
+        _virtual.copied(copied)
+    return clock() - start
 
 
 def user_line() -> str:
@@ -171,4 +232,4 @@ def _introduce_thread() -> tuple[str, int]:
     return thread
 
 
-accelerator.native.share_events(globals(), time.perf_counter, threading.__file__)
+accelerator.native.share_events(globals(), threading.__file__)

@@ -7,18 +7,28 @@ emits plain records (see `events`); reasons and source lines are formatted when 
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock import accelerator
 from penstock.errors import ArgumentError
 from penstock.handle import Handle
 from penstock.locks import RLock
 from penstock.tracing import events
+from penstock.tracing.advice import Advice, advice
+from penstock.tracing.device_times import DeviceClock
+from penstock.tracing.expectations import Expected, fits, in_words
+from penstock.tracing.gaps import is_command
+from penstock.tracing.idle import Use, Used, between, use_of
+from penstock.tracing.verdict import causes_in_words, gaps_in_words
+
+if TYPE_CHECKING:
+    from penstock.tracing.cost import TraceCost
 
 _lock = RLock()  # reentrant: a finaliser may end a trace meanwhile
 
@@ -38,7 +48,10 @@ class Point(NamedTuple):
 
 
 class TraceEvent(NamedTuple):
-    """One operation and its reason. Times are seconds of `time.perf_counter`."""
+    """One operation and its reason. Times are seconds of `time.perf_counter`.
+
+    (Or of a simulated device's virtual clock, `penstock.driver.sim.virtual_time`.)
+    """
 
     kind: str  #: "copy", "fill", "wait", "barrier", "submission", "launch", "allocation", …
     reason: str
@@ -64,6 +77,13 @@ class TraceEvent(NamedTuple):
     #: `device_times`.
     device_start: float | None = None
     device_seconds: float | None = None
+    inner: int = 0  #: of a "replayed" event, the number of the command in the graph, from 1
+
+    @property
+    def kernel(self) -> str:
+        """The name of the kernel of a launch, also inside a replayed graph; else ""."""
+        found = _LAUNCH.match(self.reason) if "launch" in (self.kind, self.path) else None
+        return found[1] if found else ""
 
     def __str__(self) -> str:
         parts = [f"{self.kind:<11}"]
@@ -82,6 +102,8 @@ class TraceEvent(NamedTuple):
         return "  ".join(parts)
 
 
+#: The reason of a launch, as `Launch.in_words` says it.
+_LAUNCH = re.compile(r"(.*?) in (?:\(\d+, \d+, \d+\) groups$|groups of )", re.DOTALL)
 #: The counts: name, kind of event counted, and whether to sum bytes instead.
 _COUNTS = (
     ("launches", "launch", False),
@@ -95,28 +117,32 @@ _COUNTS = (
     ("allocations", "allocation", False),
     ("waits", "wait", False),
 )
-_CHEAP = ("launch", "replay", "submission", "barrier", "done")
+_CHEAP = ("launch", "replay", "replayed", "submission", "barrier", "done")
 _PATIENCE = 10.0  # seconds that saving a file waits for the timestamps of work in flight
 _SHOWN = 20  # events that are printed before "… and N more"
 
-Expected = int | float | range | Callable[[Any], bool]
 
-
-class Trace(Handle):
+class Trace(Used, Handle):
     """The events and counts of everything the runtime did while this trace was active."""
 
-    def __init__(self, *, times: bool = True) -> None:
+    def __init__(self, *, times: bool = True, kernels: bool = False) -> None:
+        if kernels and not times:
+            raise ArgumentError("kernels=True asks for device times, and times=False for none")
         self.wants_times = times
+        self.wants_kernels = kernels
         self.records: list[Any] = []  # as `emit` leaves them
         self._events: list[TraceEvent] = []  # the first of the records, formatted
-        self.times: deque[tuple[tuple[int, int, int], tuple[float, float]]] = deque()
+        self.times: deque[tuple[tuple[int, ...], tuple[float, float]]] = deque()
+        self.noted_clocks: dict[str, DeviceClock] = {}  # of all devices, used or not
         self._lines: dict[tuple[int, int], str] = {}
         self._counted = 0  # how many records the counts below include
         self._counts: dict[str, int] = {}
         self._copied = self._inner_commands = self._inner_barriers = 0
+        self._times_put = 0  # how often device times were added to the events
+        self._use: tuple[tuple[int, int], Use] | None = None  # what it was made from, and it
         self._reading = RLock()  # reentrant: a signal handler may read, too
         self._stopped: float | None = None
-        self.started = time.perf_counter()  #: the clock of `TraceEvent.start`
+        self.started = events.clock()  #: the clock of `TraceEvent.start`
         self.started_at = time.time()  #: the same moment as a Unix timestamp
 
     @property
@@ -147,6 +173,26 @@ class Trace(Handle):
     def _ask_for_times(self, patience: float) -> None:
         for source in events.living_sources():
             source.deliver_times(self, patience)
+            source.note_clock((self,))
+
+    @property
+    def cost(self) -> TraceCost:
+        """What this trace has added to the program: host time, and time on the device."""
+        from penstock.tracing.cost import cost_of
+
+        return cost_of(self.events)
+
+    @property
+    def clocks(self) -> dict[str, DeviceClock]:
+        """By the name of each device in it: whether it has device times, and how exact they are."""
+        used = {event.device for event in self.events}
+        return {name: clock for name, clock in self.noted_clocks.items() if name in used}
+
+    @property
+    def clock_error(self) -> float | None:
+        """By how many seconds device times may be off the host's; None if that is not known."""
+        errors = [clock.error for clock in self.clocks.values() if clock.error is not None]
+        return max(errors, default=None)
 
     def of_kind(self, kind: str) -> list[TraceEvent]:
         """The events of one kind, in order."""
@@ -239,7 +285,38 @@ class Trace(Handle):
     @property
     def seconds(self) -> float:
         """How long the trace has been, or was, active."""
-        return (self._stopped or time.perf_counter()) - self.started
+        return (self._stopped or events.clock()) - self.started
+
+    @property
+    def use(self) -> Use:
+        """How busy the devices were, gap by gap, as far as their times are known now.
+
+        `span`, `busy`, `idle`, `gaps`, `kernels` and `verdict` are parts of it. None of them waits;
+        `wait_for_times` does.
+        """
+        found = self.events
+        with self._reading:
+            if self._use is None or self._use[0] != (len(found), self._times_put):
+                made = use_of(found, self._why_no_times(found))
+                self._use = ((len(found), self._times_put), made)
+            return self._use[1]
+
+    def use_between(self, start: float, end: float) -> Use:
+        """`use` of the commands that the device ran between two moments (`time.perf_counter`)."""
+        found = self.events
+        return use_of(between(found, start, end), self._why_no_times(found))
+
+    @property
+    def advice(self) -> tuple[Advice, ...]:
+        """A sentence for each cause of idle time that a call of Penstock's would have shortened."""
+        return advice(self.use, self.events)
+
+    def _why_no_times(self, found: Sequence[TraceEvent]) -> str:
+        if not self.wants_times:
+            return "the trace was made with times=False"
+        if not any(is_command(event) for event in found):
+            return "it ran nothing while the trace was active"
+        return "it has no timestamps, or has not completed anything yet"
 
     def as_dict(self) -> dict[str, int | float]:
         """The counts by name."""
@@ -251,21 +328,33 @@ class Trace(Handle):
 
         Takes the names of `as_dict`, each with a number, a range or a function that judges it:
         `t.expect(waits=1, allocations=0, copies=range(3), bytes_copied=lambda n: n < 4096)`.
+
+        Also takes `idle`, the share of `span` in which the device may have been idle at most:
+        `t.expect(idle=0.1)`. Then it first calls `wait_for_times`, and a device without timestamps
+        fails it.
         """
         __tracebackhide__ = True  # pytest shows the line that expects, not this one
-        actual = self.as_dict()
+        actual: dict[str, int | float | None] = {**self.as_dict()}
+        actual["idle"] = self._idle_share() if "idle" in counts else None
         if unknown := [name for name in counts if name not in actual]:
             raise ArgumentError(
                 f"expect() knows no {', '.join(map(repr, unknown))}; there are {', '.join(actual)}"
             )
-        wrong = [name for name, wanted in counts.items() if not _fits(actual[name], wanted)]
+        wrong = [name for name, wanted in counts.items() if not fits(name, actual[name], wanted)]
         if wrong:
             lines = ["the receipt is not as expected"]
             for name in wrong:
-                lines.append(f"  {name}: {actual[name]}, expected {_in_words(counts[name])}")
+                lines.append(f"  {name}: {actual[name]}, expected {in_words(name, counts[name])}")
                 kinds = [kind for count, kind, _ in _COUNTS if count == name]
                 lines += _shown([event for kind in kinds for event in self.of_kind(kind)])
+                if name == "idle":
+                    lines += (f"    {line}" for line in (self.verdict, *gaps_in_words(self.gaps)))
             raise AssertionError("\n".join(lines))
+
+    def _idle_share(self) -> float | None:
+        self.wait_for_times()
+        span, idle = self.span, self.idle
+        return None if span is None or idle is None else idle / span if span else 0.0
 
     def save_html(self, path: str | os.PathLike[str], title: str = "") -> None:
         """Write one self-contained HTML page that shows the trace on a timeline.
@@ -293,7 +382,7 @@ class Trace(Handle):
 
     def __enter__(self) -> Trace:
         self.started_at = time.time()
-        self.started = time.perf_counter()
+        self.started = events.clock()
         try:
             with _lock:
                 events.activate((*events.active, self))
@@ -306,10 +395,15 @@ class Trace(Handle):
     def __exit__(self, *_: object) -> None:
         with _lock:
             events.activate(tuple(each for each in events.active if each is not self))
-        self._stopped = time.perf_counter()
+        for source in events.living_sources():
+            source.note_clock((self,))
+        self._stopped = events.clock()
 
     def __str__(self) -> str:
-        lines = [f"penstock receipt, {self.seconds * 1e3:.2f} ms"]
+        lines = []
+        if any(is_command(event) for event in self.events):
+            lines += [self.verdict, *(f"  {line}" for line in causes_in_words(self.use))]
+        lines.append(f"penstock receipt, {self.seconds * 1e3:.2f} ms")
         for name, value in self.as_dict().items():
             if name in ("seconds", "bytes_copied"):
                 continue
@@ -334,9 +428,10 @@ class Trace(Handle):
         where = "" if code is None else self._where(code, instruction)
         if awaited:
             awaited = tuple([Point._make((*place, *rest)) for place, *rest in awaited])
-        place, *point = at
-        fields = (kind, reason, *details, where, start, seconds, *thread, *place, *point, awaited)
-        return TraceEvent._make((*fields, None, None))
+        place, submission, command, *inner = at
+        point = (*place, submission, command)
+        fields = (kind, reason, *details, where, start, seconds, *thread, *point, awaited)
+        return TraceEvent._make((*fields, None, None, *(inner or (0,))))
 
     def _where(self, code: CodeType, instruction: int) -> str:
         key = (id(code), instruction)  # records keep the code alive, so ids are not reused
@@ -346,23 +441,27 @@ class Trace(Handle):
         return where
 
     def _put_device_times(self) -> None:
+        self._times_put += 1
         arrived = dict([self.times.popleft() for _ in range(len(self.times))])
         for number, event in enumerate(self._events):
-            key = (event.stream_id, event.submission, event.command)
+            key: tuple[int, ...] = (event.stream_id, event.submission, event.command)
+            key = (*key, event.inner) if event.inner else key
             if event.kind in _ON_DEVICE and key in arrived:
                 start, seconds = arrived[key]
                 self._events[number] = event._replace(device_start=start, device_seconds=seconds)
 
 
-_ON_DEVICE = ("launch", "copy", "fill", "replay", "submission")
+_ON_DEVICE = ("launch", "copy", "fill", "replay", "replayed", "submission")
 
 
-def trace(*, times: bool = True) -> Trace:
+def trace(*, times: bool = True, kernels: bool = False) -> Trace:
     """Trace everything the runtime does inside the `with` block.
 
     `times=False` leaves out the device's timestamps, which add to the cost of every launch.
+    `kernels=True` adds an event with times for each command inside a replayed graph; the graph is
+    encoded again for that, with timestamps.
     """
-    return Trace(times=times)
+    return Trace(times=times, kernels=kernels)
 
 
 def _line(code: CodeType, instruction: int) -> int:
@@ -375,18 +474,6 @@ def _line(code: CodeType, instruction: int) -> int:
 def _write(path: str | os.PathLike[str], text: str) -> None:
     # Names may hold lone surrogates, which UTF-8 cannot encode: Python's escape is valid JSON.
     Path(path).write_text(text, encoding="utf-8", errors="backslashreplace")
-
-
-def _fits(value: int | float, wanted: Expected) -> bool:
-    if callable(wanted):
-        return bool(wanted(value))
-    return value in wanted if isinstance(wanted, range) else value == wanted
-
-
-def _in_words(wanted: Expected) -> str:
-    if callable(wanted):
-        return f"something for which {getattr(wanted, '__name__', wanted)} holds"
-    return str(wanted)
 
 
 def _shown(events: Sequence[TraceEvent]) -> Iterable[str]:

@@ -68,6 +68,7 @@ int hipEventCreateWithFlags(handle *event, unsigned flags);
 int hipEventDestroy(handle event);
 int hipEventRecord(handle event, handle stream);
 int hipEventQuery(handle event);
+int hipEventElapsedTime(float *ms, handle start, handle stop);
 int hipMemcpyAsync(handle target, handle source, size_t size, int kind, handle stream);
 int hipMemcpyWithStream(handle target, handle source, size_t size, int kind, handle stream);
 int hipMemcpy2DAsync(handle target, size_t target_pitch, handle source, size_t source_pitch,

@@ -15,6 +15,7 @@ from typing import Never, NoReturn
 
 from penstock.driver.hip import front_end
 from penstock.driver.hip.api import NOT_READY, Hip, ffi, load
+from penstock.driver.hip.clock import HipClock, Round
 from penstock.driver.hip.memory import HipMemory
 from penstock.driver.hip.program import HipProgram
 from penstock.driver.hip.recording import (
@@ -45,14 +46,14 @@ _GROUP_SIZE, _GROUP_COUNT = (26, 27, 28), (29, 30, 31)
 _GROUP_INVOCATIONS, _SHARED_MEMORY, _SUBGROUP_SIZE = 56, 74, 87
 
 _CALLS = (
-    "hipDeviceSynchronize", "hipEventCreateWithFlags", "hipEventDestroy", "hipEventQuery",
-    "hipEventRecord", "hipFree", "hipGraphDestroy", "hipGraphExecDestroy", "hipGraphExecUpdate",
-    "hipGraphInstantiate", "hipGraphLaunch", "hipHostFree", "hipHostGetDevicePointer",
-    "hipHostMalloc", "hipHostRegister", "hipHostUnregister", "hipMalloc", "hipMemcpy2DAsync",
-    "hipMemcpyAsync", "hipMemcpyWithStream", "hipMemsetD32Async", "hipModuleGetFunction",
-    "hipModuleLaunchKernel", "hipModuleLoadData", "hipModuleUnload", "hipSetDevice",
-    "hipStreamBeginCapture", "hipStreamCreateWithFlags", "hipStreamDestroy", "hipStreamEndCapture",
-    "hipStreamWaitEvent",
+    "hipDeviceSynchronize", "hipEventCreateWithFlags", "hipEventDestroy", "hipEventElapsedTime",
+    "hipEventQuery", "hipEventRecord", "hipFree", "hipGraphDestroy", "hipGraphExecDestroy",
+    "hipGraphExecUpdate", "hipGraphInstantiate", "hipGraphLaunch", "hipHostFree",
+    "hipHostGetDevicePointer", "hipHostMalloc", "hipHostRegister", "hipHostUnregister",
+    "hipMalloc", "hipMemcpy2DAsync", "hipMemcpyAsync", "hipMemcpyWithStream",
+    "hipMemsetD32Async", "hipModuleGetFunction", "hipModuleLaunchKernel", "hipModuleLoadData",
+    "hipModuleUnload", "hipSetDevice", "hipStreamBeginCapture", "hipStreamCreateWithFlags",
+    "hipStreamDestroy", "hipStreamEndCapture", "hipStreamWaitEvent",
 )  # fmt: skip
 
 
@@ -126,6 +127,7 @@ class HipDriver:
         #: Locked while commands are issued to HIP: all threads pass arguments in the same memory.
         self.issuing = self.backlog.lock
         self.events = Events(self)
+        self.clock = HipClock(self)
         self.lost: DeviceLost | None = None
         self.handing_over: HipRecording | None = None  # the recording being issued
         self.replayed_on: dict[int, set[HipReplayable]] = {}  # by stream
@@ -297,6 +299,10 @@ class HipDriver:
         result = self.once(self.call.hipMemsetD32Async, (target, word, count, stream))
         self.must(result, "hipMemsetD32Async")
 
+    def stamp(self, stream: int, event: int) -> None:
+        """Take the time, in stream order."""
+        self.must(self.once(self.call.hipEventRecord, (event, stream)), "hipEventRecord")
+
     def replay(self, stream: int, sequence: HipReplayable) -> None:
         sequence.replay(stream)
 
@@ -329,25 +335,32 @@ class HipDriver:
         self.notify("queue", 0)
         return HipQueue(self)
 
-    def replayable(self) -> HipReplayable:
-        self.notify("replayable", 0)
-        return HipReplayable(self)
+    def replayable(self, *, timed: bool = False) -> HipReplayable:
+        self.notify("clock: a graph with timestamps" if timed else "replayable", 0)
+        return HipReplayable(self, timed=timed)
 
     def timeline(self) -> HipTimeline:
         self.notify("timeline", 0)
         return HipTimeline(self)
 
+    has_clock = True
+    clock_method = "HIP events, compared with the host's clock when it issues and sees them"
+
+    @property
+    def clock_error(self) -> float | None:
+        return self.clock.alignment.error
+
     @property
     def knows_time(self) -> bool:
-        return True
+        return self.clock.alignment.fresh
 
-    def learn_time(self) -> None:
-        """Nothing to measure: this driver has no clock."""
+    def learn_time(self) -> tuple[Round, int] | None:
+        return self.clock.learn()
 
     def seconds(self, ticks: Sequence[int]) -> list[float]:
-        raise AssertionError("there is no clock, and so no ticks were given out")
+        return self.clock.alignment.seconds(ticks)
 
-    def wait(self, points: Sequence[tuple[HipTimeline, int]], timeout_ns: int) -> bool:
+    def wait(self, points: Sequence[tuple[HipTimeline | Round, int]], timeout_ns: int) -> bool:
         if wait(points, timeout_ns):
             return True
         self.backlog.refuse_if_stuck(points)
@@ -398,6 +411,7 @@ class HipDriver:
             self.call.hipStreamDestroy(self._copying[0])
         for counts in self._made_counts:
             counts.close()
+        self.clock.close()
         self.events.close()
 
 

@@ -16,6 +16,7 @@ from penstock.driver.hip.api import C, Hip, ffi
 from penstock.driver.protocol import PLACE
 from penstock.errors import CompileError, CompilerNotFound, NoDevice
 from penstock.shader.spirv import Interface
+from penstock.tracing import events
 
 if TYPE_CHECKING:
     from penstock.driver.hip.driver import HipDriver
@@ -119,6 +120,7 @@ def compile_hip(
         lib = hip.compiler
     except NoDevice as error:
         raise CompilerNotFound(f"no HIP compiler (hiprtc) on this machine: {error}") from None
+    start = events.clock() if events.active else 0.0
     program = ffi.new("handle *")
     made = lib.hiprtcCreateProgram(program, source.encode(), _FILE, 0, ffi.NULL, ffi.NULL)
     _check(lib, made)
@@ -140,6 +142,7 @@ def compile_hip(
         _check(lib, lib.hiprtcGetCodeSize(program[0], size))
         code = ffi.new("char[]", size[0])
         _check(lib, lib.hiprtcGetCode(program[0], code))
+        events.compiled(name, "HIP C++ to a code object", "source", start)
         return bytes(ffi.buffer(code)), called
     finally:
         lib.hiprtcDestroyProgram(program)

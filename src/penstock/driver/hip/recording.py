@@ -29,6 +29,7 @@ from penstock.driver.holding import Submission, all_issued
 from penstock.driver.protocol import CopyRegions
 
 if TYPE_CHECKING:
+    from penstock.driver.hip.clock import Base
     from penstock.driver.hip.driver import HipDriver
     from penstock.driver.hip.memory import HipMemory
     from penstock.driver.hip.program import HipProgram
@@ -51,10 +52,28 @@ class _Commands:
         self._launch = driver.launch
         self.commands: list[Command] = []
         self.counted = False  # whether it contains an indirect launch
+        self.base: Base | None = None  # with which its timestamps are compared
+        self._stamps: list[int] = []  # events that take the time
 
     def begin(self) -> None:
         self.commands = []
         self.counted = False
+        if self._stamps:
+            self._driver.clock.give_back(self._stamps)
+            self._stamps = []
+        self.base = None
+
+    def mark(self, *, end: bool) -> int | None:
+        clock = self._driver.clock
+        if self.base is None:
+            self.base = clock.base()
+        event = clock.take()
+        self._stamps.append(event)
+        self.commands.append((self._driver.stamp, (event,)))
+        return len(self._stamps) - 1
+
+    def ticks(self) -> list[int]:
+        return [] if self.base is None else self._driver.clock.ticks(self.base, self._stamps)
 
     def dispatch(
         self,
@@ -96,17 +115,22 @@ class _Commands:
 
 
 class HipReplayable(_Commands):
-    """A sequence of commands, captured as a HIP graph."""
+    """A sequence of commands, captured as a HIP graph.
 
-    def __init__(self, driver: HipDriver) -> None:
+    A timed one is not captured: an event takes the time in a stream only, so its commands are
+    issued one by one.
+    """
+
+    def __init__(self, driver: HipDriver, *, timed: bool = False) -> None:
         super().__init__(driver)
+        self.timed = timed
         self.executable = 0
         self._last = 0  # the stream of its last replay
         self._event = 0
 
     def end(self) -> None:
         """Capture the commands. An existing executable graph of the same topology is updated."""
-        if self.counted:
+        if self.counted or self.timed:
             return
         driver = self._driver
         graph = driver.capture(self.commands)
@@ -149,6 +173,8 @@ class HipReplayable(_Commands):
         if self._event:
             driver.events.give_back(self._event)
             self._event = 0
+        driver.clock.give_back(self._stamps)
+        self._stamps = []
         for replayed in driver.replayed_on.values():
             replayed.discard(self)
         if self.executable:
@@ -171,15 +197,16 @@ class HipRecording(_Commands):
         self.event = 0
 
     def begin(self) -> None:
-        self.commands = []
-        self.counted = False
+        super().begin()
         self.issued = self.waited = 0
         self.results.clear()
 
     def execute(self, sequence: HipReplayable, recorded: list[None]) -> None:
-        if sequence.counted:
+        if sequence.timed:
+            sequence.base = self._driver.clock.base()  # one shortly before this execution
+        if sequence.counted or sequence.timed:
             self.commands += sequence.commands
-            self.counted = True
+            self.counted = self.counted or sequence.counted
         else:
             self.commands += [(self._driver.replay, (sequence,))]
         recorded += [None]  # no call since the commands were added, so no exception in between
@@ -191,12 +218,6 @@ class HipRecording(_Commands):
         """Nothing to do: memory is coherent, and waiting work is issued only after the host's
         signal.
         """
-
-    def mark(self, *, end: bool) -> int | None:
-        return None
-
-    def ticks(self) -> list[int]:
-        return []
 
 
 class HipQueue:

@@ -19,6 +19,7 @@ from penstock.driver.hip.api import NOT_READY, ffi
 from penstock.locks import RLock
 
 if TYPE_CHECKING:
+    from penstock.driver.hip.clock import Round
     from penstock.driver.hip.driver import HipDriver
 
 _DISABLE_TIMING, _RELEASE_TO_SYSTEM = 0x2, 0x80000000
@@ -121,7 +122,7 @@ class HipTimeline:
                 self._driver.events.give_back(self._events.popleft()[1])
 
 
-def wait(points: Sequence[tuple[HipTimeline, int]], timeout_ns: int) -> bool:
+def wait(points: Sequence[tuple[HipTimeline | Round, int]], timeout_ns: int) -> bool:
     """Block until all values are reached; False on timeout.
 
     HIP's wait for an event has no timeout, and notices neither Ctrl-C nor the loss of the device.

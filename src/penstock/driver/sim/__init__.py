@@ -2,8 +2,9 @@
 
 from penstock.driver.protocol import OpenOptions
 from penstock.driver.sim.driver import SimDriver
+from penstock.driver.sim.virtual_time import VirtualTime, virtual_time
 
-__all__ = ["SimDriver", "open_device"]
+__all__ = ["SimDriver", "VirtualTime", "open_device", "virtual_time"]
 
 
 def open_device(options: OpenOptions) -> SimDriver:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from penstock.driver.protocol import PLACE, CopyRegions, DeviceInfo, Notify, Reference
 from penstock.driver.sim.machine import Command, Machine, Place, SimQueue, SimTimeline, Submission
 from penstock.driver.sim.memory import Bytes, SimMemory
+from penstock.driver.sim.virtual_time import TICK
 from penstock.errors import Unsupported
 from penstock.shader.source import KernelSource, LoadedKernel, load_spirv
 from penstock.shader.spirv import Interface, Member
@@ -87,6 +88,22 @@ class _Commands:
     def begin(self) -> None:
         self._driver.called("begin")
         self.commands = []
+        self._marks: list[int] = []  # by timestamp: how many commands are before it
+
+    def mark(self, *, end: bool) -> int | None:
+        if not self._driver.has_clock:
+            return None
+        self._marks.append(len(self.commands))
+        return len(self._marks) - 1
+
+    def _ticks_of(self, commands: Sequence[Any], began: int) -> list[int]:
+        """The timestamps, which come in pairs around commands; `began` if there are none inside."""
+        ticks: list[int] = []
+        for lo, hi in zip(self._marks[::2], self._marks[1::2], strict=True):
+            inside = [each for each in commands[lo:hi] if isinstance(each, Command)]
+            ticks.append(min((each.began for each in inside), default=began))
+            ticks.append(max((each.ended for each in inside), default=began))
+        return ticks
 
     def dispatch(
         self,
@@ -197,6 +214,11 @@ class _Commands:
 class SimReplayable(_Commands):
     """Commands that can be executed many times."""
 
+    executed: Sequence[Any] = ()  # the commands of its last execution
+
+    def ticks(self) -> list[int]:
+        return self._ticks_of(self.executed, 0)
+
     def end(self) -> None:
         self._driver.called("end")
 
@@ -208,17 +230,20 @@ class SimRecording(_Commands):
 
     def execute(self, replayable: SimReplayable, recorded: list[None]) -> None:
         self._driver.called("execute")
-        self.commands += [
+        replayable.executed = [
             replace(command) if isinstance(command, Command) else command
             for command in replayable.commands
         ]
+        self.commands += replayable.executed
         recorded += [None]
 
-    def mark(self, *, end: bool) -> int | None:
-        return None
+    def begin(self) -> None:
+        super().begin()
+        self.submission: Submission | None = None
 
     def ticks(self) -> list[int]:
-        return []
+        began = 0 if self.submission is None else self.submission.began
+        return self._ticks_of(self.commands, began)
 
     def publish(self) -> None:
         self.commands.append("publish")
@@ -253,7 +278,9 @@ class SimStreamQueue:
         machine = self._driver.machine
         known = machine.host_knows()
         commands = list(recording.commands)
-        machine.submit(Submission(self._queue, commands, list(waits), timeline, value, known))
+        submission = Submission(self._queue, commands, list(waits), timeline, value, known)
+        recording.submission = submission
+        machine.submit(submission)
         self._submitted = (timeline, value)
 
     def close(self) -> None: ...
@@ -280,6 +307,7 @@ class SimDriver:
         fault: Callable[[str, int], BaseException | None] | None = None,
     ) -> None:
         self.notify = notify
+        self.seed = seed
         self.machine = Machine(seed)
         self.queue_count = queues
         self._mapped = mapped
@@ -313,6 +341,8 @@ class SimDriver:
     def called(self, name: str) -> None:
         """Count a call, and fail it if a fault is due."""
         count = self.calls[name] = self.calls.get(name, 0) + 1
+        if self.machine.time is not None:
+            self.machine.time.called(name)
         if self._fault is not None:
             error = self._fault(name, count)
             try:
@@ -385,18 +415,29 @@ class SimDriver:
         return SimStreamQueue(self, SimQueue(self.machine, self._agents, fifo))
 
     @property
+    def has_clock(self) -> bool:
+        """Whether it runs in virtual time (`virtual_time`)."""
+        return self.machine.time is not None
+
+    clock_method = "virtual time"
+
+    @property
+    def clock_error(self) -> float | None:
+        return 0.0 if self.has_clock else None
+
+    @property
     def knows_time(self) -> bool:
         return True
 
     def learn_time(self) -> None:
-        """Nothing to measure: the simulator has no clock."""
+        """Nothing to measure: the host's clock is the same."""
 
     def seconds(self, ticks: Sequence[int]) -> list[float]:
-        raise AssertionError("the simulator has no clock, and so gave out no ticks")
+        return [tick * TICK for tick in ticks]
 
-    def replayable(self) -> SimReplayable:
+    def replayable(self, *, timed: bool = False) -> SimReplayable:
         self.called("replayable")
-        self.notify("replayable", 0)
+        self.notify("clock: a graph with timestamps" if timed else "replayable", 0)
         return SimReplayable(self)
 
     def timeline(self) -> SimTimeline:

@@ -3,7 +3,8 @@
 Nothing runs by itself. Whenever the layer above calls the driver, a seeded adversary may take some
 steps: start a submission, let a command read its inputs or write a piece of its outputs, raise a
 timeline, make a pending host copy. When the host waits, the adversary takes steps until what the
-host waits for is reached.
+host waits for is reached. (`virtual_time` takes the steps in another order: as soon as they can be
+taken, with commands that last.)
 """
 
 from __future__ import annotations
@@ -13,13 +14,18 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from penstock.driver.sim.clocks import HOST, Clock, Doing, join
 from penstock.driver.sim.memory import Bytes, SimMemory
 from penstock.errors import Error
+
+if TYPE_CHECKING:
+    from penstock.driver.sim.virtual_time import VirtualTime
+
+LATENCY = 3  # ticks of virtual time from a submission to its first command, at least
 
 
 class SimTimeline:
@@ -62,6 +68,8 @@ class Command:
     ordered: Clock = field(default_factory=dict)  # what is complete when it starts
     visible: Clock = field(default_factory=dict)  # the part of that which is visible to it
     outputs: list[tuple[SimMemory, int, Bytes]] | None = None  # once it has started
+    began: int = 0  # in virtual time
+    ended: int = 0
 
 
 @dataclass(slots=True)
@@ -75,6 +83,8 @@ class Submission:
     last: int = 0  # number of its last command
     ordered: Clock = field(default_factory=dict)  # what is complete when it is
     published: Clock = field(default_factory=dict)  # the part of that which is host-visible
+    ready: int = 0  # in virtual time: when the device has heard of it
+    began: int = 0
 
 
 class SimQueue:
@@ -141,10 +151,11 @@ class Machine:
         self.memories: dict[int, SimMemory] = {}
         self.fifos: list[deque[Submission]] = []
         self.actors: list[Callable[[], bool]] = []
-        self._waiting: list[tuple[SimQueue, Command]] = []
+        self.waiting: list[tuple[SimQueue, Command]] = []
         self._running: list[tuple[SimQueue, Command]] = []
         self._unsignalled: list[Submission] = []
         self._acting: set[int] = set()
+        self.time: VirtualTime | None = None  # orders the steps, in place of the adversary
 
     # The host.
 
@@ -189,13 +200,21 @@ class Machine:
     def signal(self, timeline: SimTimeline, value: int) -> None:
         if value <= timeline.reached:
             raise Error(f"simulator: a timeline at {timeline.reached} is signalled {value}")
-        timeline.ordered[value] = self.host_knows()
+        if self.time is not None:
+            self.time.signal(partial(self._host_raises, timeline, value, self.host_knows()))
+        else:
+            self._host_raises(timeline, value, self.host_knows())
+
+    def _host_raises(self, timeline: SimTimeline, value: int, known: Clock) -> None:
+        timeline.ordered[value] = known
         timeline.published[value] = {}
         timeline.reached = value
 
     # The device.
 
     def submit(self, submission: Submission) -> None:
+        if self.time is not None:
+            submission.ready = self.time.now + LATENCY
         submission.queue.fifo.append(submission)
         self.let_things_happen()
 
@@ -204,18 +223,26 @@ class Machine:
         return np.frombuffer(self.chance.randbytes(nbytes), np.uint8)
 
     def let_things_happen(self) -> None:
-        """Take a random number of steps, possibly none."""
+        """Take a random number of steps, possibly none; in virtual time, those that are due."""
+        if self.time is not None:
+            self.time.catch_up()
+            return
         while self.chance.random() < self._eagerness / (1 + self._eagerness):
             if not self._happen():
                 return
 
     def run_until(self, condition: Callable[[], bool]) -> None:
         """Take steps until the condition holds: the host waits."""
+        if self.time is not None:
+            self.time.run_until(condition)
+            return
         while not condition():
             if not self._happen():
                 raise Error("simulator: deadlock; the host waits, and nothing can happen any more")
 
     def run_dry(self) -> None:
+        if self.time is not None:
+            self.time.run_dry()
         while self._happen():
             pass
 
@@ -225,19 +252,14 @@ class Machine:
         for fifo in self.fifos:
             head = fifo[0] if fifo else None
             if head is not None and all(t.reached >= v for t, v in head.waits):
-                actions.append(partial(self._start, fifo))
+                actions.append(partial(self.start, fifo))
         actions += [
-            partial(self._begin, entry)
-            for entry in self._waiting
+            partial(self.begin, entry)
+            for entry in self.waiting
             if entry[0].complete_to(entry[1].after)
         ]
         actions += [partial(self._write_piece, entry) for entry in self._running]
-        actions += [
-            partial(self._signal, submission)
-            for submission in self._unsignalled
-            if submission.queue.complete_to(submission.last)
-            and submission.timeline.reached == submission.value - 1
-        ]
+        actions += [partial(self.raise_timeline, submission) for submission in self.signallable()]
         actions += [partial(self._act, a) for a in self.actors if id(a) not in self._acting]
         self.chance.shuffle(actions)
         return any(action() is not False for action in actions)
@@ -249,16 +271,16 @@ class Machine:
         finally:
             self._acting.discard(id(actor))
 
-    def _start(self, fifo: deque[Submission]) -> None:
+    def start(self, fifo: deque[Submission]) -> None:
         submission = fifo.popleft()
         queue = submission.queue
-        self._waiting += [(queue, command) for command in queue.start(submission)]
+        self.waiting += [(queue, command) for command in queue.start(submission)]
         self._unsignalled.append(submission)
 
-    def _begin(self, entry: tuple[SimQueue, Command]) -> None:
+    def begin(self, entry: tuple[SimQueue, Command]) -> None:
         """Let a command read its inputs and compute; it writes its outputs later, in pieces."""
         queue, command = entry
-        self._waiting.remove(entry)
+        self.waiting.remove(entry)
         for accesses, write in ((command.reads, False), (command.writes, True)):
             for memory, lo, hi in accesses:
                 self._check_alive(memory, command.what, command.where)
@@ -295,7 +317,21 @@ class Machine:
             self._running.remove(entry)
             queue.incomplete.remove(command.number)
 
-    def _signal(self, submission: Submission) -> None:
+    def end(self, entry: tuple[SimQueue, Command]) -> None:
+        """Let a command write the rest of its outputs."""
+        while entry in self._running:
+            self._write_piece(entry)
+
+    def signallable(self) -> list[Submission]:
+        """The submissions that are complete, and whose timelines can be raised."""
+        return [
+            submission
+            for submission in self._unsignalled
+            if submission.queue.complete_to(submission.last)
+            and submission.timeline.reached == submission.value - 1
+        ]
+
+    def raise_timeline(self, submission: Submission) -> None:
         self._unsignalled.remove(submission)
         timeline, value = submission.timeline, submission.value
         timeline.ordered[value] = submission.ordered

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from penstock import accelerator
 from penstock.driver.protocol import CopyRegions
 from penstock.driver.vulkan.api import C, check, load, native_object
-from penstock.driver.vulkan.clock import ROOM, Timestamps
+from penstock.driver.vulkan.clock import TimestampPools, Timestamps
 from penstock.driver.vulkan.layout import COMPUTE
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class Commands:
 class VulkanReplayable(Commands):
     """A secondary command buffer, which primary ones execute."""
 
-    def __init__(self, driver: VulkanDriver) -> None:
+    def __init__(self, driver: VulkanDriver, *, timed: bool) -> None:
         ffi, lib = load()
         level = lib.VK_COMMAND_BUFFER_LEVEL_SECONDARY
         usage = lib.VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT
@@ -174,11 +174,31 @@ class VulkanReplayable(Commands):
         self._inherited = ffi.new("VkCommandBufferInheritanceInfo *")
         self._inherited.sType = lib.VK_STRUCTURE_TYPE_COMMAND_BUFFER_INHERITANCE_INFO
         self._begin.pInheritanceInfo = self._inherited
+        self._to_host = _Barrier(driver, self.command, (_GPU, _GPU_WRITE), (_HOST, _HOST_READ))
+        self._pools = TimestampPools(driver) if timed else None
+
+    def begin(self) -> None:
+        super().begin()
+        if self._pools is not None:
+            self._pools.begin()
+
+    def mark(self, *, end: bool) -> int | None:
+        if self._pools is None:
+            return None
+        return self._pools.current(self.command).mark(self.command, end=end)
+
+    def ticks(self) -> list[int]:
+        return [] if self._pools is None else self._pools.ticks()
 
     def end(self) -> None:
+        if self._pools is not None:
+            self._pools.end(self.command)
+            self._to_host.record()
         check(self._driver.call.vkEndCommandBuffer(self.command), "vkEndCommandBuffer")
 
     def close(self) -> None:
+        if self._pools is not None:
+            self._pools.close()
         self._forget_sets()
         driver = self._driver
         driver.call.vkFreeCommandBuffers(driver.handle, driver.replayable_pool(), 1, self.out)
@@ -190,14 +210,15 @@ class PrimaryCommands(Commands):
 
     __slots__ = ("_end_results", "_timed", "_times", "_unfinished")
 
-    def __init__(self, driver: VulkanDriver, pool: C, timestamps: list[Timestamps]) -> None:
+    def __init__(self, driver: VulkanDriver, pool: C, timestamps: list[TimestampPools]) -> None:
         """`timestamps` is the queue's list, which gets those that this one takes."""
         _, lib = load()
         super().__init__(driver, pool, lib.VK_COMMAND_BUFFER_LEVEL_PRIMARY, usage=0)
         self._to_host = _Barrier(driver, self.command, (_GPU, _GPU_WRITE), (_HOST, _HOST_READ))
         self._from_host = _Barrier(driver, self.command, (_HOST, _HOST_WRITE), (_GPU, _GPU_ACCESS))
         self._queue_timestamps = timestamps
-        self._times: Timestamps | None = None
+        self._pools: TimestampPools | None = None
+        self._times: Timestamps | None = None  # the pool that is in use
         self._timed = False  # whether it takes the time, this time
         self._unfinished = False  # whether the driver was told to begin, and not yet to end
         self._end_results: list[int] = []  # of `vkEndCommandBuffer`, if it was called
@@ -238,25 +259,24 @@ class PrimaryCommands(Commands):
         self._from_host.record()
 
     def mark(self, *, end: bool) -> int | None:
-        if self._times is None:
-            self._times = Timestamps(self._driver)
-            self._queue_timestamps.append(self._times)
+        if self._pools is None:
+            self._pools = TimestampPools(self._driver)
+            self._queue_timestamps.append(self._pools)
         if not self._timed:
-            self._times.begin(self.command)
+            self._pools.begin()
             self._timed = True
-        if self._times.count == ROOM:
-            return None
+        self._times = self._pools.current(self.command)
         return self._times.mark(self.command, end=end)
 
     def ticks(self) -> list[int]:
-        return [] if self._times is None or not self._timed else self._times.ticks()
+        return [] if self._pools is None or not self._timed else self._pools.ticks()
 
     def end(self) -> None:
         """Be ready to be submitted. May be called again when it failed."""
         results = self._end_results
         if not results:
-            if self._timed and self._times is not None:
-                self._times.end(self.command)
+            if self._timed and self._pools is not None:
+                self._pools.end(self.command)
                 self._to_host.record()
             results.extend(map(self._driver.call.vkEndCommandBuffer, (self.command,)))
         if results[0]:

@@ -34,6 +34,8 @@ _PUSH_DESCRIPTOR = "VK_KHR_push_descriptor"
 _HOST_IMPORT = "VK_EXT_external_memory_host"
 _ROBUSTNESS = "VK_EXT_robustness2"
 _DOT_PRODUCT = "VK_KHR_shader_integer_dot_product"
+_CALIBRATED = "VK_EXT_calibrated_timestamps"
+_DEVICE_TIME = 0  # the time domain of the device's own timestamps
 
 #: By structure: optional features, enabled where the device supports them.
 _FEATURES = {
@@ -132,6 +134,7 @@ _DEVICE_FUNCTIONS = [
     "vkCmdCopyBuffer",
     "vkCmdFillBuffer",
     "vkCmdPushDescriptorSetWithTemplateKHR",
+    "vkGetCalibratedTimestampsEXT",
     "vkGetMemoryHostPointerPropertiesEXT",
 ]
 
@@ -277,6 +280,13 @@ class _Physical:
             features |= {name for bit, name in enumerate(_SUBGROUP) if operations >> bit & 1}
         return frozenset(features)
 
+    def time_domains(self, instance: Instance) -> list[int]:
+        """The clocks that the driver can be asked for, besides timestamps in recordings."""
+        if _CALIBRATED not in self.extensions:
+            return []
+        ask = instance.function("vkGetPhysicalDeviceCalibrateableTimeDomainsEXT")
+        return [int(each) for each in listing(ask, "VkTimeDomainEXT", self.handle)]
+
     def _compute_family(self) -> tuple[int | None, int]:
         _, lib = load()
         families = listing(
@@ -322,7 +332,11 @@ class VulkanDriver:
         self.has_clock = bool(physical.properties.properties.limits.timestampComputeAndGraphics)
         self.clock = Clock(self, period)
         self.generation = 0  # raised when something is freed: commands recorded before are stale
-        optional = (_PUSH_DESCRIPTOR, _HOST_IMPORT, _ROBUSTNESS, _DOT_PRODUCT)
+        self.calibrated = self.has_clock and _DEVICE_TIME in physical.time_domains(self.instance)
+        self.clock_method = (
+            "calibrated timestamps" if self.calibrated else "bounded by submission and completion"
+        )
+        optional = (_PUSH_DESCRIPTOR, _HOST_IMPORT, _ROBUSTNESS, _DOT_PRODUCT, _CALIBRATED)
         wanted = [extension for extension in optional if extension in physical.extensions]
         names = [ffi.new("char[]", name.encode()) for name in wanted]
         name_array = ffi.new("char *[]", names or [ffi.NULL])
@@ -422,15 +436,19 @@ class VulkanDriver:
     def knows_time(self) -> bool:
         return self.clock.known
 
+    @property
+    def clock_error(self) -> float | None:
+        return self.clock.alignment.error
+
     def learn_time(self) -> tuple[VulkanTimeline, int] | None:
         return self.clock.learn()
 
     def seconds(self, ticks: Sequence[int]) -> list[float]:
-        return self.clock.seconds(ticks)
+        return self.clock.alignment.seconds(ticks)
 
-    def replayable(self) -> VulkanReplayable:
-        self.notify("replayable", 0)
-        return VulkanReplayable(self)
+    def replayable(self, *, timed: bool = False) -> VulkanReplayable:
+        self.notify("clock: a graph with timestamps" if timed else "replayable", 0)
+        return VulkanReplayable(self, timed=timed)
 
     def replayable_pool(self) -> C:
         """The command pool of replayable command buffers, made on first use."""

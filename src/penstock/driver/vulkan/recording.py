@@ -14,7 +14,7 @@ from penstock import accelerator
 from penstock.driver.holding import Submission, all_issued
 from penstock.driver.protocol import CopyRegions
 from penstock.driver.vulkan.api import C, check, load, native_object
-from penstock.driver.vulkan.clock import Timestamps
+from penstock.driver.vulkan.clock import TimestampPools
 from penstock.driver.vulkan.commands import PrimaryCommands, VulkanReplayable
 from penstock.driver.vulkan.handles import Handle, create
 
@@ -156,7 +156,7 @@ class VulkanQueue:
         self.handle = handle
         self._pool = new_command_pool(driver)
         self.pool = self._pool.made
-        self.timestamps: list[Timestamps] = []  # of its recordings
+        self.timestamps: list[TimestampPools] = []  # of its recordings
         self._signal_semaphore = ffi.new("VkSemaphore *")
         self._signal_value = ffi.new("uint64_t *")
         self._times = ffi.new("VkTimelineSemaphoreSubmitInfo *")
