@@ -37,9 +37,10 @@ PUBLIC = {
     "Scratch": "array capacity close closed move name release reserve stream",
     "Stream": "batch close closed flush name record synchronize wait",
     "Trace": (
-        "allocations as_dict barriers bounds_met bytes_copied copies events expect fills launches "
-        "of_kind renames replayed_barriers replayed_commands replays save_html save_json "
-        "save_perfetto seconds started started_at submissions wait_for_times waits"
+        "allocations as_dict barriers bounds_met bytes_copied clock_error clocks copies cost "
+        "events expect fills launches of_kind renames replayed_barriers replayed_commands replays "
+        "save_html save_json save_perfetto seconds started started_at submissions "
+        "wait_for_times waits"
     ),
 }
 

@@ -13,17 +13,15 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import CodeType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from penstock import accelerator
 from penstock.errors import ArgumentError
 from penstock.handle import Handle
 from penstock.locks import RLock
 from penstock.tracing import events
+from penstock.tracing.cost import TraceCost, cost_of
 from penstock.tracing.device_times import DeviceClock
-
-if TYPE_CHECKING:
-    from penstock.tracing.cost import TraceCost
 
 _lock = RLock()  # reentrant: a finaliser may end a trace meanwhile
 
@@ -173,8 +171,6 @@ class Trace(Handle):
     @property
     def cost(self) -> TraceCost:
         """What this trace has added to the program: host time, and time on the device."""
-        from penstock.tracing.cost import cost_of
-
         return cost_of(self.events)
 
     @property
