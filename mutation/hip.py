@@ -186,4 +186,17 @@ HIP = [
         "            flags = _PORTABLE | _MAPPED | _COHERENT\n",
         "            flags = _PORTABLE | _MAPPED\n",
     ),
+    # Timestamps.
+    _mutant(
+        "times between events are taken in other units",
+        "clock",
+        "round(float(out[0]) * 1e6)",
+        "round(float(out[0]) * 1e9)",
+    ),
+    _mutant(
+        "the device's clock is taken for a second ahead of the host's, in HIP",
+        "clock",
+        "self._series.append((done.before, done.after, tick))",
+        "self._series.append((done.before, done.after, tick - 10**9))",
+    ),
 ]

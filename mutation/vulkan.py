@@ -365,6 +365,13 @@ VULKAN = [
         "        | lib.VK_BUFFER_USAGE_UNIFORM_TEXEL_BUFFER_BIT\n",
         "",
     ),
+    # Timestamps.
+    _mutant(
+        "the device's clock is taken for a second ahead of the host's",
+        "clock",
+        "series.append((before, time.perf_counter(), int(tick[0])))",
+        "series.append((before, time.perf_counter(), int(tick[0]) - 10**9))",
+    ),
     # Memory that is not coherent.
     _mutant(
         "flush: too few bytes",

@@ -37,10 +37,10 @@ PUBLIC = {
     "Scratch": "array capacity close closed move name release reserve stream",
     "Stream": "batch close closed flush name record synchronize wait",
     "Trace": (
-        "advice allocations as_dict barriers bounds_met busy bytes_copied copies events expect "
-        "fills gaps idle kernels launches of_kind renames replayed_barriers replayed_commands "
-        "replays save_html save_json save_perfetto seconds span started started_at submissions "
-        "use use_between verdict wait_for_times waits"
+        "advice allocations as_dict barriers bounds_met busy bytes_copied clock_error clocks "
+        "copies cost events expect fills gaps idle kernels launches of_kind renames "
+        "replayed_barriers replayed_commands replays save_html save_json save_perfetto seconds "
+        "span started started_at submissions use use_between verdict wait_for_times waits"
     ),
 }
 

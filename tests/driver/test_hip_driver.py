@@ -19,6 +19,7 @@ from penstock.shader.source import KernelSource
 from tests.hip.standin import LOST, NAME, OUT_OF_MEMORY, StandIn
 from tests.interrupts import at_point, chosen, interrupt, points
 from tests.kernels import SAXPY, SLOW_ADD, new_kernel, saxpy, slow_add, slow_copy
+from tests.tracing.device_clock import check_bounds
 
 N = 256
 LARGE = 1 << 16  # elements: copied at once
@@ -395,6 +396,16 @@ def test_launches_get_their_own_arguments(hip_device: ps.Device) -> None:
             slow_add(x, add, spin=0)
             slow_add(y, 10 * add, spin=0)
     assert (x[0].item(), y[0].item()) == (10, 100)
+
+
+def test_timestamps_are_times_of_the_host(hip_device: ps.Device) -> None:
+    x = hip_device.zeros(4, np.uint32)
+    with ps.trace() as t:
+        for _ in range(3):
+            x_plus_one(hip_device, x)
+            hip_device.synchronize()
+    t.wait_for_times()
+    assert len(check_bounds(t)) >= 3
 
 
 def test_events_are_used_again(hip: StandIn, hip_device: ps.Device) -> None:

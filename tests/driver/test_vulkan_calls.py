@@ -22,6 +22,7 @@ from penstock.driver.vulkan.memory import MemoryTypes, VulkanMemory
 from penstock.memory import texel_views
 from penstock.shader.texels import FORMATS
 from tests.kernels import SLOW_ADD, add_texels, saxpy, slow_add
+from tests.tracing.device_clock import check_bounds
 
 INDIRECT, COMPUTE, TRANSFER, HOST = 0x2, 0x800, 0x1000, 0x4000
 INDIRECT_READ = 0x1
@@ -107,6 +108,16 @@ def test_barriers_cover_stages_and_accesses(
     asked = (*before, *after)
     assert [had & wanted for had, wanted in zip(heard[0], asked, strict=True)] == list(asked)
     queue.close()
+
+
+def test_timestamps_are_times_of_the_host(spied: Spied) -> None:
+    x = spied.device.zeros(4, np.uint32)
+    with ps.trace() as t:
+        for _ in range(3):
+            slow_add(x, 1, spin=0)
+            spied.device.synchronize()
+    t.wait_for_times()
+    assert len(check_bounds(t)) >= 3
 
 
 def test_the_host_waits_for_every_value(spied: Spied) -> None:

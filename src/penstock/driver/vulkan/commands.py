@@ -61,6 +61,7 @@ class Commands:
         self._begin.sType = lib.VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO
         self._begin.flags = usage
         self._between = _Barrier(driver, self.command, (_GPU, _GPU_WRITE), (_GPU, _GPU_ACCESS))
+        self._to_host = _Barrier(driver, self.command, (_GPU, _GPU_WRITE), (_HOST, _HOST_READ))
         self.barrier = self._between.record
         self._program: VulkanProgram | None = None
         self._bindings: bytes | None = None
@@ -174,7 +175,6 @@ class VulkanReplayable(Commands):
         self._inherited = ffi.new("VkCommandBufferInheritanceInfo *")
         self._inherited.sType = lib.VK_STRUCTURE_TYPE_COMMAND_BUFFER_INHERITANCE_INFO
         self._begin.pInheritanceInfo = self._inherited
-        self._to_host = _Barrier(driver, self.command, (_GPU, _GPU_WRITE), (_HOST, _HOST_READ))
         self._pools = TimestampPools(driver) if timed else None
 
     def begin(self) -> None:
@@ -214,7 +214,6 @@ class PrimaryCommands(Commands):
         """`timestamps` is the queue's list, which gets those that this one takes."""
         _, lib = load()
         super().__init__(driver, pool, lib.VK_COMMAND_BUFFER_LEVEL_PRIMARY, usage=0)
-        self._to_host = _Barrier(driver, self.command, (_GPU, _GPU_WRITE), (_HOST, _HOST_READ))
         self._from_host = _Barrier(driver, self.command, (_HOST, _HOST_WRITE), (_GPU, _GPU_ACCESS))
         self._queue_timestamps = timestamps
         self._pools: TimestampPools | None = None
