@@ -2,7 +2,8 @@
 
 from penstock.driver.choosing import choose
 from penstock.driver.protocol import OpenOptions
-from penstock.driver.vulkan.driver import VulkanDriver, enumerate_devices
+from penstock.driver.vulkan.driver import VulkanDriver
+from penstock.driver.vulkan.physical import enumerate_devices
 
 __all__ = ["VulkanDriver", "enumerate_devices", "open_device"]
 
