@@ -382,8 +382,8 @@ class Device(Closing):
         return f"<Device #{self.number} {self.name!r} ({self.info.kind}){state}>"
 
 
-def _notify(what: str, nbytes: int) -> None:
+def _notify(what: str, nbytes: int, start: float = 0.0) -> None:
     """Put an allocation of the driver on the receipt; of kind "clock" if it is for timestamps."""
     if events.active:
         kind = "clock" if what.startswith("clock: ") else "allocation"
-        events.emit(kind, what, nbytes=nbytes)
+        events.emit(kind, what, nbytes=nbytes, start=start, seconds=events.since(start))

@@ -49,8 +49,9 @@ CopyRegions = npt.NDArray[np.uint64]
 PLACE = struct.Struct("=3Q")
 
 #: Called by a driver with (what, bytes) whenever it creates something expensive. For objects that
-#: exist only to give a trace the device's timestamps, `what` begins with "clock: ".
-Notify = Callable[[str, int], None]
+#: exist only to give a trace the device's timestamps, `what` begins with "clock: ", and a third
+#: argument is the time of `tracing.events.clock` before it was created.
+Notify = Callable[..., None]
 
 
 #: A kernel in Python, for drivers that cannot run the real one. It is called by keyword with its

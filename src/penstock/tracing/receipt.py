@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock import accelerator
 from penstock.errors import ArgumentError
@@ -26,6 +26,9 @@ from penstock.tracing.expectations import Expected, fits, in_words
 from penstock.tracing.gaps import is_command
 from penstock.tracing.idle import Use, Used, between, use_of
 from penstock.tracing.verdict import causes_in_words, gaps_in_words
+
+if TYPE_CHECKING:
+    from penstock.tracing.cost import TraceCost
 
 _lock = RLock()  # reentrant: a finaliser may end a trace meanwhile
 
@@ -171,6 +174,13 @@ class Trace(Used, Handle):
         for source in events.living_sources():
             source.deliver_times(self, patience)
             source.note_clock((self,))
+
+    @property
+    def cost(self) -> TraceCost:
+        """What this trace has added to the program: host time, and time on the device."""
+        from penstock.tracing.cost import cost_of
+
+        return cost_of(self.events)
 
     @property
     def clocks(self) -> dict[str, DeviceClock]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from penstock.driver.alignment import ROUNDS, Alignment
 from penstock.driver.hip.api import NOT_READY, ffi
 from penstock.errors import Timeout
+from penstock.tracing import events as trace_events
 
 if TYPE_CHECKING:
     from penstock.driver.hip.driver import HipDriver
@@ -53,14 +54,14 @@ class HipClock:
     def take(self) -> int:
         """An event that takes the time when it is reached."""
         if not self._spare:
-            driver = self._driver
+            driver, start = self._driver, trace_events.clock()
             out = ffi.new("handle *")
             create = driver.call.hipEventCreateWithFlags
             for _ in range(_MADE_AT_ONCE):
                 driver.hip.check(create(out, _RELEASE_TO_DEVICE), "hipEventCreateWithFlags")
                 self._made.append(int(out[0]))
                 self._spare.append(int(out[0]))
-            driver.notify(f"clock: {_MADE_AT_ONCE} events for timestamps", 0)
+            driver.notify(f"clock: {_MADE_AT_ONCE} events for timestamps", 0, start)
         return self._spare.pop()
 
     def give_back(self, events: list[int]) -> None:
@@ -113,7 +114,9 @@ class HipClock:
 
     def learn(self) -> tuple[Round, int] | None:
         """Start or continue a series of measurements; returns what to wait for, None at its end."""
-        while not self.alignment.fresh:
+        if self.alignment.fresh:
+            return None
+        while True:
             if self._round is None:
                 base = self.base()
                 self._round = Round(self._driver, base, self.take(), self._record)
@@ -127,7 +130,7 @@ class HipClock:
             if len(self._series) == ROUNDS:
                 series, self._series = self._series, []
                 self.alignment.measured(series)
-        return None
+                return None
 
     def close(self) -> None:
         """Free the events. Nothing may be in flight."""

@@ -17,6 +17,7 @@ from penstock.driver.vulkan.api import C, check, load, native_object
 from penstock.driver.vulkan.handles import create
 from penstock.driver.vulkan.memory import VulkanMemory
 from penstock.driver.vulkan.timeline import VulkanTimeline
+from penstock.tracing import events
 
 if TYPE_CHECKING:
     from penstock.driver.vulkan.driver import VulkanDriver
@@ -40,6 +41,7 @@ class Timestamps:
 
     def __init__(self, driver: VulkanDriver) -> None:
         ffi, lib = load()
+        start = events.clock()
         self._driver = driver
         info = ffi.new("VkQueryPoolCreateInfo *")
         info.sType = lib.VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO
@@ -58,7 +60,7 @@ class Timestamps:
         assert self._memory.address is not None
         pointer = ffi.cast("void *", self._memory.address)
         self._ticks = np.frombuffer(ffi.buffer(pointer, 8 * ROOM), np.uint64)
-        driver.notify("clock: memory and a query pool for timestamps", 8 * ROOM)
+        driver.notify("clock: memory and a query pool for timestamps", 8 * ROOM, start)
 
     def begin(self, command: C, base: int) -> None:
         """Reset the queries of the previous use. Recorded before any timestamp."""
@@ -154,7 +156,7 @@ class Clock:
 
     def learn(self) -> tuple[VulkanTimeline, int] | None:
         """Take the next step of a measurement; see `Driver.learn_time`."""
-        if self.known:
+        if self.known or self._driver.calibrated:
             return None
         if self._asking is None:
             self._asking = self._spent.pop() if self._spent else _Asking(self._driver)
