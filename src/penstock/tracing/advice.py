@@ -63,6 +63,7 @@ class Advice(NamedTuple):
     cause: Cause
     seconds: float
     sentence: str
+    gaps: tuple[Gap, ...] = ()  #: those that would have been shorter
 
     def __str__(self) -> str:
         return f"{self.sentence} (up to {duration(self.seconds)})"
@@ -72,15 +73,18 @@ def advice(use: Use, events: Sequence[TraceEvent]) -> tuple[Advice, ...]:
     """What would have helped, the largest saving first."""
     rules = _Rules(use, events)
     saved: dict[Cause, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    shorter: dict[str, list[Gap]] = defaultdict(list)
     for gap in use.gaps:
         for part in gap.parts:
             for sentence, seconds in rules.of_part(gap, part):
                 if seconds > 0:
                     saved[part.cause][sentence] += seconds
+                    if not shorter[sentence] or shorter[sentence][-1] is not gap:
+                        shorter[sentence].append(gap)
     found = []
     for cause, sentences in saved.items():
         best = max(sentences, key=lambda sentence: sentences[sentence])
-        found.append(Advice(cause, sentences[best], best))
+        found.append(Advice(cause, sentences[best], best, tuple(shorter[best])))
     least = _LEAST * (use.span or 0.0)
     helpful = [each for each in found if each.seconds >= least]
     return tuple(sorted(helpful, key=lambda each: -each.seconds))
