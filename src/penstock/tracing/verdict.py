@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from penstock.tracing.gaps import Cause, Gap, Part
@@ -130,7 +130,7 @@ def place(lines: Sequence[str], *, names: bool) -> str:
     if not lines:
         return "in a thread of the runtime"
     parted = [line.rpartition(":") for line in lines]
-    files = [Path(file).name for file, _, _ in parted]
+    files = [os.path.basename(file) for file, _, _ in parted]
     numbers = [number for _, _, number in parted]
     if len(lines) == 1:
         return f"at line {numbers[0]}" + (f" of {files[0]}" if names else "")
