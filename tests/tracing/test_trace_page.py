@@ -330,6 +330,10 @@ EVENTS = st.builds(
 )
 
 
+#: Categories of Perfetto's slices that are not events of the host.
+SHOWN_BESIDES = ("flight", "device", "gap", "part")
+
+
 @settings(max_examples=300, deadline=None)
 @given(events=st.lists(EVENTS, max_size=6), title=ANY_TEXT)
 @example(events=[ps.TraceEvent("wait", "for nothing")], title="")
@@ -348,7 +352,7 @@ def test_any_events_can_be_written(events: list[ps.TraceEvent], title: str) -> N
         assert document["title"] == paired(title)
         trace.save_perfetto(file, title)
         entries = strict_json(file.read_text("utf-8"))["traceEvents"]
-        shown = [e for e in entries if e["ph"] in "Xi" and e["cat"] not in ("flight", "device")]
+        shown = [e for e in entries if e["ph"] in "Xi" and e["cat"] not in SHOWN_BESIDES]
         assert len(shown) == sum(event.kind != "done" for event in events)
         trace.save_html(file, title)
         page = file.read_text("utf-8")

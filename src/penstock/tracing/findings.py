@@ -7,10 +7,12 @@ Durations are not rounded, so that in a file, too, `busy` and the `seconds` of a
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from penstock.tracing.advice import Advice, advice
+from penstock.tracing.cost import cost_of
 from penstock.tracing.gaps import Gap, Part, in_seconds, is_command, ticks
 from penstock.tracing.idle import KernelTime, Use, use_of
 from penstock.tracing.receipt import Trace, TraceEvent
@@ -27,11 +29,11 @@ class Terms(NamedTuple):
 
 def findings(trace: Trace, events: Sequence[TraceEvent], terms: Terms) -> dict[str, Any]:
     """The fields about how busy the devices were. Events are named by their index in `events`."""
-    events = [_with_finite_times(event) for event in events]
-    use = use_of(events)
+    usable = [_with_usable_times(event) for event in events]
+    use = use_of(usable)
     if not use.devices:
         use = use._replace(missing=trace.use.missing)
-    given = advice(use, events)
+    given = advice(use, usable)
     return {
         "verdict": verdict(use),
         **{name: getattr(use, name) for name in ("span", "busy", "idle", "untimed")},
@@ -49,10 +51,10 @@ def findings(trace: Trace, events: Sequence[TraceEvent], terms: Terms) -> dict[s
             {"cause": each.cause.value, "seconds": each.seconds, "sentence": each.sentence}
             for each in given
         ],
-        "devices": _devices(trace, use, events, terms),
-        "gaps": _gaps(use, given, events, terms),
+        "devices": _devices(trace, use, usable, terms),
+        "gaps": _gaps(use, given, usable, terms),
         "kernels": [_kernel(kernel) for kernel in use.kernels],
-        "cost": _cost(trace),
+        "cost": _cost(usable),
     }
 
 
@@ -82,7 +84,10 @@ def _gaps(
     use: Use, given: Sequence[Advice], events: Sequence[TraceEvent], terms: Terms
 ) -> list[dict[str, Any]]:
     numbers = {id(event): number for number, event in enumerate(events)}
-    advised = {id(gap): number for number, each in enumerate(given) for gap in each.gaps}
+    advised: dict[int, list[int]] = defaultdict(list)
+    for number, each in enumerate(given):
+        for gap in each.gaps:
+            advised[id(gap)].append(number)
 
     def indices(proof: Iterable[TraceEvent]) -> list[int]:
         return [numbers[id(event)] for event in proof]
@@ -119,21 +124,26 @@ def _kernel(kernel: KernelTime) -> dict[str, Any]:
     return {name: _finite(value) for name, value in kernel._asdict().items()}
 
 
-def _cost(trace: Trace) -> dict[str, Any]:
-    cost = trace.cost
+def _cost(events: list[TraceEvent]) -> dict[str, Any]:
+    cost = cost_of(events)
     derived = {"host_seconds": cost.host_seconds, "device_seconds": cost.device_seconds}
     fields = {name: _finite(value) for name, value in (cost._asdict() | derived).items()}
     return {**fields, "sentence": str(cost)}
 
 
-def _with_finite_times(event: TraceEvent) -> TraceEvent:
-    """The event; with 0 for times that are not finite, which no clock returns."""
-    names = ("start", "seconds", "device_start", "device_seconds")
-    if math.isfinite(event.start + event.seconds + (event.device_start or 0.0)) and math.isfinite(
-        event.device_seconds or 0.0
-    ):
+def _with_usable_times(event: TraceEvent) -> TraceEvent:
+    """The event; with 0 for times that are not finite, and without half of its device's times.
+
+    No clock returns such times.
+    """
+    begun, took = event.device_start, event.device_seconds
+    if (begun is None) is not (took is None):
+        begun = took = None
+    times = (event.start, event.seconds, begun, took)
+    if begun is event.device_start and all(t is None or math.isfinite(t) for t in times):
         return event
-    return event._replace(**{name: _finite(getattr(event, name)) for name in names})
+    names = ("start", "seconds", "device_start", "device_seconds")
+    return event._replace(**{n: _finite(t) for n, t in zip(names, times, strict=True)})
 
 
 def _finite(value: Any) -> Any:

@@ -83,12 +83,12 @@ def _packed(document: dict[str, Any]) -> dict[str, Any]:
     return {
         **{name: value for name, value in document.items() if name not in ("events", "gaps")},
         "columns": columns,
-        "gaps": {
+        "gaps": {  # `advice` has a bit for each piece of advice that is about the gap
             **blamed(gaps),
             "start": [round(gap["start"] * 1e9) for gap in gaps],
             "device": [devices[gap["device"]] for gap in gaps],
             **{name: [gap[name] for gap in gaps] for name in ("stream", "before", "after")},
-            "advice": [gap.get("advice", -1) for gap in gaps],
+            "advice": [sum(1 << n for n in gap.get("advice", ())) for gap in gaps],
             "parts": [len(gap["parts"]) for gap in gaps],
         },
         # Parts follow each other from the start of their gap.

@@ -96,8 +96,11 @@ function gapDetails(g) {
   const head = element("h3", `gap: ${causeLabel(cause.cause)}`, "gap");
   head.prepend(swatch(cause.cause));
   const proof = trace.proof[g] ?? [];
-  const advice = trace.advice[gap.advice[g]];
-  const told = advice ? withCode(sentence(advice.sentence)) : [];
+  const told = trace.advice.filter((_, n) => gap.advice[g] & (1 << n)).map((advice) => {
+    const line = element("div");
+    line.append(...withCode(sentence(advice.sentence)));
+    return line;
+  });
   return [
     head,
     element("p", sentence(cause.sentence)),
