@@ -24,6 +24,7 @@ from typing import Any
 
 from mutation.hip import HIP
 from mutation.mutants import MUTANTS
+from mutation.tracing import TRACING
 from mutation.vulkan import VULKAN
 
 _LIMIT = 600  # seconds for one process: a mutant may hang
@@ -36,6 +37,8 @@ def main(words: Sequence[str]) -> int:
         from mutation import native
 
         return native.main(words[1:])
+    if words[:1] == ["tracing"]:
+        return _tracing(words[1:])
     parser = argparse.ArgumentParser(prog="python -m mutation", description=__doc__)
     parser.add_argument("only", nargs="*", help="names of mutants, or parts of them (default: all)")
     parser.add_argument("--programs", type=int, default=2000, help="most random ones per mutant")
@@ -65,6 +68,16 @@ def main(words: Sequence[str]) -> int:
     else:
         print(f"{len(chosen) - len(survivors)} of {len(chosen)} mutants caught")
     return 1 if survivors else 0
+
+
+def _tracing(only: Sequence[str]) -> int:
+    """The analysis of traces, by the tests of made-up events and of planted causes."""
+    chosen = [m.name for m in TRACING if not only or any(part in m.name for part in only)]
+    (found,) = _in_processes("calls", [chosen])
+    for name, test in found.items():
+        print(f"{name:<60} {f'caught by {test}' if test else 'SURVIVED'}")
+    print(f"{sum(map(bool, found.values()))} of {len(chosen)} mutants caught")
+    return 0 if all(found.values()) else 1
 
 
 def _litmus(words: Sequence[str]) -> int:

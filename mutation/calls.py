@@ -1,4 +1,4 @@
-"""Runs the tests that check a driver's calls against its mutants. Run as a process.
+"""Runs the tests that check a driver's calls, or a trace, against the mutants. Run as a process.
 
 Imports what the tests need once; then tests each mutant in a fork.
 """
@@ -20,11 +20,16 @@ import vulkan  # noqa: F401
 
 from mutation.hip import HIP
 from mutation.loading import load
+from mutation.tracing import TRACING
 from mutation.vulkan import VULKAN
 
 _LIMIT = 150  # seconds for one mutant: more than all tests take
-#: By driver: the test file, and the `-k` expression that selects its tests.
+#: By driver, or part of the runtime: the test files, and the `-k` expression for their tests.
 _TESTS = {
+    "tracing": (
+        "tests/tracing/test_gaps.py tests/tracing/test_idle.py",
+        "not llvmpipe and not SwiftShader and not HIP",
+    ),
     "vulkan": ("tests/driver/test_vulkan_calls.py", "not SwiftShader"),
     "hip": ("tests/driver/test_hip_driver.py", "discrete and not compile and not declarations"),
 }
@@ -59,10 +64,10 @@ def _test(name: str, told: Connection) -> None:
     # does, and would load them without the mutation.
     options = ["-x", "-q", "--assert=plain", "-p", "no:cacheprovider", "-k", which]
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        pytest.main([*options, tests], plugins=[Listener()])
+        pytest.main([*options, *tests.split()], plugins=[Listener()])
     os._exit(0)
 
 
 if __name__ == "__main__":
-    wanted = sys.argv[1:] or [mutant.name for mutant in (*VULKAN, *HIP)]
+    wanted = sys.argv[1:] or [mutant.name for mutant in (*VULKAN, *HIP, *TRACING)]
     print(json.dumps({name: look(name) for name in wanted}))

@@ -285,7 +285,7 @@ NATIVE = (
     ),
     NativeMutant(
         "the time that a call takes", "call.c",
-        "traces_active ? launch_timed", "0 ? launch_timed",
+        "if (!traces_active || (launch.start = trace_time()) != NULL)", "if (1)",
     ),
     NativeMutant(
         "a poll on a receipt", "stream.c",

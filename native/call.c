@@ -176,7 +176,7 @@ typedef struct {
     PyObject *uses[MOST_ARRAYS + 1];
     Py_ssize_t used;
     PyObject *behind; /* the access that a barrier separates it from, if one is needed */
-    PyObject *start;  /* for receipts: when the kernel was called; NULL without a trace */
+    PyObject *start;  /* for receipts: when the kernel was called; owned, NULL without a trace */
 } Launch;
 
 /* Whether threads or groups are asked for in a way that a dict can be asked: its keys compare equal
@@ -431,10 +431,10 @@ launch_carrying(Callable *self, Launch *launch, const char *block, Carried *carr
 
 /* Launch if that is usual. NULL without an exception if Python must do it. */
 static PyObject *
-launch(Callable *self, PyObject *const *values, PyObject *names, PyObject *start)
+launch(Callable *self, PyObject *const *values, PyObject *names)
 {
     PyObject *given[PLACES];
-    Launch launch = {.start = start};
+    Launch launch = {0};
     Carried carried[MOST_ARRAYS];
     Py_ssize_t places[MOST_ARRAYS], count = 0;
     char block[MOST_BYTES];
@@ -462,20 +462,14 @@ launch(Callable *self, PyObject *const *values, PyObject *names, PyObject *start
     launch.counts = group_counts(self, given[THREADS], given[GROUPS]);
     if (launch.counts == NULL)
         return leave(COUNTS), NULL;
-    PyObject *result = count ? launch_carrying(self, &launch, block, carried, count, places)
-                             : launch_arrays(self, &launch, block);
+    /* Placing the arguments is no part of the time that the receipt has; it takes no clock there. */
+    PyObject *result = NULL;
+    if (!traces_active || (launch.start = trace_time()) != NULL)
+        result = count ? launch_carrying(self, &launch, block, carried, count, places)
+                       : launch_arrays(self, &launch, block);
     Py_DECREF(launch.counts);
     Py_XDECREF(launch.value);
-    return result;
-}
-
-/* The same under a trace, which is told how long the call took. */
-static PyObject *
-launch_timed(Callable *self, PyObject *const *values, PyObject *names)
-{
-    PyObject *start = trace_time();
-    PyObject *result = start == NULL ? NULL : launch(self, values, names, start);
-    Py_XDECREF(start);
+    Py_XDECREF(launch.start);
     return result;
 }
 
@@ -483,8 +477,7 @@ static PyObject *
 call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names)
 {
     if (((Callable *)self)->ready && PyVectorcall_NARGS(nargsf) == 0) {
-        PyObject *result = traces_active ? launch_timed((Callable *)self, args, names)
-                                         : launch((Callable *)self, args, names, NULL);
+        PyObject *result = launch((Callable *)self, args, names);
         if (result != NULL || PyErr_Occurred()) {
             COUNT(made);
             return result;

@@ -15,6 +15,7 @@ from mutation.hip import HIP
 from mutation.litmus import GUARDS, SAFEGUARDS, guards_of
 from mutation.mutants import MUTANTS
 from mutation.prove import paths_of
+from mutation.tracing import TRACING
 from mutation.vulkan import VULKAN
 from penstock.array.transfer import MODES
 from penstock.conformance import CORPUS, Lab, Program
@@ -69,6 +70,18 @@ def test_mutant_of_the_hip_driver_is_caught(mutant: str) -> None:
     if not standin.compilers():
         pytest.skip("no C and C++ compiler to build the stand-in for HIP with")
     assert in_process("calls", mutant)[mutant]
+
+
+@pytest.fixture(scope="module")
+def tests_of_traces() -> dict[str, str]:
+    """By mutant of the analysis of traces, the test that fails."""
+    found: dict[str, str] = in_process("calls", *(mutant.name for mutant in TRACING))
+    return found
+
+
+@pytest.mark.parametrize("mutant", [mutant.name for mutant in TRACING])
+def test_mutant_of_a_trace_is_caught(mutant: str, tests_of_traces: dict[str, str]) -> None:
+    assert tests_of_traces[mutant]
 
 
 @pytest.mark.parametrize("mutant", [mutant.name for mutant in VULKAN])

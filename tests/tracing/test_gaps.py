@@ -174,6 +174,20 @@ def test_the_walk_back_names_each_step() -> None:
     ]
 
 
+def test_a_wait_inside_a_launch_is_no_launch_overhead() -> None:
+    events = around(
+        host("wait", 1 + 16 * US, 10 * US, line=5, path="bound"),
+        submitted(2, 1 + 30 * US, line=5),
+        after=launch(2, (1 + 30 * US, US), start=1 + 12 * US, seconds=18 * US, line=5),
+    )
+    assert parts(use_of(events)) == [
+        (Cause.CALLER, 2, ("1", "5")),
+        (Cause.ISSUING, 4, ("5",)),
+        (Cause.BOUND, 10, ("5",)),
+        (Cause.ISSUING, 4, ("5",)),
+    ]
+
+
 def test_recorded_early_and_submitted_late_is_unsubmitted() -> None:
     events = around(
         submitted(2, 1 + 30 * US, US, line=9, reason="1 command: flush"),

@@ -57,6 +57,48 @@ def test_without():
     outcome.stdout.no_fnmatch_line("*raise AssertionError*")
 
 
+def test_a_receipt_tells_how_idle_the_device_was(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+import penstock as ps
+import pytest
+from penstock.driver.sim import virtual_time
+
+@pytest.fixture
+def timed():
+    with ps.Device(driver="sim", seed=1) as dev, virtual_time(dev.scheduler.driver) as clock:
+        yield dev, clock
+
+def step(timed, sleep):
+    dev, clock = timed
+    x, y = dev.zeros(16, dtype="uint32"), dev.zeros(16, dtype="uint32")
+    x.copy_from(y)
+    dev.default_stream.flush()
+    clock.sleep(sleep)
+    y.copy_from(x)
+    dev.synchronize()
+
+def test_busy(timed, receipt):
+    step(timed, 0)
+    receipt.expect(idle=0.1)
+
+def test_idle(timed, receipt):
+    step(timed, 1)
+    receipt.expect(idle=0.1)
+"""
+    )
+    outcome = pytester.runpytest_inprocess(*PLUGIN)
+    outcome.assert_outcomes(passed=1, failed=1)
+    outcome.stdout.fnmatch_lines(
+        [
+            ">*receipt.expect(idle=0.1)",
+            "E *idle: 0.99*, expected at most 0.1",
+            "E *device busy 71 µs of 1 s (0 %); 1 s of the rest: your code between lines 13 and 16",
+            "E *1 s  your code between lines 13 and 16*, between copy of * and copy of *",
+        ]
+    )
+
+
 def test_tests_that_use_no_receipt_load_nothing(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

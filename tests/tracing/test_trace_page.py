@@ -531,6 +531,29 @@ def test_a_script_runs_as_python_would_run_it(
     assert f"{script}:" in next(e["where"] for e in document["events"] if e["kind"] == "copy")
 
 
+def test_the_verdict_and_what_to_do_are_printed(
+    driver: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"""import time
+import penstock as ps
+dev = ps.Device({driver!r})
+double = dev.elementwise("y[i] = 2 * y[i]", "inout float32 y")
+y = dev.ones(64)
+double(y=y)
+dev.synchronize()
+time.sleep(0.1)
+double(y=y)
+"""
+    )
+    assert main(["trace", "-o", str(tmp_path / "page.html"), str(script)]) == 0
+    err = capfd.readouterr().err
+    assert err.startswith("device busy ")
+    assert "your code between lines 7 and 9" in err
+    assert "  advice: make the next launch, at line 9, before the code between lines 7 and 9" in err
+
+
 def test_a_module_runs_with_its_name(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code = "import sys; print(__name__, sys.argv[1:]); sys.exit(3)"
     (tmp_path / "some_program.py").write_text(code)

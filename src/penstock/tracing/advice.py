@@ -190,9 +190,9 @@ class _Rules:
                 what = f"{what} and make the next launch, {launch}, before the code {code}"
             yield what, part.seconds
         elif self._places[part.lines] > 1:
-            what = f"run the code {code} ahead, in another thread that writes on a second stream"
+            what = f"run the code {code} ahead, in another thread, while the device works; it may"
             busy = self._busy_before.get(gap.start, 0.0)
-            yield f"{what} (`dev.stream()`)", min(part.seconds, busy)
+            yield f"{what} write on a second stream (`dev.stream()`)", min(part.seconds, busy)
 
     def _copy(self, gap: Gap, part: Part) -> Sentences:
         copy = next((event for event in part.proof if event.kind == "copy"), None)

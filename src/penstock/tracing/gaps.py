@@ -11,6 +11,7 @@ exactly, as integers and as float seconds: a double holds every sum of such tick
 from __future__ import annotations
 
 import enum
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -90,8 +91,8 @@ class DeviceTime(NamedTuple):
 
 
 def ticks(seconds: float) -> int:
-    """A time in whole ticks."""
-    return round(seconds * _TICKS)
+    """A time in whole ticks. One that is not finite, which no clock returns, is 0."""
+    return round(seconds * _TICKS) if math.isfinite(seconds) else 0
 
 
 def in_seconds(count: int) -> float:

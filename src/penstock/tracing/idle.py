@@ -6,7 +6,6 @@ cause, the time that each cause took, and the times of each kernel.
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
@@ -147,25 +146,16 @@ def between(events: Sequence[TraceEvent], start: float, end: float) -> list[Trac
     return [event for event in events if not is_command(event) or is_inside(event)]
 
 
-_LAUNCH = re.compile(r"(?P<name>.*) in (?:\(\d+, \d+, \d+\) groups|groups of .*)", re.S)
-
-
-def kernel_of(event: TraceEvent) -> str:
-    """The name of the kernel that a launch runs; empty for other events."""
-    found = _LAUNCH.fullmatch(event.reason) if event.kind in ("launch", "replayed") else None
-    return found["name"] if found else ""
-
-
 def _kernel_times(events: Sequence[TraceEvent], devices: Sequence[DeviceTime]) -> list[KernelTime]:
     """The kernels of a trace, the longest time first."""
     busy = {each.device: each.busy for each in devices}
     runs: dict[tuple[str, str], list[TraceEvent]] = defaultdict(list)
     compiled: dict[str, float] = defaultdict(float)
     for event in events:
-        if (name := kernel_of(event)) and event.device_seconds is not None:
+        if (name := event.kernel) and event.device_seconds is not None:
             runs[name, event.device].append(event)
         elif event.kind == "compile":
-            compiled[event.buffer or event.reason] += event.seconds
+            compiled[event.reason.removeprefix("kernel ").rpartition(": ")[0]] += event.seconds
     found = []
     for (name, device), launches in runs.items():
         times = [in_seconds(ticks(event.device_seconds or 0.0)) for event in launches]
@@ -175,7 +165,7 @@ def _kernel_times(events: Sequence[TraceEvent], devices: Sequence[DeviceTime]) -
                 name, device, len(times), total, statistics.median(times),
                 total / busy[device] if busy.get(device) else 0.0,
                 sum(event.nbytes for event in launches) / total if total else 0.0,
-                sum(seconds for about, seconds in compiled.items() if name in about),
+                compiled.get(name, 0.0),
             )
         )  # fmt: skip
     return sorted(found, key=lambda each: -each.seconds)

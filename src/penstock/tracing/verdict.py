@@ -46,9 +46,10 @@ def verdict(use: Use) -> str:
     if span is None or busy is None or idle is None:
         return f"how busy the device was is not known: {use.missing}"
     unit, scale = _unit(span)
+    whole = _number(span * scale) if _unit(busy)[0] == unit else duration(span)
     name = "device" if len(use.devices) == 1 else f"{len(use.devices)} devices"
     share = busy / span if span else 1.0
-    text = f"{name} busy {_number(busy * scale)} {unit} of {_number(span * scale)}"
+    text = f"{name} busy {duration(busy)} of {whole}"
     text += f" ({share:.0%})".replace("%", " %")
     largest = max(blames(use.gaps), key=lambda blame: blame.seconds, default=None)
     if largest is not None:
@@ -137,6 +138,9 @@ def place(lines: Sequence[str], *, names: bool) -> str:
     if files[0] != files[-1]:
         return f"between {files[0]}:{numbers[0]} and {files[-1]}:{numbers[-1]}"
     of = f" of {files[0]}" if names else ""
+    first, last = (int(each) if each.isdecimal() else 0 for each in (numbers[0], numbers[-1]))
+    if last < first:  # a loop
+        return f"between line {numbers[0]} and, in the next turn, line {numbers[-1]}{of}"
     return f"between lines {numbers[0]} and {numbers[-1]}{of}"
 
 
@@ -147,9 +151,9 @@ def duration(seconds: float) -> str:
 
 
 def _unit(seconds: float) -> tuple[str, float]:
-    if seconds >= 1:
+    if seconds >= 0.9995:
         return "s", 1.0
-    return ("ms", 1e3) if seconds >= 1e-3 else ("µs", 1e6)
+    return ("ms", 1e3) if seconds >= 0.9995e-3 else ("µs", 1e6)
 
 
 def _number(value: float) -> str:
