@@ -18,7 +18,7 @@ function inWords(thing) {
 function showDetails(thing) {
   const panel = byId("details");
   if (!thing) {
-    panel.replaceChildren(element("p", "Choose an event on the timeline or a line of the receipt."));
+    panel.replaceChildren(element("p", "Choose an event or a gap on the timeline, a cause, or a line of the receipt."));
     return;
   }
   if (thing.event !== undefined) panel.replaceChildren(...eventDetails(thing.event));

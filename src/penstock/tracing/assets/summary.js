@@ -8,7 +8,11 @@ function showVerdict() {
   byId("verdict-title").textContent = sentence(trace.verdict);
   byId("causes").replaceChildren(...causes.slice(0, LARGEST).map(causeLine));
   const rest = trace.advice.filter((each) => !causes.slice(0, LARGEST).some(({ cause }) => cause === each.cause));
-  byId("advice").replaceChildren(...rest.map((each) => adviceLine(each, "li")));
+  byId("advice").replaceChildren(...rest.map((each) => {
+    const line = adviceLine(each, "li");
+    line.prepend(swatch(each.cause), ` ${causeLabel(each.cause)} `);
+    return line;
+  }));
   byId("advice").hidden = !rest.length;
   if (known) showShares();
   const clocks = trace.devices.filter(({ clock }) => clock).map(({ name, clock }) =>
