@@ -293,12 +293,36 @@ def test_arrows_lead_from_a_call_to_what_ran(page: Browser, idle: ps.Trace) -> N
         events.index(idle.gaps[0].before), events.index(idle.gaps[0].after)
     ]  # fmt: skip
     assert page.ask("penstock.ranFor(null)") == []  # none without a selection
-    # The arrow is drawn between the two rows.
-    picture = "document.getElementById('chart').toDataURL()"
-    page.ask("penstock.drawNow()")
-    plain = page.ask(picture)
+    # The tip of the arrow is above the command, in the colour of launches.
+    tip = (
+        f"(() => {{ const [start] = penstock.trace.device[{launches[0]}];"
+        " const row = penstock.layout().find((r) => r.name === 'default stream');"
+        " return [...document.getElementById('chart').getContext('2d').getImageData("
+        " penstock.pixel(start) * devicePixelRatio, (row.deviceY - 6) * devicePixelRatio,"
+        " 1, 1).data].slice(0, 3); })()"
+    )
+    begun = page.ask(f"penstock.trace.device[{launches[0]}][0]")
+    page.ask(f"penstock.show({begun - 1e5}, {begun + 1e5}); penstock.drawNow()")
+    plain = page.ask(tip)
     page.ask(f"penstock.select({{event: {launches[0]}}}); penstock.drawNow()")
-    assert page.ask(picture) != plain
+    style = "getComputedStyle(document.documentElement).getPropertyValue('--launch')"
+    colour = page.ask(style).strip()
+    assert page.ask(tip) == [int(colour[at : at + 2], 16) for at in (1, 3, 5)] != plain
+
+
+def test_the_page_has_the_times_of_gaps_and_parts(page: Browser, idle: ps.Trace) -> None:
+    def ns(things: Any) -> list[tuple[float, float]]:
+        return [(1e9 * (each.start - idle.started), 1e9 * each.seconds) for each in things]
+
+    def shown(name: str) -> Any:
+        found = page.ask(f"[[...penstock.{name}.start], [...penstock.{name}.seconds]]")
+        return list(zip(*found, strict=True))
+
+    for name, things in (
+        ("gap", idle.gaps),
+        ("part", [part for gap in idle.gaps for part in gap.parts]),
+    ):
+        assert np.asarray(shown(name)) == pytest.approx(np.asarray(ns(things)), abs=20)
 
 
 def test_kernels_are_listed_and_found(page: Browser, idle: ps.Trace) -> None:
