@@ -6,7 +6,7 @@ import itertools
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import Cause, Point, TraceEvent
@@ -64,6 +64,7 @@ lengths = st.integers(0, 20).map(lambda count: count * US)
 commands = st.lists(st.tuples(st.integers(1, 3), times, lengths), min_size=1, max_size=12)
 
 
+@settings(deadline=None)
 @given(commands)
 def test_busy_time_is_what_a_brute_count_of_ticks_finds(
     given: list[tuple[int, float, float]],
@@ -108,6 +109,7 @@ def anything(draw: st.DrawFn) -> TraceEvent:
     )
 
 
+@settings(deadline=None)
 @given(commands, st.lists(anything(), max_size=20))
 def test_parts_divide_every_gap_without_remainder(
     given: list[tuple[int, float, float]], others: list[TraceEvent]
@@ -134,6 +136,7 @@ def test_parts_divide_every_gap_without_remainder(
     assert verdict(use)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(KINDS), times, lengths), max_size=10))
 def test_pieces_are_in_order_and_apart(given: list[tuple[str, float, float]]) -> None:
     found = pieces([host(kind, start, seconds) for kind, start, seconds in given])

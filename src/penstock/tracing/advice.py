@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.tracing.gaps import Cause, Gap, Part
@@ -63,6 +63,7 @@ class Advice(NamedTuple):
     cause: Cause
     seconds: float
     sentence: str
+    gaps: tuple[Gap, ...] = ()  #: those that would have been shorter
 
     def __str__(self) -> str:
         return f"{self.sentence} (up to {duration(self.seconds)})"
@@ -72,15 +73,18 @@ def advice(use: Use, events: Sequence[TraceEvent]) -> tuple[Advice, ...]:
     """What would have helped, the largest saving first."""
     rules = _Rules(use, events)
     saved: dict[Cause, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    shorter: dict[str, list[Gap]] = defaultdict(list)
     for gap in use.gaps:
         for part in gap.parts:
             for sentence, seconds in rules.of_part(gap, part):
                 if seconds > 0:
                     saved[part.cause][sentence] += seconds
+                    if not shorter[sentence] or shorter[sentence][-1] is not gap:
+                        shorter[sentence].append(gap)
     found = []
     for cause, sentences in saved.items():
         best = max(sentences, key=lambda sentence: sentences[sentence])
-        found.append(Advice(cause, sentences[best], best))
+        found.append(Advice(cause, sentences[best], best, tuple(shorter[best])))
     least = _LEAST * (use.span or 0.0)
     helpful = [each for each in found if each.seconds >= least]
     return tuple(sorted(helpful, key=lambda each: -each.seconds))
@@ -122,10 +126,7 @@ class _Rules:
                 end = gap.start + gap.seconds
                 for lines in {part.lines for part in gap.parts if part.cause is Cause.CALLER}:
                     self._places[lines] += 1
-
-    def of_part(self, gap: Gap, part: Part) -> Sentences:
-        """The sentence for a part of a gap, and the seconds it would have saved."""
-        rule = {
+        self._rules: dict[Cause, Callable[[Gap, Part], Sentences]] = {
             Cause.WAITED: self._waited,
             Cause.CALLER: self._caller,
             Cause.COPY: self._copy,
@@ -136,7 +137,11 @@ class _Rules:
             Cause.ISSUING: self._issuing,
             Cause.LATENCY: self._latency,
             Cause.BOUND: self._bound,
-        }.get(part.cause)
+        }
+
+    def of_part(self, gap: Gap, part: Part) -> Sentences:
+        """The sentence for a part of a gap, and the seconds it would have saved."""
+        rule = self._rules.get(part.cause)
         if rule is not None:
             yield from rule(gap, part)
 
@@ -147,7 +152,8 @@ class _Rules:
         """What a command's thread transferred from a moment on, before it recorded the command."""
         found = self._by_thread[command.thread_id]
         first = bisect_left(found, start, key=lambda event: event.start)
-        for event in found[first:]:
+        for number in range(first, len(found)):
+            event = found[number]
             if event.start >= command.start:
                 return
             if event.kind in _CARRY and not event.command:

@@ -17,6 +17,7 @@ from typing import Any
 
 import penstock
 from penstock import accelerator
+from penstock.tracing.findings import Terms, findings
 from penstock.tracing.flights import flights
 from penstock.tracing.receipt import Trace, TraceEvent
 
@@ -24,7 +25,7 @@ SCHEMA = "penstock-trace"
 VERSION = 1
 
 #: Fields of an event that are left out when they do not apply.
-_OPTIONAL = ("nbytes", "buffer", "path", "submission", "command")
+_OPTIONAL = ("nbytes", "buffer", "path", "submission", "command", "inner")
 
 
 def as_json(trace: Trace, title: str = "") -> str:
@@ -40,24 +41,30 @@ def as_document(trace: Trace, title: str = "") -> dict[str, Any]:
     events = list(trace.events)
     counts = trace.as_dict()
     origin, seconds = trace.started, counts["seconds"]
-    moment = datetime.datetime.fromtimestamp(trace.started_at, datetime.UTC)
+    began = datetime.datetime.fromtimestamp(trace.started_at, datetime.UTC)
     here = f"{os.getcwd()}{os.sep}"
     threads = _threads(events)
     named = _streams(events)
     streams = {stream_id: number for number, stream_id in enumerate(named)}
 
+    def moment(time: float) -> float:
+        return _rounded(time - origin)
+
+    def line(where: str) -> str:
+        return where.removeprefix(here)
+
     def plain(event: TraceEvent) -> dict[str, Any]:
         fields: dict[str, Any] = {
             "kind": event.kind,
             "reason": event.reason,
-            "start": _rounded(event.start - origin),
+            "start": moment(event.start),
             "thread": threads[event.thread, event.thread_id],
         }
         fields |= {name: value for name in _OPTIONAL if (value := getattr(event, name))}
         if event.buffer:
             fields["lo"], fields["hi"] = event.lo, event.hi
         if event.where:
-            fields["where"] = event.where.removeprefix(here)
+            fields["where"] = line(event.where)
         if event.seconds:
             fields["seconds"] = _rounded(event.seconds)
         if event.stream_id >= 0:
@@ -74,20 +81,20 @@ def as_document(trace: Trace, title: str = "") -> dict[str, Any]:
         if awaited:
             fields["awaited"] = awaited
         if event.device_start is not None and event.device_seconds is not None:
-            fields["device_start"] = _rounded(event.device_start - origin)
+            fields["device_start"] = moment(event.device_start)
             fields["device_seconds"] = _rounded(event.device_seconds)
         return fields
 
-    entries = [plain(event) for event in events]
     return {
         "schema": SCHEMA,
         "version": VERSION,
         "penstock": penstock.__version__,
         "native": accelerator.status,
         "title": title,
-        "recorded": moment.isoformat(timespec="milliseconds"),
+        "recorded": began.isoformat(timespec="milliseconds"),
         "seconds": _rounded(seconds),
         "counts": counts,
+        **findings(trace, events, Terms(moment, line, streams)),
         "threads": [{"name": name, "id": number} for name, number in threads],
         "streams": list(named.values()),
         "flights": [
@@ -95,15 +102,15 @@ def as_document(trace: Trace, title: str = "") -> dict[str, Any]:
                 "stream": streams[flight.stream_id],
                 "first": flight.first,
                 "last": flight.last,
-                "submitted": _rounded(flight.submitted - origin),
-                "start": _rounded(flight.start - origin),
-                "end": _rounded(flight.end - origin),
+                "submitted": moment(flight.submitted),
+                "start": moment(flight.start),
+                "end": moment(flight.end),
                 "seen": flight.seen,
             }
             for flight in flights(events, origin + seconds)
             if flight.stream_id in streams
         ],
-        "events": entries,
+        "events": [plain(event) for event in events],
     }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+from collections.abc import Iterable
 from importlib import resources
 from typing import Any
 
@@ -17,9 +18,10 @@ from penstock.tracing.document import as_document, dumped
 from penstock.tracing.receipt import Trace
 
 _SCRIPTS = (
-    "words.js", "data.js", "view.js", "draw.js", "axis.js", "find.js", "table.js", "details.js",
-    "main.js",
+    "words.js", "data.js", "view.js", "draw.js", "lanes.js", "arrows.js", "axis.js", "find.js",
+    "table.js", "details.js", "summary.js", "main.js",
 )  # fmt: skip
+_PROOF = 6  # events that the page shows as proof of a gap's cause
 
 
 def as_html(trace: Trace, title: str = "") -> str:
@@ -51,25 +53,50 @@ def _hash(text: str) -> str:
 
 
 def _packed(document: dict[str, Any]) -> dict[str, Any]:
-    """Store events as columns and each distinct text once, which takes a quarter of the size."""
-    events = document["events"]
+    """Store events and gaps as columns and each distinct text once: a quarter of the size."""
+    events, gaps = document["events"], document["gaps"]
     texts: dict[str, int] = {"": 0}
 
-    def texts_of(name: str) -> list[int]:
-        return [texts.setdefault(event.get(name, ""), len(texts)) for event in events]
+    def texts_of(values: Iterable[str]) -> list[int]:
+        return [texts.setdefault(value, len(texts)) for value in values]
 
-    columns = {name: texts_of(name) for name in ("kind", "reason", "buffer", "path", "where")}
+    columns = {
+        name: texts_of(event.get(name, "") for event in events)
+        for name in ("kind", "reason", "buffer", "path", "where")
+    }
     for name in ("start", "seconds"):  # integer nanoseconds take fewer characters
         columns[name] = [round(event.get(name, 0.0) * 1e9) for event in events]
     for name in ("nbytes", "lo", "hi", "submission", "command", "thread"):
         columns[name] = [event.get(name, 0) for event in events]
     columns["stream"] = [event.get("stream", -1) for event in events]
+    causes = {each["cause"]: number for number, each in enumerate(document["causes"])}
+    devices = {each["name"]: number for number, each in enumerate(document["devices"])}
+
+    def blamed(things: list[dict[str, Any]]) -> dict[str, list[int]]:
+        return {
+            "cause": [causes[thing["cause"]] for thing in things],
+            "seconds": [round(thing["seconds"] * 1e9) for thing in things],
+            "lines": texts_of("\n".join(thing["lines"]) for thing in things),
+            "detail": texts_of(thing.get("detail", "") for thing in things),
+        }
+
     return {
-        **{name: value for name, value in document.items() if name != "events"},
+        **{name: value for name, value in document.items() if name not in ("events", "gaps")},
         "columns": columns,
+        "gaps": {  # `advice` has a bit for each piece of advice that is about the gap
+            **blamed(gaps),
+            "start": [round(gap["start"] * 1e9) for gap in gaps],
+            "device": [devices[gap["device"]] for gap in gaps],
+            **{name: [gap[name] for gap in gaps] for name in ("stream", "before", "after")},
+            "advice": [sum(1 << n for n in gap.get("advice", ())) for gap in gaps],
+            "parts": [len(gap["parts"]) for gap in gaps],
+        },
+        # Parts follow each other from the start of their gap.
+        "parts": blamed([part for gap in gaps for part in gap["parts"]]),
+        "proof": {n: gap["proof"][:_PROOF] for n, gap in enumerate(gaps) if "proof" in gap},
         "awaited": {n: event["awaited"] for n, event in enumerate(events) if "awaited" in event},
         "device": {
-            n: [event["device_start"], event["device_seconds"]]
+            n: [round(event[name] * 1e9) for name in ("device_start", "device_seconds")]
             for n, event in enumerate(events)
             if "device_start" in event
         },

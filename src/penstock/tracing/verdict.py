@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from penstock.tracing.gaps import Cause, Gap, Part
@@ -62,16 +62,23 @@ def verdict(use: Use) -> str:
 
 def causes_in_words(use: Use) -> list[str]:
     """The largest causes of idle time, a line each."""
+    seconds = use.by_cause
+    found = largest_causes(use)[:_SHOWN]
+    return [f"{duration(seconds[cause]):>9}  {words}" for cause, words in found]
+
+
+def largest_causes(use: Use) -> list[tuple[Cause, str]]:
+    """The causes of idle time, the largest first: each with its largest place, in words."""
     found = blames(use.gaps)
     names = _names_files(use.gaps)
-    lines = []
-    for cause, seconds in list(use.by_cause.items())[:_SHOWN]:
+    causes = []
+    for cause in use.by_cause:
         places = [blame for blame in found if blame.cause is cause]
-        more = f", and {len(places) - 1} more places" if len(places) > 1 else ""
+        others = len(places) - 1
+        more = f", and {others} more place{'s' * (others > 1)}" if others else ""
         detail = f" ({places[0].detail})" if places[0].detail else ""
-        words = in_words(places[0], names=names)
-        lines.append(f"{duration(seconds):>9}  {words}{detail}{more}")
-    return lines
+        causes.append((cause, f"{in_words(places[0], names=names)}{detail}{more}"))
+    return causes
 
 
 def gaps_in_words(gaps: Iterable[Gap]) -> list[str]:
@@ -124,7 +131,7 @@ def place(lines: Sequence[str], *, names: bool) -> str:
     if not lines:
         return "in a thread of the runtime"
     parted = [line.rpartition(":") for line in lines]
-    files = [Path(file).name for file, _, _ in parted]
+    files = [os.path.basename(file) for file, _, _ in parted]
     numbers = [number for _, _, number in parted]
     if len(lines) == 1:
         return f"at line {numbers[0]}" + (f" of {files[0]}" if names else "")

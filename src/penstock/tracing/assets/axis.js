@@ -24,7 +24,8 @@ function drawAxis() {
   ctx.font = `11px ${fontFamily()}`;
   ctx.textBaseline = "middle";
   ctx.fillStyle = colours.soft;
-  ctx.fillText(`${duration(view.to - view.from)} shown`, 18, 12);
+  const room = GUTTER < 178 ? "" : " shown";
+  ctx.fillText(`${duration(view.to - view.from)}${room}`, nameX(), 12);
   for (const time of times) {
     const x = Math.round(pixel(time));
     ctx.fillStyle = colours.line;
@@ -45,7 +46,7 @@ function drawOverview() {
   ctx.font = `11px ${fontFamily()}`;
   ctx.textBaseline = "middle";
   ctx.fillStyle = colours.soft;
-  ctx.fillText(`${duration(total)} in all`, 18, 20);
+  ctx.fillText(`${duration(total)} in all`, nameX(), 20);
   for (let x = 0; x < wide; x++) {
     if (others[x]) {
       const height = 3 + 29 * Math.sqrt(others[x] / most);

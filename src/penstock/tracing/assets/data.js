@@ -5,7 +5,7 @@ const texts = trace.texts;
 // The device may have continued to work after the trace ended.
 const traced = Math.max(1, trace.seconds * 1e9);
 const total = Object.values(trace.device).reduce(
-  (latest, [start, seconds]) => Math.max(latest, (start + seconds) * 1e9), traced);
+  (latest, [start, ns]) => Math.max(latest, start + ns), traced);
 
 const column = {};
 for (const [name, values] of Object.entries(trace.columns)) {
@@ -25,13 +25,42 @@ const flights = trace.flights.map((flight) => ({
   end: flight.end * 1e9,
 }));
 
-// Rows: the host's threads, then the streams, each with what is drawn on it.
+// Gaps of all devices as columns, in order of time, and the parts of all gaps.
+const typed = (columns) => Object.fromEntries(Object.entries(columns).map(
+  ([name, values]) => [name, (name === "start" || name === "seconds" ? Float64Array : Int32Array).from(values)]));
+const gap = typed(trace.gaps), part = typed(trace.parts);
+delete trace.gaps;
+delete trace.parts;
+const gapCount = gap.start.length;
+gap.end = gap.start.map((start, g) => start + gap.seconds[g]);
+gap.firstPart = new Int32Array(gapCount);
+for (let g = 1; g < gapCount; g++) gap.firstPart[g] = gap.firstPart[g - 1] + gap.parts[g - 1];
+part.start = new Float64Array(part.cause.length);
+for (let g = 0; g < gapCount; g++) {
+  let start = gap.start[g];
+  for (let p = gap.firstPart[g]; p < gap.firstPart[g] + gap.parts[g]; p++) {
+    part.start[p] = start;
+    start += part.seconds[p];
+  }
+}
+const causes = trace.causes;
+const causeOf = (g) => causes[gap.cause[g]].cause;
+const gapEndedBy = new Map();
+gap.after.forEach((event, g) => gapEndedBy.set(event, g));
+
+// Rows: the devices, the host's threads, the streams, each with what is drawn on it.
+const deviceRows = trace.devices.map((device) => {
+  const row = newRow("device", device.name, `${share(device.busy ?? 0, device.span ?? 1)} busy`);
+  const start = (device.start ?? 0) * 1e9;
+  return { ...row, start, end: start + (device.span ?? 0) * 1e9, known: device.span !== undefined };
+});
+gap.device.forEach((device, g) => deviceRows[device].gaps.push(g));
 const threadRows = trace.threads.map((thread) => newRow("thread", thread.name, `thread ${thread.id}`));
 const streamRows = trace.streams.map((stream) => newRow("stream", stream.name, stream.device));
-const rows = [...threadRows, ...streamRows];
+const rows = [...deviceRows.filter((row) => row.known), ...threadRows, ...streamRows];
 
 function newRow(type, name, note) {
-  return { type, name, note, bars: {}, ticks: {}, flights: [], device: [], y: 0, height: 0 };
+  return { type, name, note, bars: {}, ticks: {}, flights: [], device: [], gaps: [], y: 0, height: 0 };
 }
 
 // Marks of one kind on one row, by start; `reach` is the running maximum of ends, for searching.
@@ -65,15 +94,22 @@ function newMarks(numbers) {
     }
   }
   flights.forEach((flight, n) => streamRows[flight.stream].flights.push(n));
-  for (const [i, [start, seconds]] of Object.entries(trace.device)) {
+  // The commands inside a replayed graph, where they have times, are drawn instead of the replay.
+  const place = (i) => `${column.stream[i]} ${column.submission[i]} ${column.command[i]}`;
+  const opened = new Set();
+  for (let i = 0; i < size; i++) {
+    if (kindOf(i) === "replayed" && trace.device[i]) opened.add(place(i));
+  }
+  for (const [i, [start, ns]] of Object.entries(trace.device)) {
+    if (kindOf(i) === "submission" || (kindOf(i) === "replay" && opened.has(place(i)))) continue;
     const row = streamRows[column.stream[i]];
-    row?.device.push({ event: Number(i), start: start * 1e9, end: (start + seconds) * 1e9 });
+    row?.device.push({ event: Number(i), start, end: start + ns });
   }
   for (const row of streamRows) row.device.sort((a, b) => a.start - b.start);
 })();
 
 const shownRows = rows.filter((row) =>
-  row.flights.length || row.device.length ||
+  row.type === "device" || row.flights.length || row.device.length ||
   Object.keys(row.bars).length || Object.keys(row.ticks).length);
 
 // The flight that a submission was part of, if the trace saw it being submitted.
@@ -87,6 +123,22 @@ function flightOf(stream, submission) {
   }
   const found = list[low];
   return found !== undefined && flights[found].first <= submission ? found : -1;
+}
+
+// The events of a stream's submissions that the device executed, with its times.
+function commandsOf(stream, first, last = first) {
+  const row = streamRows[stream];
+  if (!row) return [];
+  if (!row.commands) {
+    row.commands = new Map();
+    for (const { event } of row.device) {
+      const number = column.submission[event];
+      (row.commands.get(number) ?? row.commands.set(number, []).get(number)).push(event);
+    }
+  }
+  const found = [];
+  for (let number = first; number <= last; number++) found.push(...(row.commands.get(number) ?? []));
+  return found;
 }
 
 const awaitedBy = (i) => trace.awaited[i] ?? [];

@@ -1,9 +1,13 @@
-// The details panel: all fields of the selected event or flight.
+// The details panel: all fields of the selected event, flight or gap.
 
 function inWords(thing) {
   if (thing.flight !== undefined) {
     const flight = flights[thing.flight];
     return `flight ${flightName(flight)} on ${trace.streams[flight.stream].name}`;
+  }
+  if (thing.gap !== undefined) {
+    const g = thing.gap;
+    return `gap of ${duration(gap.seconds[g])}, ${causeLabel(causeOf(g))}: ${causes[gap.cause[g]].sentence}`;
   }
   const i = thing.event;
   const parts = [kindOf(i), whatOf(i), column.nbytes[i] ? bytes(column.nbytes[i]) : "",
@@ -14,10 +18,12 @@ function inWords(thing) {
 function showDetails(thing) {
   const panel = byId("details");
   if (!thing) {
-    panel.replaceChildren(element("p", "Choose an event on the timeline or a line of the receipt."));
+    panel.replaceChildren(element("p", "Choose an event or a gap on the timeline, a cause, or a line of the receipt."));
     return;
   }
-  panel.replaceChildren(...(thing.event !== undefined ? eventDetails(thing.event) : flightDetails(thing.flight)));
+  if (thing.event !== undefined) panel.replaceChildren(...eventDetails(thing.event));
+  else if (thing.gap !== undefined) panel.replaceChildren(...gapDetails(thing.gap));
+  else panel.replaceChildren(...flightDetails(thing.flight));
 }
 
 function heading(words, colour) {
@@ -66,8 +72,9 @@ function eventDetails(i) {
       ["Path", text("path", i)],
       ["Start", moment(column.start[i])],
       ["Host time", column.seconds[i] ? duration(column.seconds[i]) : ""],
-      ["Device start", device ? moment(device[0] * 1e9) : ""],
-      ["Device time", device ? duration(device[1] * 1e9) : ""],
+      ["Device start", device ? moment(device[0]) : ""],
+      ["Device time", device ? duration(device[1]) : ""],
+      ["Ended", gapEndedBy.has(i) ? [gapButton(gapEndedBy.get(i))] : ""],
       ["Thread", `${thread.name} (${thread.id})`],
       ["Device", stream?.device],
       ["Stream", stream?.name],
@@ -76,6 +83,63 @@ function eventDetails(i) {
     ]),
   ];
 }
+
+const gapButton = (g) => go(`gap of ${duration(gap.seconds[g])}: ${causeLabel(causeOf(g))}`, { gap: g });
+const eventButton = (i) => go(`${kindOf(i)} ${text("reason", i)}`, { event: i });
+
+function linesOf(index) {
+  return texts[index].split("\n").filter(Boolean).map((each) => element("div", each, "line"));
+}
+
+function gapDetails(g) {
+  const cause = causes[gap.cause[g]];
+  const head = element("h3", `gap: ${causeLabel(cause.cause)}`, "gap");
+  head.prepend(swatch(cause.cause));
+  const proof = trace.proof[g] ?? [];
+  const told = trace.advice.filter((_, n) => gap.advice[g] & (1 << n)).map((advice) => {
+    const line = element("div");
+    line.append(...withCode(sentence(advice.sentence)));
+    return line;
+  });
+  return [
+    head,
+    element("p", sentence(cause.sentence)),
+    list([
+      ["Idle", duration(gap.seconds[g])],
+      ["What to do", told],
+      ["Lines", linesOf(gap.lines[g])],
+      ["In detail", texts[gap.detail[g]]],
+      ["Start", moment(gap.start[g])],
+      ["Before", [eventButton(gap.before[g])]],
+      ["After", [eventButton(gap.after[g])]],
+      ["Shown by", proof.map(eventButton)],
+      ["Device", trace.devices[gap.device[g]].name],
+      ["Stream", trace.streams[gap.stream[g]]?.name],
+      ["Parts", partsOf(g)],
+      ["Gap", `${number(g + 1)} of ${number(gapCount)}`],
+    ]),
+  ];
+}
+
+// The parts of a gap in order, with their own causes.
+function partsOf(g) {
+  const made = [];
+  for (let p = gap.firstPart[g]; p < gap.firstPart[g] + gap.parts[g]; p++) {
+    if (made.length === 20) {
+      made.push(element("div", `and ${number(gap.parts[g] - 20)} more`));
+      break;
+    }
+    const { cause } = causes[part.cause[p]];
+    const row = element("div", "", "part");
+    const lines = texts[part.lines[p]].split("\n").map(shortLine).join(" to ");
+    row.append(swatch(cause), `${duration(part.seconds[p])}  ${causeLabel(cause)}`,
+      element("span", [texts[part.detail[p]], lines].filter(Boolean).join(" · "), "soft"));
+    made.push(row);
+  }
+  return made;
+}
+
+const sentence = (words) => words ? `${words[0].toUpperCase()}${words.slice(1)}.` : "";
 
 function awaitedButton(point) {
   const name = trace.streams[point.stream].name;

@@ -1,7 +1,7 @@
 // The canvases. However many events there are, a pixel is painted about once per row and kind:
 // neighbours that would touch on the screen are painted as one.
 
-const BAR = 20, TICK = 9, DEVICE = 14, PAD = 7;
+const BAR = 20, LANE = 26, TICK = 9, DEVICE = 14, PAD = 7;
 const colours = {};
 let dirty = false;
 const frames = []; // milliseconds of the last ones, for tests and the curious
@@ -9,10 +9,11 @@ const frames = []; // milliseconds of the last ones, for tests and the curious
 function readColours() {
   const style = getComputedStyle(document.documentElement);
   const names = ["other", "panel", "ink", "soft", "line", "stripe", "accent", "flight",
-    "flight-edge", "dim", "on-bar", ...KINDS.map(([kind]) => kind)];
+    "flight-edge", "dim", "on-bar", "busy", ...KINDS.map(([kind]) => kind)];
   for (const name of names) {
     colours[name] = style.getPropertyValue(`--${name}`).trim() || colours.other;
   }
+  readCauseColours(style);
 }
 
 const colourOf = (kind) => colours[kind] ?? colours.other;
@@ -24,10 +25,11 @@ function layOut() {
     row.barY = y + PAD;
     row.deviceY = row.barY + BAR + 2;
     row.tickY = row.deviceY + (row.device.length ? DEVICE + 2 : 0);
-    row.height = row.tickY + TICK + PAD - y;
+    row.height = row.type === "device" ? LANE + 2 * PAD : row.tickY + TICK + PAD - y;
     y += row.height;
   }
   view.width = byId("rows").clientWidth;
+  GUTTER = view.width < 700 ? 104 : 178;
   fitCanvas(byId("chart"), y);
   fitCanvas(byId("axis"), 24);
   fitCanvas(byId("overview"), 40);
@@ -82,9 +84,10 @@ function drawChart() {
     ctx.beginPath();
     ctx.rect(GUTTER, row.y, view.width - GUTTER, row.height);
     ctx.clip();
+    drawLane(ctx, row);
     drawFlights(ctx, row);
     drawDeviceWork(ctx, row);
-    const stack = [];
+    const stack = newShares();
     for (const [kind] of KINDS) {
       if (hidden.has(kind)) continue;
       if (row.ticks[kind]) drawMarks(ctx, row.ticks[kind], kind, row.tickY, TICK, false, null);
@@ -98,6 +101,7 @@ function drawChart() {
   });
   drawEnd(ctx);
   drawArrows(ctx);
+  drawIssued(ctx);
   drawSelection(ctx);
 }
 
@@ -105,18 +109,20 @@ function drawName(ctx, row) {
   ctx.textBaseline = "middle";
   ctx.fillStyle = colours.ink;
   ctx.font = `600 12px ${fontFamily()}`;
-  ctx.fillText(shortened(ctx, row.name), 18, row.barY + 6);
+  ctx.fillText(shortened(ctx, row.name), nameX(), row.barY + 6);
   ctx.fillStyle = colours.soft;
   ctx.font = `11px ${fontFamily()}`;
-  ctx.fillText(shortened(ctx, row.note), 18, row.barY + 22);
+  ctx.fillText(shortened(ctx, row.note), nameX(), row.barY + 22);
   ctx.fillStyle = colours.line;
   ctx.fillRect(GUTTER - 1, row.y, 1, row.height);
   ctx.fillRect(0, row.y + row.height - 1, view.width, 1);
 }
 
+const nameX = () => GUTTER < 178 ? 8 : 18;
+
 function shortened(ctx, words) {
   let shown = words;
-  while (shown && ctx.measureText(shown).width > GUTTER - 28) {
+  while (shown && ctx.measureText(shown).width > GUTTER - nameX() - 10) {
     shown = `${shown.replace(/.…?$/u, "")}…`;
   }
   return shown;
@@ -141,7 +147,7 @@ function drawMarks(ctx, marks, kind, y, height, labelled, stack) {
 function paint(ctx, marks, colour, y, height, stack, wanted) {
   const { events, reach } = marks;
   const scale = (view.width - GUTTER) / (view.to - view.from);
-  const shares = stack && new Map();
+  const shares = stack && newShares();
   ctx.fillStyle = colour;
   let left = -1, right = -2;
   for (let n = firstAtLeast(reach, view.from); n < events.length; n++) {
@@ -156,7 +162,7 @@ function paint(ctx, marks, colour, y, height, stack, wanted) {
         ctx.fillRect(x, y, end - x - (end - x > 5 ? 1 : 0), height); // wide neighbours stay apart
       } else {
         const place = Math.floor(x);
-        shares.set(place, (shares.get(place) ?? 0) + Math.max(end - x, 0.04));
+        shares[place] += Math.max(end - x, 0.04);
       }
       continue;
     }
@@ -173,10 +179,14 @@ function paint(ctx, marks, colour, y, height, stack, wanted) {
   if (stack) paintShares(ctx, shares, y, height, stack);
 }
 
-function paintShares(ctx, shares, y, height, stack) {
-  for (const [place, share] of shares) {
-    const below = stack[place] ?? 0;
-    const tall = Math.min(height - below, Math.max(2.5, share * height));
+// For each pixel of the width, and two to the right.
+const newShares = () => new Float64Array(Math.ceil(view.width) + 3);
+
+function paintShares(ctx, shares, y, height, stack, least = 2.5) {
+  for (let place = 0; place < shares.length; place++) {
+    if (!shares[place]) continue;
+    const below = stack[place];
+    const tall = Math.min(height - below, Math.max(least, shares[place] * height));
     if (tall > 0) ctx.fillRect(place, y + height - below - tall, 1, tall);
     stack[place] = below + tall;
   }
@@ -245,26 +255,30 @@ function flightName(flight) {
 }
 
 function drawDeviceWork(ctx, row) {
-  const shares = new Map(); // by colour, as in `paint`: how much of each pixel's time
+  if (!row.device.length) return;
+  const shares = []; // by text of the kind, 0 for pale: how much of each pixel's time, as in `paint`
+  const scale = (view.width - GUTTER) / (view.to - view.from);
   let right = -Infinity, labels = 0;
   ctx.font = `10px ${fontFamily()}`;
   ctx.textBaseline = "middle";
-  for (const { event, start, end } of row.device) {
+  row.deviceReach ??= reachOf(row.device);
+  for (let n = firstAtLeast(row.deviceReach, view.from); n < row.device.length; n++) {
+    const { event, start, end } = row.device[n];
     if (end < view.from) continue;
     if (start > view.to) break;
     const kind = kindOf(event);
     if (hidden.has(kind)) continue;
     const pale = search.active && !search.matches[event];
-    const colour = pale ? colours.dim : colourOf(kind);
     // Commands without a barrier in between may overlap: the later is drawn where the earlier ends.
-    const x = Math.max(GUTTER - 2, pixel(start), right), wide = pixel(end) - x;
+    const x = Math.max(GUTTER - 2, GUTTER + (start - view.from) * scale, right);
+    const wide = GUTTER + (end - view.from) * scale - x;
     if (wide <= 0) continue;
     right = x + wide;
     if (wide < 2) {
-      const places = shares.get(colour) ?? shares.set(colour, new Map()).get(colour);
-      places.set(Math.floor(x), (places.get(Math.floor(x)) ?? 0) + wide);
+      (shares[pale ? 0 : column.kind[event]] ??= newShares())[Math.floor(x)] += wide;
       continue;
     }
+    const colour = pale ? colours.dim : colourOf(kind);
     ctx.fillStyle = colour;
     ctx.fillRect(x, row.deviceY, wide - (wide > 5 ? 1 : 0), DEVICE); // wide neighbours stay apart
     if (wide >= 40 && !pale && labels++ < 300) {
@@ -272,11 +286,17 @@ function drawDeviceWork(ctx, row) {
         DEVICE, colours["on-bar"]);
     }
   }
-  const stack = [];
-  for (const [colour, places] of shares) {
-    ctx.fillStyle = colour;
+  const stack = newShares();
+  shares.forEach((places, which) => {
+    ctx.fillStyle = which ? colourOf(texts[which]) : colours.dim;
     paintShares(ctx, places, row.deviceY, DEVICE, stack);
-  }
+  });
+}
+
+// The running maximum of the ends of spans that are ordered by start, for searching.
+function reachOf(spans) {
+  let latest = -Infinity;
+  return Float64Array.from(spans, ({ end }) => (latest = Math.max(latest, end)));
 }
 
 function deviceLabel(i, ns) {
@@ -300,61 +320,12 @@ function drawEnd(ctx) {
   }
 }
 
-// From each wait to what it waited for; if many are visible, only from the hovered or selected one.
-function drawArrows(ctx) {
-  if (hidden.has("wait")) return;
-  const waits = [];
-  for (const row of threadRows) {
-    const marks = row.bars.wait;
-    if (!marks) continue;
-    for (let n = firstAtLeast(marks.reach, view.from); n < marks.events.length; n++) {
-      const i = marks.events[n];
-      if (column.start[i] > view.to || waits.length > 400) break;
-      if (endOf(i) <= view.to && (!search.active || search.matches[i])) waits.push(i);
-    }
-  }
-  const looked = [hovered?.event, selected?.event];
-  const all = waits.length <= 60;
-  ctx.save();
-  ctx.beginPath();
-  ctx.rect(GUTTER, 0, view.width - GUTTER, ctx.canvas.height);
-  ctx.clip();
-  for (const i of waits) {
-    if (all || looked.includes(i)) drawArrow(ctx, i, looked.includes(i));
-  }
-  for (const i of looked) {
-    if (i !== undefined && kindOf(i) === "submission") drawArrow(ctx, i, true);
-  }
-  ctx.restore();
-}
-
-function drawArrow(ctx, i, strong) {
-  const from = threadRows[column.thread[i]];
-  ctx.strokeStyle = ctx.fillStyle = kindOf(i) === "wait" ? colours.wait : colours.soft;
-  ctx.globalAlpha = strong ? 1 : 0.55;
-  ctx.lineWidth = strong ? 2 : 1.25;
-  for (const point of awaitedBy(i)) {
-    const found = flightOf(point.stream, point.submission);
-    if (found < 0) continue;
-    const to = streamRows[point.stream];
-    const x = pixel(endOf(i)) - 1, y = from.barY + BAR;
-    const tipX = Math.min(pixel(flights[found].end), pixel(endOf(i))) - 1, tipY = to.barY - 1;
-    ctx.beginPath();
-    ctx.moveTo(x, y);
-    ctx.bezierCurveTo(x, y + (tipY - y) * 0.4, tipX, tipY - (tipY - y) * 0.4, tipX, tipY - 5);
-    ctx.stroke();
-    ctx.beginPath();
-    ctx.moveTo(tipX, tipY);
-    ctx.lineTo(tipX - 4, tipY - 7);
-    ctx.lineTo(tipX + 4, tipY - 7);
-    ctx.fill();
-  }
-  ctx.globalAlpha = 1;
-}
-
 function drawSelection(ctx) {
   if (!selected) return;
   outline(ctx, selected);
+  if (selected.gap !== undefined) {
+    for (const i of [gap.before[selected.gap], gap.after[selected.gap]]) outlineDeviceWork(ctx, i);
+  }
   if (selected.event === undefined) return;
   const i = selected.event;
   for (const point of awaitedBy(i)) {
@@ -374,13 +345,15 @@ function outline(ctx, thing) {
   if (right < GUTTER || x > view.width) return;
   ctx.strokeStyle = colours.ink;
   ctx.lineWidth = 2;
-  const y = tick ? row.tickY : row.barY, height = tick ? TICK : BAR;
+  const y = tick ? row.tickY : row.barY;
+  const height = tick ? TICK : row.type === "device" ? LANE : BAR;
   ctx.strokeRect(x - 2, y - 2, Math.max(2, right - x) + 4, height + 4);
 }
 
 function outlineDeviceWork(ctx, i) {
-  const [begun, seconds] = trace.device[i];
-  const x = pixel(begun * 1e9), right = pixel((begun + seconds) * 1e9);
+  if (!trace.device[i] || !streamRows[column.stream[i]]) return;
+  const [begun, ns] = trace.device[i];
+  const x = pixel(begun), right = pixel(begun + ns);
   if (right < GUTTER || x > view.width) return;
   const shown = Math.max(GUTTER, x);
   ctx.strokeRect(shown - 1, streamRows[column.stream[i]].deviceY - 1, Math.max(2, right - shown) + 2,

@@ -1,8 +1,8 @@
 // Search, and finding the mark under the pointer.
 
-const search = { active: false, matches: new Uint8Array(size), found: [], at: -1 };
+const search = { active: false, matches: new Uint8Array(size), found: [], at: -1, gaps: new Uint8Array(gapCount) };
 
-// All words must occur, each anywhere in the event's text.
+// All words must occur, each anywhere in the text of the event or gap.
 function runSearch(query) {
   const words = query.toLowerCase().split(/\s+/).filter(Boolean);
   search.active = words.length > 0;
@@ -25,12 +25,23 @@ function runSearch(query) {
       search.matches[i] = matches;
       if (matches) search.found.push(i);
     }
-    search.found.sort((a, b) => column.start[a] - column.start[b]);
+    findGaps(words, lower, streams);
+    search.found.sort((a, b) => startOf(a) - startOf(b));
   }
   overviewPicture = null;
   tellFound();
   fillTable();
   redraw();
+}
+
+// A gap is found by its cause, its lines, its stream and device, and what was going on.
+function findGaps(words, lower, streams) {
+  const names = causes.map(({ cause }) => `gap idle ${cause} ${causeLabel(cause)}`);
+  for (let g = 0; g < gapCount; g++) {
+    const about = [names[gap.cause[g]], lower[gap.lines[g]], lower[gap.detail[g]], streams[gap.stream[g]] ?? ""];
+    search.gaps[g] = words.every((word) => about.some((each) => each.includes(word)));
+    if (search.gaps[g]) search.found.push(size + g);
+  }
 }
 
 function tellFound() {
@@ -48,7 +59,7 @@ function jump(step) {
   if (!count) return;
   if (search.at < 0) {
     // The first match on the screen or to the right of it.
-    const here = search.found.findIndex((i) => endOf(i) >= view.from);
+    const here = search.found.findIndex((n) => spanOf(thingOf(n))[1] >= view.from);
     search.at = step > 0 ? Math.max(0, here) : (here > 0 ? here - 1 : count - 1);
   } else {
     search.at = (search.at + step + count) % count;
@@ -61,19 +72,27 @@ let waitsInOrder = null;
 const orderedWaits = () => (waitsInOrder ??= Array.from({ length: size }, (_, i) => i)
   .filter((i) => kindOf(i) === "wait").sort((a, b) => column.start[a] - column.start[b]));
 
+const orderedGaps = () => Array.from(gap.start, (_, g) => size + g)
+  .filter((n) => !hiddenCauses.has(gap.cause[n - size]) && !isPale(n - size));
+
 // The next item in a list ordered by start, after the selection or the left edge of the screen.
 function stepThrough(list, step) {
   if (!list.length) return;
-  let at = selected?.event === undefined ? -1 : list.indexOf(selected.event);
+  const number = selected?.event ?? (selected?.gap === undefined ? -1 : size + selected.gap);
+  let at = list.indexOf(number);
   if (at < 0) {
     const from = selected ? spanOf(selected)[0] : view.from;
-    const next = list.findIndex((i) => column.start[i] >= from);
+    const next = list.findIndex((n) => startOf(n) >= from);
     at = step > 0 ? (next < 0 ? -1 : next - 1) : (next < 0 ? list.length : next);
   }
   goTo(list[(at + step + list.length) % list.length]);
 }
 
 function nextInRow(step) {
+  if (selected?.gap !== undefined) {
+    const device = gap.device[selected.gap];
+    stepThrough(orderedGaps().filter((n) => gap.device[n - size] === device), step);
+  }
   if (selected?.event === undefined) return;
   const thread = column.thread[selected.event];
   const list = Array.from({ length: size }, (_, i) => i)
@@ -82,10 +101,11 @@ function nextInRow(step) {
   stepThrough(list, step);
 }
 
-function goTo(i) {
-  select({ event: i });
-  reveal({ event: i });
-  announce(inWords({ event: i }));
+function goTo(number) {
+  const thing = thingOf(number);
+  select(thing);
+  reveal(thing);
+  announce(inWords(thing));
 }
 
 // What is drawn at a point of the chart: the most prominent mark, or the nearest.
@@ -94,6 +114,7 @@ function thingAt(x, y) {
   const row = shownRows.find((each) => y >= each.y && y < each.y + each.height);
   if (!row) return null;
   const time = timeAt(x), slack = (4 * (view.to - view.from)) / (view.width - GUTTER);
+  if (row.type === "device") return onLane(row, time, slack);
   const onTicks = y >= row.tickY - 1, onDevice = !onTicks && row.device.length && y >= row.deviceY;
   if (onDevice) {
     const shown = row.device.filter((each) => !hidden.has(kindOf(each.event)));

@@ -102,7 +102,7 @@ function followPointer() {
 function point(event) {
   const thing = thingAt(event.offsetX, event.offsetY);
   byId("chart").classList.toggle("pointing", Boolean(thing));
-  if (thing?.event !== hovered?.event) redraw();
+  if (!isSame(thing, hovered)) redraw();
   hovered = thing;
   if (!thing) {
     hideTip();
@@ -123,13 +123,19 @@ function tipLines(thing) {
     const flight = flights[thing.flight];
     return [`flight ${flightName(flight)}`, trace.streams[flight.stream].name];
   }
+  if (thing.gap !== undefined) {
+    const g = thing.gap;
+    const lines = texts[gap.lines[g]].split("\n").map(shortLine).join(" to ");
+    return [`gap of ${duration(gap.seconds[g])}: ${causeLabel(causeOf(g))}`,
+      causes[gap.cause[g]].sentence, texts[gap.detail[g]], lines];
+  }
   const i = thing.event;
   const time = column.seconds[i] ? duration(column.seconds[i]) : "";
   const device = trace.device[i];
   const amount = column.nbytes[i] ? bytes(column.nbytes[i]) : "";
   return [
     [kindOf(i), whatOf(i), amount, time].filter(Boolean).join("  "),
-    text("reason", i), device ? `${duration(device[1] * 1e9)} on the device` : "",
+    text("reason", i), device ? `${duration(device[1])} on the device` : "",
     shortLine(text("where", i)),
   ];
 }
@@ -155,6 +161,7 @@ const KEYS = {
   Home: () => show(0, view.to - view.from), End: () => show(total - (view.to - view.from), total),
   z: () => selected && zoomTo(selected),
   w: () => stepThrough(orderedWaits(), 1), W: () => stepThrough(orderedWaits(), -1),
+  g: () => stepThrough(orderedGaps(), 1), G: () => stepThrough(orderedGaps(), -1),
   "]": () => nextInRow(1), "[": () => nextInRow(-1),
   n: () => jump(1), N: () => jump(-1), p: () => jump(-1),
   "/": () => byId("query").select(),
@@ -218,7 +225,10 @@ function switchTheme() {
 setTheme(prefersDark.matches ? "dark" : "light");
 prefersDark.addEventListener("change", () => setTheme(prefersDark.matches ? "dark" : "light"));
 showAbout();
+showVerdict();
+showLegend();
 showCounts();
+showKernels();
 makeTableHead();
 fillTable();
 showDetails(null);
@@ -234,8 +244,8 @@ drawNow();
 
 // For tests, and for debugging in the browser's tools.
 window.penstock = {
-  trace, column, flights, view, search, frames, counted, select, show, zoom, redraw, drawNow,
-  pixel, thingAt, rowOf, layout: () => shownRows.map(({ name, y, barY, deviceY, tickY }) =>
-    ({ name, y, barY, deviceY, tickY })),
-  state: () => ({ selected, hovered, hidden: [...hidden], theme: document.documentElement.dataset.theme }),
+  trace, column, flights, gap, part, causes, texts, ranFor, view, search, frames, counted, select, show, zoom, redraw, drawNow,
+  pixel, thingAt, rowOf, layout: () => shownRows.map(({ type, name, y, barY, deviceY, tickY }) =>
+    ({ type, name, y, barY, deviceY, tickY })),
+  state: () => ({ selected, hovered, hidden: [...hidden], hiddenCauses: [...hiddenCauses].map(causeAt), theme: document.documentElement.dataset.theme }),
 };

@@ -1,11 +1,12 @@
 // The visible time range, the selection, and which kinds are hidden.
 
-const GUTTER = 178; // pixels for the names of rows
+let GUTTER = 178; // pixels for the names of rows; less on a narrow screen
 const SHORTEST = 50; // nanoseconds on the whole width
 
 const view = { from: 0, to: total, width: 1000 };
 const hidden = new Set(); // kinds
-let selected = null; // {event} or {flight}
+const hiddenCauses = new Set(); // indices
+let selected = null; // {event}, {flight} or {gap}
 let hovered = null;
 
 const pixel = (time) => GUTTER + ((time - view.from) / (view.to - view.from)) * (view.width - GUTTER);
@@ -31,9 +32,10 @@ function pan(share) {
   show(from, from + view.to - view.from);
 }
 
-const spanOf = (thing) => thing.event !== undefined
-  ? [column.start[thing.event], endOf(thing.event)]
-  : [flights[thing.flight].start, flights[thing.flight].end];
+function spanOf({ event, gap: g, flight }) {
+  if (event !== undefined) return [column.start[event], endOf(event)];
+  return g !== undefined ? [gap.start[g], gap.end[g]] : [flights[flight].start, flights[flight].end];
+}
 
 // Scroll and zoom to make something visible.
 function reveal(thing) {
@@ -53,9 +55,16 @@ function reveal(thing) {
   if (bottom > box.scrollTop) box.scrollTop = bottom;
 }
 
-const rowOf = (thing) => thing.event !== undefined
-  ? threadRows[column.thread[thing.event]]
-  : streamRows[flights[thing.flight].stream];
+function rowOf({ event, gap: g, flight }) {
+  if (event !== undefined) return threadRows[column.thread[event]];
+  return g !== undefined ? deviceRows[gap.device[g]] : streamRows[flights[flight].stream];
+}
+
+const isSame = (a, b) => a?.event === b?.event && a?.gap === b?.gap && a?.flight === b?.flight;
+
+// Events and gaps in one list, as search results are: gaps have the numbers from `size` on.
+const thingOf = (number) => number < size ? { event: number } : { gap: number - size };
+const startOf = (number) => number < size ? column.start[number] : gap.start[number - size];
 
 function select(thing) {
   selected = thing;

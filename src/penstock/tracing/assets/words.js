@@ -4,7 +4,9 @@
 // In drawing order: the most prominent kinds come last, on top.
 const KINDS = [
   ["barrier", "barriers"], ["submission", "submissions"], ["launch", "launches"],
-  ["replay", "replays"], ["adopt", "adoptions"], ["fallback", "fallbacks"], ["clock", "clock"],
+  ["replay", "replays"], ["replayed", "replayed commands"], ["adopt", "adoptions"],
+  ["fallback", "fallbacks"], ["clock", "clock"], ["view", "views"], ["order", "orders"],
+  ["compile", "compilations"],
   ["fill", "fills"], ["rename", "renames"], ["allocation", "allocations"], ["copy", "copies"], ["wait", "waits"],
 ];
 // The order of the counts at the top: what costs most comes first.
@@ -12,6 +14,19 @@ const COUNTED = [
   "waits", "copies", "allocations", "renames", "fills", "barriers", "submissions", "launches",
   "replays",
 ];
+
+// Causes of idle time, with short names. Those of the second group are drawn hatched: colours only
+// have to differ within a group, also for people who cannot tell some colours apart.
+const CAUSES = {
+  caller: "your code", issuing: "issuing", waited: "host waited", copy: "host copy",
+  compile: "compiling", view: "view held",
+};
+const HATCHED = {
+  other: "other stream", unsubmitted: "not submitted", latency: "latency", bound: "run-ahead bound",
+  trace: "tracing",
+};
+const causeLabel = (name) => CAUSES[name] ?? HATCHED[name] ?? name;
+const causeColour = (name) => `var(--cause-${name in CAUSES || name in HATCHED ? name : "trace"})`;
 
 function duration(ns) {
   if (ns >= 1e9) return `${(ns / 1e9).toFixed(3)} s`;
@@ -43,6 +58,19 @@ function element(name, text = "", className = "") {
   return made;
 }
 
+// Text with code between backticks.
+function withCode(words) {
+  return words.split("`").map((piece, n) => n % 2 ? element("code", piece) : document.createTextNode(piece));
+}
+
+// A mark in the colour of a cause.
+function swatch(name) {
+  const made = element("i", "", name in HATCHED ? "swatch hatched" : "swatch");
+  made.style.setProperty("--kind", name === "busy" ? "var(--busy)" : causeColour(name));
+  return made;
+}
+
+const share = (part, whole) => `${(100 * part / (whole || 1)).toFixed(part > 0.995 * whole && part < whole ? 1 : 0)} %`;
 const byId = (id) => document.getElementById(id);
 
 // Announce a text to screen readers.
