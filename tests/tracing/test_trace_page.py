@@ -543,7 +543,7 @@ double = dev.elementwise("y[i] = 2 * y[i]", "inout float32 y")
 y = dev.ones(64)
 double(y=y)
 dev.synchronize()
-time.sleep(0.1)
+time.sleep(0.5)
 double(y=y)
 """
     )
