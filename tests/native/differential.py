@@ -12,6 +12,7 @@ the host waits for it or a later step lets it.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import random
 import sys
@@ -72,6 +73,8 @@ void main() {
 }
 """
 )
+#: An element per thread as well, so that x and y may be the same array.
+FETCH4 = FETCH.replace("texelFetch(x, i)", "vec4(texelFetch(x, i / 4)[i % 4])")
 RECORDED = (
     "vkBeginCommandBuffer", "vkEndCommandBuffer", "vkCmdBindPipeline", "vkCmdPushConstants",
     "vkCmdPushDescriptorSetWithTemplateKHR", "vkCmdDispatch", "vkCmdPipelineBarrier2",
@@ -89,6 +92,7 @@ HEARD = {
     "vkQueueSubmit": "hear_submit",
     "vkGetSemaphoreCounterValue": "hear_get",
     "vkWaitSemaphores": "hear_wait",
+    "vkMapMemory": "hear_map",
     "vkCreateBufferView": "hear_view",
     "vkDestroyBuffer": "hear_destroy",
     "vkDestroyPipeline": "hear_destroy",
@@ -201,6 +205,20 @@ class Calls:
         ]
         self.log.say("describe", self._handle("command", command), rest[0], bound)
         function(command, template, layout, *rest)
+
+    def hear_map(self, _: Any, function: Any, device: Any, memory: Any, *rest: Any) -> Any:
+        """Clear memory when it is allocated, which is when it is mapped.
+
+        A program may read content that the contract leaves undefined: what a kernel that only
+        writes an output leaves unwritten, while a view shows the content from before. It reads what
+        the memory held, and that must not be what the process happened to have there.
+        """
+        ffi, _lib = api.load()
+        result = function(device, memory, *rest)
+        if result == 0:
+            _, nbytes, _, pointer = rest
+            ctypes.memset(int(ffi.cast("uintptr_t", pointer[0])), 0, nbytes)
+        return result
 
     def hear_view(self, _: Any, function: Any, device: Any, info: Any, *rest: Any) -> Any:
         words = self._handle("buffer", info.buffer), info.format, info.offset, info.range
@@ -324,7 +342,7 @@ class Program:
                 ("fetch", FETCH),
             )
         }
-        self.kernels["fetch4"] = device.kernel(FETCH, name="fetch4", formats={"x": "rgba32f"})
+        self.kernels["fetch4"] = device.kernel(FETCH4, name="fetch4", formats={"x": "rgba32f"})
         self.arrays = [self.new_array(number) for number in range(5)]
         self.one = device.ones(1)
         self.integers = device.zeros(N, np.uint32, name="integers")
