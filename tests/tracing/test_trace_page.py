@@ -554,6 +554,28 @@ double(y=y)
     assert "  advice: make the next launch, at line 9, before the code between lines 7 and 9" in err
 
 
+def test_kernels_inside_graphs_are_timed_if_asked(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        """import penstock as ps
+dev = ps.Device("llvmpipe")
+double = dev.elementwise("y[i] = 2 * y[i]", "inout float32 y")
+y = dev.ones(64)
+with dev.record() as graph:
+    double(y=y)
+graph.replay().wait()
+"""
+    )
+    kinds = []
+    for options in ([], ["--kernels"]):
+        file = tmp_path / "trace.json"
+        command = ["trace", *options, "-o", str(tmp_path / "page.html"), "--json", str(file)]
+        assert main([*command, str(script)]) == 0
+        kinds.append({event["kind"] for event in json.loads(file.read_text())["events"]})
+    assert "replayed" not in kinds[0]
+    assert "replayed" in kinds[1]
+
+
 def test_a_module_runs_with_its_name(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code = "import sys; print(__name__, sys.argv[1:]); sys.exit(3)"
     (tmp_path / "some_program.py").write_text(code)

@@ -34,6 +34,9 @@ def add_options(command: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     command.add_argument("--json", type=Path, metavar="FILE", help="events and counts, as JSON")
     command.add_argument("--perfetto", type=Path, metavar="FILE", help="for ui.perfetto.dev")
+    command.add_argument(
+        "--kernels", action="store_true", help="also time each command inside replayed graphs"
+    )
     command.add_argument("--open", action="store_true", help="show the page in the browser")
     command.add_argument("-m", dest="module", action="store_true", help="a module, not a file")
     command.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
@@ -53,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"penstock trace: {problem}", file=sys.stderr)
         return 2
     title = " ".join(["-m"] * arguments.module + arguments.program)
-    with trace() as receipt:
+    with trace(kernels=arguments.kernels) as receipt:
         code = run_program(arguments.program, module=arguments.module)
     _save(receipt, files, title)
     if arguments.open:
