@@ -2,8 +2,9 @@
 
 Weights keep their file layout; kernels decode quantized blocks as they read them
 (shaders/blocks.glsl). The mapping of work to invocations depends on the device
-(shaders/product.comp): on a GPU a subgroup takes a few rows; on lavapipe too, but it reads weights
-through uniform buffers, which is several times as fast. A uniform buffer holds 64 KiB at most, so a
+(shaders/product.comp): on a GPU a subgroup takes a few rows. On lavapipe a lane takes a few rows
+(shaders/product_rows.comp), and reads weights and activations through texel buffers. Where these
+are too small, a subgroup reads them through uniform buffers, which hold 64 KiB at most: there a
 matrix is bound in windows, a dozen per launch.
 
 No launch depends on values, so a graph can record all of them.
@@ -26,8 +27,9 @@ from penstock.llm.weights import Piece, Weight
 class Products:
     """Launches the products of one device; compiles each kernel on first use.
 
-    `way` forces the strategy, one of `penstock.llm.kernels.WAYS`. Where "windowed" is impossible
-    (rows that are too long, or matrices that are too small), "subgroup" takes its place.
+    `way` forces the strategy, one of `penstock.llm.kernels.WAYS`. Where "rows" or "windowed" is
+    impossible (rows that are too long or no whole units, or, for windows, matrices that are too
+    small), "subgroup" takes its place.
     """
 
     def __init__(self, device: ps.Device, *, way: str | None = None) -> None:
@@ -38,15 +40,18 @@ class Products:
         self._uniform_alignment: int = limits["uniform_alignment"]
         self._uniform_range: int = limits["uniform_range"]
         self._subgroup_size: int = limits["subgroup_size"]
+        self._texel_elements: int = limits.get("texel_elements", 0)
+        self._texel_alignment: int = limits.get("texel_alignment", 1)
         self._counts_turns = device.info.kind == "cpu"
         self.way = way or _best_way(device)
         self._how = kernels.way(self.way, self._subgroup_size)
-        self._otherwise = (
-            kernels.way("subgroup", self._subgroup_size) if self._how.window else self._how
-        )
+        self._otherwise = self._how
+        if self.way in ("rows", "windowed"):
+            self._otherwise = kernels.way("subgroup", self._subgroup_size)
         self._kernel = kernels.Compiled(device)
         # Holds each piece, so that the id in its key stays unique.
         self._parts: dict[tuple[int, ...], tuple[Piece, list[_Part]]] = {}
+        self._views: dict[tuple[int, ...], tuple[Piece, list[Piece]]] = {}
         self._between: ps.Array | None = None
 
     def multiply(
@@ -69,6 +74,9 @@ class Products:
         if bias is not None:
             _check_bias(bias, weight)
         for piece in weight.pieces:
+            if self.way == "rows" and self._fit_rows(weight, x, count):
+                self._by_rows(weight, piece, x, y, count, stride, add)
+                continue
             through, rest = self._split(weight, piece)
             if through is not None:
                 self._through_windows(weight, through, x, y, count, stride, add)
@@ -145,6 +153,62 @@ class Products:
         words, first, row = piece.words, piece.first, piece.row
         rest = Piece(words, first + rows * pitch, row + rows, piece.rows - rows)
         return (Piece(words, first, row, rows) if rows else None), rest
+
+    def _fit_rows(self, weight: Weight, x: ps.Array, count: int) -> bool:
+        """Whether a lane can take whole rows, and texel buffers can hold a row, and x."""
+        how, kind, columns = self._how, weight.kind, weight.columns
+        blocks = kernels.blocks_of(kind, how.steps)
+        turns = kernels.turns_by_rows(kind, how, how.tokens(count), columns)
+        return (
+            columns % blocks.unit == 0
+            and x.size % 4 == 0
+            and self._in_texels(4 * x.size, 16)
+            and self._in_texels(blocks.pitch(columns) + 4, 4)
+            and (turns <= kernels.MOST_TURNS or not self._counts_turns)
+        )
+
+    def _in_texels(self, nbytes: int, size: int) -> bool:
+        """Whether a texel buffer with texels of that size holds bytes that begin anywhere."""
+        return nbytes + self._texel_alignment <= self._texel_elements * size
+
+    def _by_rows(
+        self, weight: Weight, piece: Piece, x: ps.Array, y: ps.Array, count: int, stride: int,
+        add: bool,
+    ) -> None:  # fmt: skip
+        """Issue one launch for all rows and tokens, or one per view of a large matrix."""
+        how = self._how
+        blocks = kernels.blocks_of(weight.kind, how.steps)
+        pitch, tokens = blocks.pitch(weight.columns), how.tokens(count)
+        shader = kernels.product_by_rows(
+            weight.kind, how, tokens, aligned=_is_aligned(weight, piece, blocks)
+        )
+        kernel = self._kernel(shader)
+        in_group = how.group_size * how.rows(weight.kind, tokens)
+        inputs, x_first = x.texels("rgba32f")
+        for view in self._texel_views(piece, pitch):
+            kernel(
+                words=view.words, x=inputs, y=y, pitch=pitch, rows=view.rows,
+                units=weight.columns // blocks.unit, columns=weight.columns, tokens=count,
+                stride=stride, place=view.row, begin=view.first, x_first=x_first, add=int(add),
+                groups=(-(-view.rows // in_group), -(-count // tokens)),
+            )  # fmt: skip
+
+    def _texel_views(self, piece: Piece, pitch: int) -> list[Piece]:
+        """Cut the piece into parts that texel buffers hold; `first` counts from their beginnings."""
+        key = (id(piece.words), piece.first, piece.row, piece.rows)
+        if key not in self._views:
+            most = self._texel_elements - self._texel_alignment // 4
+            each = piece.rows if piece.words.size <= most else (4 * most - 4) // pitch
+            views = []
+            for row in range(0, piece.rows, each):
+                rows = min(each, piece.rows - row)
+                first = piece.first + row * pitch
+                words, lead = piece.words[first // 4 : -(-(first + rows * pitch) // 4)].texels(
+                    "r32ui"
+                )
+                views.append(Piece(words, 4 * lead + first % 4, piece.row + row, rows))
+            self._views[key] = piece, views
+        return self._views[key][1]
 
     def _at_once(
         self, weight: Weight, piece: Piece, x: ps.Array, y: ps.Array, count: int, stride: int,
@@ -274,8 +338,19 @@ def _best_way(device: ps.Device) -> str:
     if device.info.kind != "cpu":
         return "subgroup" if adds else "shared"
     limits: Any = device.info.limits
-    bindable = limits["uniform_range"] >= 1 << 16 and limits["subgroup_size"] >= 8
-    return "windowed" if adds and bindable and "scalarBlockLayout" in has else "alone"
+    wide = adds and limits["subgroup_size"] >= 8
+    if wide and _has_texels(device):
+        return "rows"
+    bindable = limits["uniform_range"] >= 1 << 16 and "scalarBlockLayout" in has
+    return "windowed" if wide and bindable else "alone"
+
+
+def _has_texels(device: ps.Device) -> bool:
+    """Whether the way "rows" can be taken, and most matrices have one launch."""
+    limits: Any = device.info.limits
+    enough = limits.get("texel_elements", 0) >= 1 << 22
+    shuffles = "subgroupShuffle" in device.info.features
+    return enough and shuffles and {"r32ui", "rgba32f"} <= set(device.info.texel_formats)
 
 
 def _is_aligned(weight: Weight, piece: Piece, blocks: Blocks) -> bool:
