@@ -61,6 +61,7 @@ TURNS = {
     "llm/shaders/group.glsl": "a turn for each subgroup of up to 256 invocations, or 8 of a tree",
     "llm/shaders/input.glsl": NO_LOOP,
     "llm/shaders/product.comp": "test_products",
+    "llm/shaders/product_rows.comp": "test_products",
     "llm/shaders/remember.comp": NO_LOOP,
     "llm/shaders/repeat.glsl": NO_LOOP,
     "llm/shaders/rmsnorm.comp": "test_rmsnorm",
@@ -213,7 +214,7 @@ def test_rmsnorm(dev: ps.Device) -> None:
     [
         ("subgroup", "F32", 1 << 20), ("subgroup", "F16", (1 << 20) + 3), ("alone", "F16", 1 << 19),
         ("alone", "Q4_K", 1 << 19), ("shared", "Q6_K", 1 << 21),
-        (None, "BF16", 1 << 20),
+        ("rows", "BF16", 1 << 20), ("rows", "Q8_0", 1 << 20), ("rows", "Q4_0", 1 << 21),
     ],
 )  # fmt: skip
 def test_products(dev: ps.Device, way: str | None, kind: str, columns: int) -> None:

@@ -11,13 +11,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Literal, NoReturn
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, NoReturn
 
 import penstock as ps
 from penstock.llm.errors import ModelError
 from penstock.llm.network import End, Network
 from penstock.llm.tokens import Decoder
+from penstock.llm.variants import MEASURED, Variants
 
 Finish = Literal["stop", "length", "closed"]
 
@@ -57,12 +58,14 @@ class Receipt:
 
     prompt: Cost
     generation: Cost
+    variants: Variants = MEASURED  # how products were computed
 
-    def as_dict(self) -> dict[str, dict[str, float]]:
-        return {
+    def as_dict(self) -> dict[str, dict[str, Any]]:
+        costs = {
             name: {**asdict(cost), "tokens_per_second": cost.rate}
             for name, cost in (("prompt", self.prompt), ("generation", self.generation))
         }
+        return {**costs, "variants": asdict(self.variants)}
 
     def __str__(self) -> str:
         lines = [f"{'':24}{'prompt':>12}{'generation':>14}{'per token':>12}"]
@@ -75,6 +78,8 @@ class Receipt:
             each = f"{both[1].per_token(name):.4g}" if both[1].tokens else "-"
             label = name.replace("_", " ")
             lines.append(f"{label:24}{values[0]:>12,}{values[1]:>14,}{each:>12}")
+        ways = [way or "-" for way in (self.variants.batch, self.variants.decode)]
+        lines.append(f"{'products by':24}{ways[0]:>12}{ways[1]:>14}")
         return "\n".join(lines)
 
 
@@ -234,7 +239,9 @@ class Run:
                             self.parts.append(piece)
                             yield piece
                 finally:
-                    self.receipt = meter.receipt(len(self.prompt))
+                    self.receipt = replace(
+                        meter.receipt(len(self.prompt)), variants=self._network.variants
+                    )
         finally:
             self.give_back()
 
