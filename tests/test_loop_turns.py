@@ -48,6 +48,7 @@ TURNS = {
     "llm/shaders/attention_join.comp": "test_attention: a turn for each share; windows of at least "
     "32 KiB, six to a share, make 21,846 shares of the 4 GiB that can be bound",
     "llm/shaders/attention_lanes.comp": "test_attention",
+    "llm/shaders/attention_rows.comp": "test_attention",
     "llm/shaders/attention_shared.comp": "test_attention",
     "llm/shaders/attention_windows.comp": "a window of 64 KiB has 4096 words of 16 bytes: at most "
     "512 blocks of 8 rows, 12 turns each",
@@ -172,6 +173,7 @@ def test_elementwise_takes_more_groups_for_more_elements(
     ("variant", "count", "context", "heads", "head_size", "cache_type"),
     [
         ("cpu", 2, 100_000, 4, 8, "f32"), ("cpu", 2, 100_000, 4, 8, "f16"),
+        ("cpu", 2, 200_000, 4, 8, "f16"), ("cpu", 2, 27_000, 4, 128, "f16"),
         ("gpu", 2, 50_000, 1, 254, "f16"), ("cpu", 1, 200_000, 4, 8, "f32"),
     ],
 )  # fmt: skip

@@ -154,6 +154,18 @@ def product(
     return Shader.of(name, "product", defines, {"local_size_x": how.group_size})
 
 
+def takes_rows(device: ps.Device) -> bool:
+    """Whether kernels with a lane per row are possible, and texel buffers hold most matrices."""
+    info = device.info
+    limits: Any = info.limits
+    return (
+        limits["subgroup_size"] >= 8
+        and "subgroupShuffle" in info.features
+        and limits.get("texel_elements", 0) >= 1 << 22
+        and {"r32ui", "rgba32f"} <= set(info.texel_formats)
+    )
+
+
 def product_by_rows(kind: str, how: Way, tokens: int, *, aligned: bool) -> Shader:
     """The shader that multiplies with a lane for each row: the way "rows"."""
     rows, (steps, quads) = how.rows(kind, tokens), _steps(kind, how)
@@ -248,12 +260,13 @@ def blocks_are_words(kind: str) -> bool:
 
 def weight_kernels(subgroup_size: int) -> Iterable[Shader]:
     """Every shader of this module as a model uses it, for subgroups of that size."""
-    for how in (way(name, subgroup_size) for name in WAYS):
+    by_rows = way("rows", subgroup_size)
+    for kind in KINDS:
+        for tokens in by_rows.tiles:
+            yield product_by_rows(kind, by_rows, tokens, aligned=blocks_are_words(kind))
+    for how in (way(name, subgroup_size) for name in WAYS if name != "rows"):
         for kind in KINDS:
             for tokens in (min(how.tiles), max(how.tiles)):
-                if how.name == "rows":
-                    yield product_by_rows(kind, how, tokens, aligned=blocks_are_words(kind))
-                    continue
                 yield product(
                     kind, how, tokens, aligned=blocks_are_words(kind), vectors=True, add=True,
                     columns=1024,

@@ -47,7 +47,7 @@ class Products:
         self._texel_elements: int = limits.get("texel_elements", 0)
         self._texel_alignment: int = limits.get("texel_alignment", 1)
         self._counts_turns = device.info.kind == "cpu"
-        self._takes_rows = _takes_rows(device)
+        self._takes_rows = kernels.takes_rows(device)
         self.way = way or ways_for(device)[0]
         self.batch_way = batch_way or self.way
         self._one, self._several = (
@@ -340,29 +340,18 @@ def _cut_units(units: int, each: int) -> list[dict[str, Any]]:
 def ways_for(device: ps.Device) -> list[str]:
     """Return the ways that suit a device's limits, the one expected to be fastest first.
 
-    CPU drivers get none with shared memory or barriers.
+    CPU drivers get none with shared memory or barriers, and GPUs none whose tiles are made for
+    the registers of a CPU.
     """
     has = device.info.features
     limits: Any = device.info.limits
     adds = "subgroupArithmetic" in has
-    rows = ["rows"] if _takes_rows(device) else []
     if device.info.kind != "cpu":
-        return ["subgroup", *rows] if adds else ["shared", *rows]
+        return ["subgroup"] if adds else ["shared"]
+    rows = ["rows"] if kernels.takes_rows(device) else []
     uniform = limits["uniform_range"] >= 1 << 16 and "scalarBlockLayout" in has
     windowed = ["windowed"] if adds and uniform and limits["subgroup_size"] >= 8 else []
     return [*rows, *windowed] or ["alone"]
-
-
-def _takes_rows(device: ps.Device) -> bool:
-    """Whether the way "rows" is possible, and a launch suffices for most matrices."""
-    info = device.info
-    limits: Any = info.limits
-    return (
-        limits["subgroup_size"] >= 8
-        and "subgroupShuffle" in info.features
-        and limits.get("texel_elements", 0) >= 1 << 22
-        and {"r32ui", "rgba32f"} <= set(info.texel_formats)
-    )
 
 
 def _is_aligned(weight: Weight, piece: Piece, blocks: Blocks) -> bool:

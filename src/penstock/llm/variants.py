@@ -21,7 +21,6 @@ import penstock as ps
 from penstock.llm import kernels
 from penstock.llm.products import Products, ways_for
 from penstock.llm.weights import Piece, Weight
-from penstock.shader.glsl import cache_directory
 
 #: Seconds after which no other way is measured. The compilation of one way ends late at worst.
 BUDGET = 0.1
@@ -137,8 +136,14 @@ def _key(device: ps.Device) -> str:
 
 
 def _file() -> Path | None:
-    directory = cache_directory()
-    return None if directory is None else directory / "variants.json"
+    """The file beside the compiled kernels; None if its path would be relative.
+
+    Whoever can write it can at most choose another way, which computes the same.
+    """
+    chosen = os.environ.get("PENSTOCK_CACHE_DIR")
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    directory = Path(chosen).absolute() if chosen else Path(home) / "penstock"
+    return directory / "variants.json" if directory.is_absolute() else None
 
 
 def _remembered(device: ps.Device, ways: list[str]) -> Variants | None:
@@ -170,7 +175,7 @@ def _write(device: ps.Device, found: Variants) -> None:
         return
     try:
         content = json.dumps({**_read(), _key(device): asdict(found)}, indent=1)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(0o700, parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
             file.write(content)
         os.replace(file.name, path)
