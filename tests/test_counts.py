@@ -47,7 +47,9 @@ class Scene:
         self.file = directory / "floats.bin"
         self.source.tofile(self.file)
         sizes = {"context": 128, "vocabulary": 288}
-        self.model = llm.load(gguf(directory, "qwen3", "Q8_0", **sizes), dev)
+        self.model = llm.load(
+            gguf(directory, "qwen3", "Q8_0", **sizes), dev, variants=llm.Variants.expected(dev)
+        )
 
     def close(self) -> None:
         self.model.close()

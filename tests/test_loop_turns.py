@@ -48,6 +48,7 @@ TURNS = {
     "llm/shaders/attention_join.comp": "test_attention: a turn for each share; windows of at least "
     "32 KiB, six to a share, make 21,846 shares of the 4 GiB that can be bound",
     "llm/shaders/attention_lanes.comp": "test_attention",
+    "llm/shaders/attention_rows.comp": "test_attention",
     "llm/shaders/attention_shared.comp": "test_attention",
     "llm/shaders/attention_windows.comp": "a window of 64 KiB has 4096 words of 16 bytes: at most "
     "512 blocks of 8 rows, 12 turns each",
@@ -61,6 +62,7 @@ TURNS = {
     "llm/shaders/group.glsl": "a turn for each subgroup of up to 256 invocations, or 8 of a tree",
     "llm/shaders/input.glsl": NO_LOOP,
     "llm/shaders/product.comp": "test_products",
+    "llm/shaders/product_rows.comp": "test_products",
     "llm/shaders/remember.comp": NO_LOOP,
     "llm/shaders/repeat.glsl": NO_LOOP,
     "llm/shaders/rmsnorm.comp": "test_rmsnorm",
@@ -171,6 +173,7 @@ def test_elementwise_takes_more_groups_for_more_elements(
     ("variant", "count", "context", "heads", "head_size", "cache_type"),
     [
         ("cpu", 2, 100_000, 4, 8, "f32"), ("cpu", 2, 100_000, 4, 8, "f16"),
+        ("cpu", 2, 200_000, 4, 8, "f16"), ("cpu", 2, 27_000, 4, 128, "f16"),
         ("gpu", 2, 50_000, 1, 254, "f16"), ("cpu", 1, 200_000, 4, 8, "f32"),
     ],
 )  # fmt: skip
@@ -213,7 +216,7 @@ def test_rmsnorm(dev: ps.Device) -> None:
     [
         ("subgroup", "F32", 1 << 20), ("subgroup", "F16", (1 << 20) + 3), ("alone", "F16", 1 << 19),
         ("alone", "Q4_K", 1 << 19), ("shared", "Q6_K", 1 << 21),
-        (None, "BF16", 1 << 20),
+        ("rows", "BF16", 1 << 20), ("rows", "Q8_0", 1 << 20), ("rows", "Q4_0", 1 << 21),
     ],
 )  # fmt: skip
 def test_products(dev: ps.Device, way: str | None, kind: str, columns: int) -> None:

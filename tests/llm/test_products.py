@@ -138,6 +138,25 @@ def test_windows_reach_the_last_row(dev: ps.Device) -> None:
         assert_product(y.numpy(), decoded("Q8_0", raw), x)
 
 
+@pytest.mark.parametrize("driver", ["llvmpipe"], indirect=True)
+@pytest.mark.parametrize("count", [1, 9])
+def test_texel_buffers_that_hold_a_part_of_the_matrix(
+    dev: ps.Device, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each part starts at a multiple of the alignment before its first row."""
+    products = Products(dev, way="rows")
+    monkeypatch.setattr(products, "_texel_elements", 500)
+    monkeypatch.setattr(products, "_texel_alignment", 64)
+    raw = encoded("Q8_0", 53, 96, random())
+    weight = upload(dev, "Q8_0", raw, first=46, behind=100)
+    x, there = activations(dev, count, 96)
+    y = dev.full((count, 53), np.nan, np.float32)
+    with ps.trace() as trace:
+        products.multiply(weight, there, y, count)
+    assert trace.launches == 3, "53 rows of 102 bytes; 18 fit 484 words"
+    assert_product(y.numpy(), decoded("Q8_0", raw), x)
+
+
 def test_more_rows_than_one_launch_has_windows_for(dev: ps.Device) -> None:
     raw = encoded("F16", 1700, 512, random())
     weight = upload(dev, "F16", raw, split=(900,))

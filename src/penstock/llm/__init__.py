@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from penstock.llm.modelfile import ModelFile, Tensor, open_model
     from penstock.llm.optimizations import Mechanisms
     from penstock.llm.tokens import Decoder, Tokenizer
+    from penstock.llm.variants import Variants
     from penstock.llm.weights import Piece, Weight, Weights, place
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "RopeScaling",
     "Tensor",
     "Tokenizer",
+    "Variants",
     "Weight",
     "Weights",
     "load",
@@ -56,6 +58,7 @@ _HOMES = {
     "RopeScaling": "config",
     "Tensor": "modelfile",
     "Tokenizer": "tokens",
+    "Variants": "variants",
     "Weight": "weights",
     "Weights": "weights",
     "load": "model",

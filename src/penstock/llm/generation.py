@@ -18,6 +18,7 @@ import penstock as ps
 from penstock.llm.errors import ModelError
 from penstock.llm.network import End, Network
 from penstock.llm.tokens import Decoder
+from penstock.llm.variants import MEASURED, Variants
 
 Finish = Literal["stop", "length", "closed"]
 
@@ -60,14 +61,15 @@ class Receipt:
 
     prompt: Cost
     generation: Cost
+    variants: Variants = MEASURED  # how products were computed
 
     def as_dict(self) -> dict[str, dict[str, Any]]:
-        found = {}
+        found: dict[str, dict[str, Any]] = {}
         for name, cost in (("prompt", self.prompt), ("generation", self.generation)):
             found[name] = {**asdict(cost), "tokens_per_second": cost.rate}
             if not cost.verdict:
                 del found[name]["busy"], found[name]["verdict"]
-        return found
+        return {**found, "variants": asdict(self.variants)}
 
     def __str__(self) -> str:
         lines = [f"{'':24}{'prompt':>12}{'generation':>14}{'per token':>12}"]
@@ -80,6 +82,8 @@ class Receipt:
             each = f"{both[1].per_token(name):.4g}" if both[1].tokens else "-"
             label = name.replace("_", " ")
             lines.append(f"{label:24}{values[0]:>12,}{values[1]:>14,}{each:>12}")
+        ways = [way or "-" for way in (self.variants.batch, self.variants.decode)]
+        lines.append(f"{'products by':24}{ways[0]:>12}{ways[1]:>14}")
         for name, cost in (("prompt", both[0]), ("generation", both[1])):
             if cost.verdict:
                 lines.append(f"{name}: {cost.verdict}")
@@ -244,7 +248,9 @@ class Run:
                             self.parts.append(piece)
                             yield piece
                 finally:
-                    self.receipt = meter.receipt(len(self.prompt))
+                    self.receipt = replace(
+                        meter.receipt(len(self.prompt)), variants=self._network.variants
+                    )
         finally:
             self.give_back()
 

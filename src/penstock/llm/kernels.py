@@ -111,10 +111,12 @@ def way(name: str, subgroup_size: int) -> Way:
         return Way(name, 64, {1: 2, 4: 2}, steps=2, lanes=64)
     if name == "windowed":
         return Way(name, 32, {1: 12, 4: 8, 8: 4}, steps=2, lanes=subgroup_size, window=1 << 14)
+    if name == "rows":
+        return Way(name, subgroup_size, {1: 2, 2: 4, 4: 4, 8: 4, 16: 4}, steps=8, lanes=1)
     raise KeyError(name)
 
 
-WAYS = ("alone", "subgroup", "shared", "windowed")
+WAYS = ("alone", "subgroup", "shared", "windowed", "rows")
 
 
 def product(
@@ -152,12 +154,62 @@ def product(
     return Shader.of(name, "product", defines, {"local_size_x": how.group_size})
 
 
+def takes_rows(device: ps.Device) -> bool:
+    """Whether kernels with a lane per row are possible, and texel buffers hold most matrices."""
+    info = device.info
+    limits: Any = info.limits
+    return (
+        limits["subgroup_size"] >= 8
+        and "subgroupShuffle" in info.features
+        and limits.get("texel_elements", 0) >= 1 << 22
+        and {"r32ui", "rgba32f"} <= set(info.texel_formats)
+    )
+
+
+def product_by_rows(kind: str, how: Way, tokens: int, *, aligned: bool) -> Shader:
+    """The shader that multiplies with a lane for each row: the way "rows"."""
+    rows, (steps, quads) = how.rows(kind, tokens), _steps(kind, how)
+    parts, unroll = _parts_and_unroll(kind, how, tokens)
+    defines: dict[str, Define] = {
+        "KIND": kind,
+        "ALIGNED": int(aligned),
+        "ROWS": rows,
+        "TOKENS": tokens,
+        "OUTPUTS": rows * tokens,
+        "PARTS": parts,
+        "UNROLL": unroll,
+        "TURNS": steps // (parts * unroll),
+        "LOADS": max(1, tokens // 8),
+        "LOADED": min(tokens, 8),
+        "TILES": quads * max(1, tokens // 8),
+    }
+    name = f"product {kind} {how.name} {rows}x{tokens}"
+    return Shader.of(name, "product_rows", defines, {"local_size_x": how.group_size})
+
+
+def _parts_and_unroll(kind: str, how: Way, tokens: int) -> tuple[int, int]:
+    """PARTS and UNROLL of product_rows.comp. A turn takes 8 quads of columns of few tokens.
+
+    Of many tokens it takes 2: longer code is not faster, and takes longer to compile.
+    """
+    steps, quads = _steps(kind, how)
+    parts = min(max(1, 8 // tokens), steps)
+    return parts, min(max(1, (8 if tokens <= 4 else 2) // (quads * parts)), steps // parts)
+
+
+def turns_by_rows(kind: str, how: Way, tokens: int, columns: int) -> int:
+    """Return how many iterations the loops of product_rows.comp take."""
+    steps, _ = _steps(kind, how)
+    parts, unroll = _parts_and_unroll(kind, how, tokens)
+    return (steps // (parts * unroll) + 1) * (columns // blocks_of(kind, how.steps).unit) + 1
+
+
 def units_each(kind: str, how: Way, tokens: int) -> int:
     """Return how many units of a row a launch may take within `MOST_TURNS` iterations.
 
     Counts the loops of product.comp as if the compiler unrolled none.
     """
-    steps, quads = (how.steps, 1) if kind in PLAIN else _STEPS[kind]
+    steps, quads = _steps(kind, how)
     unroll = _unroll(kind, how, tokens)
     row = quads + 1 + quads * (tokens + 1)
     turns = 1 + (steps // unroll) * (2 + unroll) + 1
@@ -170,6 +222,11 @@ _STEPS = {
     "Q8_0": (8, 1), "Q4_0": (4, 2), "Q4_1": (4, 2), "Q5_0": (4, 2), "Q5_1": (4, 2),
     "Q4_K": (8, 2), "Q5_K": (8, 2), "Q6_K": (8, 4),
 }  # fmt: skip
+
+
+def _steps(kind: str, how: Way) -> tuple[int, int]:
+    """STEPS and QUADS of blocks.glsl."""
+    return (how.steps, 1) if kind in PLAIN else _STEPS[kind]
 
 
 def _unroll(kind: str, how: Way, tokens: int) -> int:
@@ -203,7 +260,11 @@ def blocks_are_words(kind: str) -> bool:
 
 def weight_kernels(subgroup_size: int) -> Iterable[Shader]:
     """Every shader of this module as a model uses it, for subgroups of that size."""
-    for how in (way(name, subgroup_size) for name in WAYS):
+    by_rows = way("rows", subgroup_size)
+    for kind in KINDS:
+        for tokens in by_rows.tiles:
+            yield product_by_rows(kind, by_rows, tokens, aligned=blocks_are_words(kind))
+    for how in (way(name, subgroup_size) for name in WAYS if name != "rows"):
         for kind in KINDS:
             for tokens in (min(how.tiles), max(how.tiles)):
                 yield product(

@@ -6,7 +6,8 @@ kernels read it from device memory (see `llm.device_state`). Activations are flo
 
 There are two variants. On CPU drivers a workgroup is a single subgroup, without shared memory or
 barriers, and inputs that fit are read through uniform blocks, which those drivers read faster by an
-order of magnitude. On GPUs workgroups are large and use shared memory.
+order of magnitude; attention of several tokens reads everything through texel buffers, if they are
+large enough. On GPUs workgroups are large and use shared memory.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 
 import penstock as ps
 from penstock.llm.device_state import STATE
-from penstock.llm.kernels import MOST_TURNS, Compiled, Shader
+from penstock.llm.kernels import MOST_TURNS, Compiled, Shader, takes_rows
 from penstock.llm.weights import Weight
 
 Choice: TypeAlias = Literal["cpu", "gpu"]
@@ -217,6 +218,10 @@ class Layers:
         if self._through_windows(shape, cache, count) and self._fits(q[:1]):
             self._attend_windows(shape, q, cache, state, y, reach or cache.context)
             return
+        each = self._queries_each(shape, cache, count, q, y)
+        if each:
+            self._attend_rows(shape, q, cache, state, y, count, each)
+            return
         most = count if self.traits.shared else self._tokens_each(q)
         for first in range(0, count, most):
             self._attend(shape, q, cache, state, y, first, min(most, count - first))
@@ -277,6 +282,41 @@ class Layers:
             n = queries * shape.head_size
             join = self._kernel(attention_join(traits, shape.head_size, cut.splits))
             join(parts=parts, ends=ends, y=to, n=n, shares=cut.splits, threads=n)
+
+    def _queries_each(
+        self, shape: _Shape, cache: Cache, count: int, q: ps.Array, y: ps.Array
+    ) -> int:
+        """Return how many queries a lane of attention_rows.comp takes; 0 if it cannot be used."""
+        traits = self.traits
+        texel = 8 if shape.halves else 4  # elements in 16 bytes of the cache
+        if not traits.texels or self._splits is not None or shape.head_size % texel:
+            return 0
+        lanes, queries = traits.lanes, count * (shape.heads // shape.kv_heads)
+        room = self._limit("shared_memory") // (4 * shape.head_size * lanes)
+        each = min(4, -(-queries // lanes), room)
+        turns = -(-cache.context // 16) * (2 * (shape.head_size // texel) + 3) + 64
+        most = 16 * self._limit("texel_elements") - self._limit("texel_alignment")
+        fits = max(q.nbytes, y.nbytes, cache.keys.nbytes) <= most
+        busy = each and -(-queries // (lanes * each)) * shape.kv_heads >= traits.cores
+        bounded = not traits.most_turns or turns <= traits.most_turns
+        return each if busy and fits and bounded else 0
+
+    def _attend_rows(
+        self, shape: _Shape, q: ps.Array, cache: Cache, state: ps.Array, y: ps.Array, count: int,
+        each: int,
+    ) -> None:  # fmt: skip
+        plane = "rgba32ui" if shape.halves else "rgba32f"
+        arguments: dict[str, Any] = {}
+        for name, array, texel in (
+            ("q", q, "rgba32f"), ("keys", cache.keys, plane), ("values", cache.values, plane),
+            ("y", y, "rgba32f"),
+        ):  # fmt: skip
+            arguments[name], arguments[f"{name}_first"] = array.texels(texel)
+        queries = count * (shape.heads // shape.kv_heads)
+        self._kernel(attention_rows(self.traits, shape, each))(
+            **arguments, state=state, count=count, context=cache.context,
+            groups=(-(-queries // (self.traits.lanes * each)), shape.kv_heads),
+        )  # fmt: skip
 
     def _through_windows(self, shape: _Shape, cache: Cache, count: int) -> bool:
         """Whether attention reads the cache through uniform blocks, in 16-byte loads.
@@ -371,6 +411,7 @@ class Traits:
     windows: bool  # so is the KV cache
     cores: int
     most_turns: int = 0  # limit on loop iterations of an invocation, all loops together; 0: none
+    texels: bool = False  # attention of several tokens reads through texel buffers
 
     @classmethod
     def of(cls, device: ps.Device, variant: Choice | None = None) -> Traits:
@@ -392,13 +433,23 @@ class Traits:
             windows=wanted == "cpu" and "scalarBlockLayout" in features and "llvmpipe" in info.name,
             cores=os.cpu_count() or 1,
             most_turns=MOST_TURNS if info.kind == "cpu" else 0,
+            texels=wanted == "cpu" and takes_rows(device) and "rgba32ui" in info.texel_formats,
         )
 
     @classmethod
     def typical(cls, subgroup_size: int) -> list[Traits]:
         """Those of a CPU driver, with subgroups of 8, and of a GPU, with subgroups of that size."""
         return [
-            cls(shared, subgroup_size if shared else 8, False, not shared, True, not shared, 2)
+            cls(
+                shared,
+                subgroup_size if shared else 8,
+                False,
+                not shared,
+                True,
+                not shared,
+                2,
+                texels=not shared,
+            )
             for shared in (False, True)
         ]
 
@@ -527,6 +578,16 @@ def attention_lanes(traits: Traits, shape: _Shape, cut: Cut, small: int | None) 
     return Shader.of("attention", "attention_lanes", defines, {})
 
 
+def attention_rows(traits: Traits, shape: _Shape, each: int) -> Shader:
+    quads = 2 if shape.halves else 1
+    defines = shape.defines(traits) | {
+        "EACH": each, "SCORES": 16 * each, "QUADS": quads, "MINE": quads * each,
+        "ROW_QUADS": 16 * quads, "SCALE": shape.head_size**-0.5,
+    }  # fmt: skip
+    defines.pop("WIDE", None)  # a load takes 16 bytes
+    return Shader.of("attention", "attention_rows", defines, {"local_size_x": traits.lanes})
+
+
 def attention_windows(traits: Traits, shape: _Shape, cut: Cut, rows: int) -> Shader:
     defines = shape.defines(traits) | {
         "LANES": traits.lanes, "HEADS_EACH": cut.heads, "SPLITS": cut.splits,
@@ -609,6 +670,7 @@ def layer_kernels(subgroup_size: int = 64) -> list[Shader]:
             else:
                 cuts = (Cut(1, 2, 1), Cut(1, 2, 4), Cut(4, 2, 1))
                 found += [attention_lanes(traits, shape, c, 2048 * c.tokens) for c in cuts]
+                found += [attention_rows(traits, shape, each) for each in (1, 2, 3, 4)]
                 found.append(attention_windows(traits, shape, Cut(1, 2, 6), 32 if halves else 16))
         found.append(attention_join(traits, 128, 4))
     return [*found, _REMEMBER, _ADVANCE]

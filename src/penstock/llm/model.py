@@ -24,6 +24,7 @@ from penstock.llm.network import Kernels, Network
 from penstock.llm.optimizations import ALL, Mechanisms
 from penstock.llm.sampling import Sampling
 from penstock.llm.tokens import Tokenizer
+from penstock.llm.variants import MEASURED, Variants, choose
 from penstock.llm.weights import OnProgress, place
 
 _CONTEXT = 4096  # default number of positions; less if the model supports fewer
@@ -42,12 +43,14 @@ def load(
     batch: int = _BATCH,
     cache: CacheType = "f16",
     progress: OnProgress | Literal[False] | None = None,
+    variants: Variants | None = None,
 ) -> Model:
     """Load a model from a GGUF file, or a directory of safetensors.
 
     On a device that shares the host's memory nothing is copied: kernels read the mapped file.
     `context` is the most tokens that prompt and text may have together, `batch` the number of
-    prompt tokens per prefill batch, and `cache` the number format of the KV cache.
+    prompt tokens per prefill batch, and `cache` the number format of the KV cache. `variants`
+    fixes how products are computed, which is measured else: see `llm.Variants`.
     """
     file = open_model(path)
     most = file.config.context
@@ -60,7 +63,7 @@ def load(
         weights = place(own, file, progress)
         return Model(
             own, file, weights, context=context or min(most, _CONTEXT), batch=batch, cache=cache,
-            owns_device=own is not device,
+            owns_device=own is not device, variants=variants or MEASURED,
         )  # fmt: skip
     except BaseException:
         if own is not device:
@@ -81,6 +84,7 @@ class Model:
         batch: int,
         cache: CacheType,
         owns_device: bool = False,
+        variants: Variants = MEASURED,
     ) -> None:
         self.device = device
         self.file = file
@@ -89,7 +93,7 @@ class Model:
         self._batch = batch
         self._cache = cache
         self._owns_device = owns_device
-        self._kernels = Kernels(device)
+        self._wanted = variants
         angles = file.config.angles(context, file.rope_factors)
         self._angles = device.array(angles, role="weight", name="angles")
         # Reentrant: the garbage collector may close a generation, which returns its network, while
@@ -260,14 +264,20 @@ class Model:
 
     # Networks.
 
+    @cached_property
+    def _kernels(self) -> Kernels:
+        """Made on first use, under the lock: this is when variants may be measured."""
+        return Kernels(self.device, choose(self.device, self._weights, self._wanted))
+
     def _take(self, mechanisms: Mechanisms) -> Network:
         with self._lock:
             if self._closed:
                 raise ps.Closed(f"{self!r} is closed")
             if self._idle.get(mechanisms):
                 return self._idle[mechanisms].pop()
+            kernels = self._kernels
         return Network(
-            self._kernels, self.config, self._weights, self._angles, batch=self._batch,
+            kernels, self.config, self._weights, self._angles, batch=self._batch,
             cache_type=self._cache, mechanisms=mechanisms,
         )  # fmt: skip
 

@@ -26,6 +26,7 @@ from penstock.llm.layers import Cache, Layers
 from penstock.llm.optimizations import ALL, Mechanisms
 from penstock.llm.products import Products
 from penstock.llm.sampling import Sampler, Sampling
+from penstock.llm.variants import Variants
 from penstock.llm.weights import Weight
 
 End: TypeAlias = Literal["nothing", "greedy", "sampled"]
@@ -39,9 +40,10 @@ _LOGITS = 1 << 24  # bytes of logits computed at a time by `Network.logits`
 class Kernels:
     """The kernels that all networks of one device share; each is compiled on first use."""
 
-    def __init__(self, device: ps.Device) -> None:
+    def __init__(self, device: ps.Device, variants: Variants | None = None) -> None:
         self.device = device
-        self.products = Products(device)
+        self.variants = variants or Variants.expected(device)
+        self.products = Products(device, way=self.variants.decode, batch_way=self.variants.batch)
         self.layers = Layers(device)
 
 
@@ -98,6 +100,11 @@ class Network:
         self._k, self._v = scratch("k", keys), scratch("v", keys)
         self._mixed, self._gated = scratch("mixed", queries), scratch("gated", config.ffn)
         self._logits = self.device.empty((1, config.vocabulary), name="logits", role="scratch")
+
+    @property
+    def variants(self) -> Variants:
+        """The ways by which this network computes products."""
+        return self._kernels.variants
 
     @property
     def position(self) -> int:

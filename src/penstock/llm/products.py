@@ -2,8 +2,9 @@
 
 Weights keep their file layout; kernels decode quantized blocks as they read them
 (shaders/blocks.glsl). The mapping of work to invocations depends on the device
-(shaders/product.comp): on a GPU a subgroup takes a few rows; on lavapipe too, but it reads weights
-through uniform buffers, which is several times as fast. A uniform buffer holds 64 KiB at most, so a
+(shaders/product.comp): on a GPU a subgroup takes a few rows. On lavapipe a lane takes a few rows
+(shaders/product_rows.comp), and reads weights and activations through texel buffers. Where these
+are too small, a subgroup reads them through uniform buffers, which hold 64 KiB at most: there a
 matrix is bound in windows, a dozen per launch.
 
 No launch depends on values, so a graph can record all of them.
@@ -18,7 +19,7 @@ import numpy as np
 
 import penstock as ps
 from penstock.llm import kernels
-from penstock.llm.kernels import Blocks
+from penstock.llm.kernels import Blocks, Way
 from penstock.llm.kinds import KINDS, PLAIN
 from penstock.llm.weights import Piece, Weight
 
@@ -26,27 +27,36 @@ from penstock.llm.weights import Piece, Weight
 class Products:
     """Launches the products of one device; compiles each kernel on first use.
 
-    `way` forces the strategy, one of `penstock.llm.kernels.WAYS`. Where "windowed" is impossible
-    (rows that are too long, or matrices that are too small), "subgroup" takes its place.
+    `way` is the strategy, one of `penstock.llm.kernels.WAYS`, by default the one that the device's
+    limits suggest; `batch_way` is that for several tokens, if it differs. Where "rows" or
+    "windowed" is impossible (rows that are too long or no whole units, or, for windows, matrices
+    that are too small), "subgroup" takes its place.
     """
 
-    def __init__(self, device: ps.Device, *, way: str | None = None) -> None:
-        if way is not None and way not in kernels.WAYS:
-            raise ps.InvalidValue(f"way={way!r}; choose one of {', '.join(kernels.WAYS)}")
+    def __init__(
+        self, device: ps.Device, *, way: str | None = None, batch_way: str | None = None
+    ) -> None:
+        for name in (way, batch_way):
+            if name is not None and name not in kernels.WAYS:
+                raise ps.InvalidValue(f"way={name!r}; choose one of {', '.join(kernels.WAYS)}")
         self.device = device
         limits: Any = device.info.limits
         self._uniform_alignment: int = limits["uniform_alignment"]
         self._uniform_range: int = limits["uniform_range"]
         self._subgroup_size: int = limits["subgroup_size"]
+        self._texel_elements: int = limits.get("texel_elements", 0)
+        self._texel_alignment: int = limits.get("texel_alignment", 1)
         self._counts_turns = device.info.kind == "cpu"
-        self.way = way or _best_way(device)
-        self._how = kernels.way(self.way, self._subgroup_size)
-        self._otherwise = (
-            kernels.way("subgroup", self._subgroup_size) if self._how.window else self._how
+        self._takes_rows = kernels.takes_rows(device)
+        self.way = way or ways_for(device)[0]
+        self.batch_way = batch_way or self.way
+        self._one, self._several = (
+            kernels.way(name, self._subgroup_size) for name in (self.way, self.batch_way)
         )
         self._kernel = kernels.Compiled(device)
         # Holds each piece, so that the id in its key stays unique.
         self._parts: dict[tuple[int, ...], tuple[Piece, list[_Part]]] = {}
+        self._views: dict[tuple[int, ...], tuple[Piece, list[Piece]]] = {}
         self._between: ps.Array | None = None
 
     def multiply(
@@ -68,12 +78,16 @@ class Products:
         stride = _check_array("y", y, count, weight.rows)
         if bias is not None:
             _check_bias(bias, weight)
+        how = self._one if count == 1 else self._several
         for piece in weight.pieces:
-            through, rest = self._split(weight, piece)
+            if how.name == "rows" and self._fit_rows(how, weight, x, count):
+                self._by_rows(how, weight, piece, x, y, count, stride, add)
+                continue
+            through, rest = self._split(how, weight, piece)
             if through is not None:
-                self._through_windows(weight, through, x, y, count, stride, add)
+                self._through_windows(how, weight, through, x, y, count, stride, add)
             if rest is not None:
-                self._at_once(weight, rest, x, y, count, stride, add)
+                self._at_once(how, weight, rest, x, y, count, stride, add)
         if bias is not None:
             self._add_bias(bias, y, count, stride)
 
@@ -118,13 +132,13 @@ class Products:
 
     # Splitting products into launches.
 
-    def _split(self, weight: Weight, piece: Piece) -> tuple[Piece | None, Piece | None]:
+    def _split(self, how: Way, weight: Weight, piece: Piece) -> tuple[Piece | None, Piece | None]:
         """Split a piece into the rows that windows can cover, and the rest.
 
         If rows fit windows at all, windows cover all but perhaps the last rows: a window starts at
         the uniform alignment and has a fixed size, so it may not reach the end of the piece.
         """
-        how, step = self._how, self._uniform_alignment // 4
+        step = self._uniform_alignment // 4
         blocks = kernels.blocks_of(weight.kind, how.steps)
         pitch = blocks.pitch(weight.columns)
         fits = (
@@ -146,12 +160,69 @@ class Products:
         rest = Piece(words, first + rows * pitch, row + rows, piece.rows - rows)
         return (Piece(words, first, row, rows) if rows else None), rest
 
+    def _fit_rows(self, how: Way, weight: Weight, x: ps.Array, count: int) -> bool:
+        """Whether a lane can take whole rows, and texel buffers can hold a row, and x."""
+        kind, columns = weight.kind, weight.columns
+        blocks = kernels.blocks_of(kind, how.steps)
+        turns = kernels.turns_by_rows(kind, how, how.tokens(count), columns)
+        return (
+            self._takes_rows
+            and columns % blocks.unit == 0
+            and x.size % 4 == 0
+            and self._in_texels(4 * x.size, 16)
+            and self._in_texels(blocks.pitch(columns) + 4, 4)
+            and (turns <= kernels.MOST_TURNS or not self._counts_turns)
+        )
+
+    def _in_texels(self, nbytes: int, size: int) -> bool:
+        """Whether a texel buffer with texels of that size holds bytes that begin anywhere."""
+        return nbytes + self._texel_alignment <= self._texel_elements * size
+
+    def _by_rows(
+        self, how: Way, weight: Weight, piece: Piece, x: ps.Array, y: ps.Array, count: int,
+        stride: int, add: bool,
+    ) -> None:  # fmt: skip
+        """Issue one launch for all rows and tokens, or one per view of a large matrix."""
+        blocks = kernels.blocks_of(weight.kind, how.steps)
+        pitch, tokens = blocks.pitch(weight.columns), how.tokens(count)
+        shader = kernels.product_by_rows(
+            weight.kind, how, tokens, aligned=_is_aligned(weight, piece, blocks)
+        )
+        kernel = self._kernel(shader)
+        in_group = how.group_size * how.rows(weight.kind, tokens)
+        inputs, x_first = x.texels("rgba32f")
+        for view in self._texel_views(piece, pitch):
+            kernel(
+                words=view.words, x=inputs, y=y, pitch=pitch, rows=view.rows,
+                units=weight.columns // blocks.unit, columns=weight.columns, tokens=count,
+                stride=stride, place=view.row, begin=view.first, x_first=x_first, add=int(add),
+                groups=(-(-view.rows // in_group), -(-count // tokens)),
+            )  # fmt: skip
+
+    def _texel_views(self, piece: Piece, pitch: int) -> list[Piece]:
+        """Cut the piece into parts that texel buffers hold; cached, like windows."""
+        key = (id(piece.words), piece.first, piece.row, piece.rows)
+        if key not in self._views:
+            most = self._texel_elements - self._texel_alignment // 4
+            each = piece.rows if piece.words.size <= most else (4 * most - 4) // pitch
+            views = []
+            for row in range(0, piece.rows, each):
+                rows = min(each, piece.rows - row)
+                first = piece.first + row * pitch
+                words, lead = piece.words[first // 4 : -(-(first + rows * pitch) // 4)].texels(
+                    "r32ui"
+                )
+                views.append(Piece(words, 4 * lead + first % 4, piece.row + row, rows))
+            self._views[key] = piece, views
+        return self._views[key][1]
+
     def _at_once(
-        self, weight: Weight, piece: Piece, x: ps.Array, y: ps.Array, count: int, stride: int,
-        add: bool,
+        self, how: Way, weight: Weight, piece: Piece, x: ps.Array, y: ps.Array, count: int,
+        stride: int, add: bool,
     ) -> None:  # fmt: skip
         """Issue one launch for all rows and tokens, or one per part of rows that are too long."""
-        how = self._otherwise
+        if how.name in ("rows", "windowed"):
+            how = kernels.way("subgroup", self._subgroup_size)
         blocks = kernels.blocks_of(weight.kind, how.steps)
         tokens = how.tokens(count)
         units = weight.columns // blocks.unit
@@ -176,11 +247,10 @@ class Products:
             )  # fmt: skip
 
     def _through_windows(
-        self, weight: Weight, piece: Piece, x: ps.Array, y: ps.Array, count: int, stride: int,
-        add: bool,
+        self, how: Way, weight: Weight, piece: Piece, x: ps.Array, y: ps.Array, count: int,
+        stride: int, add: bool,
     ) -> None:  # fmt: skip
         """A launch for as many rows as the windows hold, and as many tokens as a lane takes."""
-        how = self._how
         blocks = kernels.blocks_of(weight.kind, how.steps)
         aligned = _is_aligned(weight, piece, blocks)
         pitch = blocks.pitch(weight.columns)
@@ -202,7 +272,7 @@ class Products:
                 for n, number in enumerate(numbers)
             }
             windows = how.rows(weight.kind, tokens)
-            for part in self._windows(piece, pitch, windows):
+            for part in self._windows(piece, pitch, windows, how.window):
                 kernel(
                     **part.words, **part.begin, **inputs, y=y, pitch=pitch, rows=part.rows,
                     span=part.span, units=weight.columns // blocks.unit, columns=weight.columns,
@@ -210,11 +280,11 @@ class Products:
                     groups=-(-part.span // in_group),
                 )  # fmt: skip
 
-    def _windows(self, piece: Piece, pitch: int, windows: int) -> list[_Part]:
+    def _windows(self, piece: Piece, pitch: int, windows: int, size: int) -> list[_Part]:
         """Cut the piece into parts, and cache them: slicing costs more than recording a launch."""
         key = (id(piece.words), piece.first, piece.row, piece.rows, windows)
         if key not in self._parts:
-            self._parts[key] = piece, list(self._cut(piece, pitch, windows, self._how.window))
+            self._parts[key] = piece, list(self._cut(piece, pitch, windows, size))
         return self._parts[key][1]
 
     def _cut(self, piece: Piece, pitch: int, windows: int, size: int) -> Iterator[_Part]:
@@ -267,15 +337,21 @@ def _cut_units(units: int, each: int) -> list[dict[str, Any]]:
     return [{"from_unit": at, "to_unit": min(at + each, units)} for at in range(0, units, each)]
 
 
-def _best_way(device: ps.Device) -> str:
-    """Choose the fastest way for a device. CPU drivers get none with shared memory or barriers."""
+def ways_for(device: ps.Device) -> list[str]:
+    """Return the ways that suit a device's limits, the one expected to be fastest first.
+
+    CPU drivers get none with shared memory or barriers, and GPUs none whose tiles are made for
+    the registers of a CPU.
+    """
     has = device.info.features
+    limits: Any = device.info.limits
     adds = "subgroupArithmetic" in has
     if device.info.kind != "cpu":
-        return "subgroup" if adds else "shared"
-    limits: Any = device.info.limits
-    bindable = limits["uniform_range"] >= 1 << 16 and limits["subgroup_size"] >= 8
-    return "windowed" if adds and bindable and "scalarBlockLayout" in has else "alone"
+        return ["subgroup"] if adds else ["shared"]
+    rows = ["rows"] if kernels.takes_rows(device) else []
+    uniform = limits["uniform_range"] >= 1 << 16 and "scalarBlockLayout" in has
+    windowed = ["windowed"] if adds and uniform and limits["subgroup_size"] >= 8 else []
+    return [*rows, *windowed] or ["alone"]
 
 
 def _is_aligned(weight: Weight, piece: Piece, blocks: Blocks) -> bool:

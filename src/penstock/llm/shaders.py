@@ -29,6 +29,6 @@ def _told_apart(shader: Shader) -> str:
 
 #: In the names of kernels that only CPU drivers run.
 FOR_CPUS = "for CPUs"
-_OF_CPUS = {"LONE", "LANES", "SMALL", "WINDOW_ROWS"}
+_OF_CPUS = {"LONE", "LANES", "SMALL", "WINDOW_ROWS", "EACH"}
 #: Defines that are equal in all variants of a kernel, and so left out of names.
 _ALWAYS = {*STATE, *SETTINGS, *CONTROL, *CURSOR, "CURSOR_WORDS"}

@@ -1,0 +1,163 @@
+// y[t, r] (+)= the sum over c of weight[r, c] * x[t, c], with a lane for each row.
+//
+// A workgroup is one subgroup of at least 8 lanes. A lane takes ROWS rows and TOKENS tokens, and keeps
+// their sums in registers: it uses each weight that it decodes for TOKENS tokens. Eight lanes load
+// different parts of x, and pass them to all lanes by shuffles: each part is loaded once, and used for
+// ROWS rows. No sums are shared, so nothing is added up at the end.
+//
+// For CPU drivers: lavapipe compiles a load from a texel buffer to a gather, and a shuffle to one
+// instruction, but a load from a storage buffer to a branch and a load for each lane. It runs each
+// `for` once more than its body, masked out, which a `do … while` avoids; and at each turn it merges
+// all that the loop changes under a mask, hence UNROLL.
+//
+// words     uint32, one per texel; the weights, see blocks.glsl
+// x         float32[tokens, columns], four columns per texel, from texel `x_first` on
+// y         float32[tokens, stride]; the result of the first row goes to column `place`
+// begin     the byte at which the first row begins
+// pitch     bytes from one row to the next
+// rows      number of rows
+// units     units per row, at least one; they cover all columns
+// tokens    number of tokens
+// add       1: adds to y instead of overwriting it
+//
+//   ROWS      rows of a lane, up to 8
+//   TOKENS    tokens of a lane: 1, 2, 4, or a multiple of 8 up to 32
+//   OUTPUTS   ROWS * TOKENS
+//   LOADS     loads of x for the same columns: TOKENS / 8, or 1
+//   LOADED    tokens of one load: 8, or TOKENS
+//   TILES     QUADS * LOADS
+//   PARTS     consecutive quads of columns that one load of x fetches for each token: 8 / TOKENS, or
+//             1, and at most STEPS
+//   UNROLL    how often PARTS steps are unrolled in a turn of the inner loop
+//   TURNS     turns of the inner loop: STEPS / (PARTS * UNROLL)
+//
+// Mapping: x, ROWS times as many rows as a subgroup has lanes; y, groups of TOKENS tokens.
+
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+
+layout(local_size_x_id = 0) in;
+
+#include "repeat.glsl"
+
+layout(push_constant) uniform Shape {
+    uint pitch;
+    uint rows;
+    uint units;
+    uint columns;
+    uint tokens;
+    uint stride;
+    uint place;
+    uint begin;
+    uint x_first;
+    uint add;
+};
+
+layout(binding = 0, r32ui) uniform readonly uimageBuffer words;
+layout(binding = 1, rgba32f) uniform readonly imageBuffer x;
+layout(binding = 2) buffer Y { float y[]; };
+
+uint fetch(uint source, uint at) { return imageLoad(words, int(at)).x; }
+
+#include "blocks.glsl"
+
+uint inputs[LOADS];  // where in x this lane's part of each load begins, in texels
+Head heads[ROWS];
+vec4 weights[QUADS * ROWS];
+float sums[OUTPUTS];
+#if PARTS > 1
+vec4 loaded[TILES];
+#endif
+
+// Functions instead of loops: every compiler inlines them, so that indices of arrays are constants and
+// the arrays stay in registers. A macro cannot repeat inside itself, hence a function for each level.
+
+vec4 load(uint unit, uint step, const uint tile) {
+    uint column = unit * UNIT + 4 * step + tile / LOADS * APART;
+    return imageLoad(x, int(inputs[tile % LOADS] + column / 4));
+}
+
+void add_products(const uint quad, const uint token, vec4 values) {
+#define ADD_PRODUCT(n) sums[n * TOKENS + token] += dot(weights[quad * ROWS + n], values);
+    REPEAT(ROWS, ADD_PRODUCT)
+}
+
+void multiply(uint unit, uint step, const uint part, const uint tile) {
+#if PARTS > 1
+    vec4 given = loaded[tile];
+#else
+    vec4 given = load(unit, step, tile);
+#endif
+#define TOKEN(t) \
+    add_products(tile / LOADS, tile % LOADS * 8 + t, subgroupShuffle(given, t * PARTS + part));
+    REPEAT(LOADED, TOKEN)
+}
+
+void decode(const uint n, uint step) {
+    vec4 decoded[QUADS];
+    read_step(n, heads[n], step, decoded);
+#define KEEP(quad) weights[quad * ROWS + n] = decoded[quad];
+    REPEAT(QUADS, KEEP)
+}
+
+void take_step(uint unit, uint step, const uint part) {
+#define DECODE(n) decode(n, step);
+    REPEAT(ROWS, DECODE)
+#define MULTIPLY(tile) multiply(unit, step, part, tile);
+    REPEAT(TILES, MULTIPLY)
+}
+
+void take_parts(uint unit, uint step) {
+#if PARTS > 1
+#define LOAD(tile) loaded[tile] = load(unit, step, tile);
+    REPEAT(TILES, LOAD)
+#endif
+#define PART(part) take_step(unit, step + part, part);
+    REPEAT(PARTS, PART)
+}
+
+void main() {
+    uint lane = gl_SubgroupInvocationID, lanes = gl_WorkGroupSize.x;
+    uint first_row = gl_WorkGroupID.x * lanes * ROWS + lane;
+    uint first_token = gl_WorkGroupID.y * TOKENS;
+    // A row or token that does not exist is replaced by one that does; its sums are dropped.
+#define INPUT(n)                                                                              \
+    inputs[n] = x_first + lane % 8 % PARTS                                                    \
+        + min(first_token + 8 * n + lane % 8 / PARTS, tokens - 1) * (columns / 4);
+    REPEAT(LOADS, INPUT)
+    uint begins[ROWS];
+#define BEGIN(n) begins[n] = begin + min(first_row + n * lanes, rows - 1) * pitch;
+    REPEAT(ROWS, BEGIN)
+#define CLEAR(o) sums[o] = 0.0;
+    REPEAT(OUTPUTS, CLEAR)
+
+    uint unit = 0;
+    do {
+#define HEAD(n) heads[n] = read_head(n, begins[n], unit);
+        REPEAT(ROWS, HEAD)
+        uint step = 0;
+#define TAKE(n) take_parts(unit, step + n * PARTS);
+#if TURNS > 1
+        // Unknown to the compiler, which would unroll it all: the code gets too long to be fast.
+        uint end = min(STEPS, units * STEPS);
+        do {
+            REPEAT(UNROLL, TAKE)
+            step += UNROLL * PARTS;
+        } while (step < end);
+#else
+        REPEAT(UNROLL, TAKE)
+#endif
+    } while (++unit < units);
+
+#define WRITE(o)                                                                    \
+    {                                                                               \
+        uint row = first_row + o / TOKENS * lanes, token = first_token + o % TOKENS; \
+        if (row < rows && token < tokens) {                                         \
+            uint at = token * stride + place + row;                                 \
+            float before = 0.0;                                                     \
+            if (add != 0u) before = y[at];                                          \
+            y[at] = before + sums[o];                                               \
+        }                                                                           \
+    }
+    REPEAT(OUTPUTS, WRITE)
+}
