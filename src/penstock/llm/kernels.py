@@ -92,12 +92,19 @@ class Way(NamedTuple):
 
     def rows(self, kind: str, tokens: int) -> int:
         """Return how many rows of a matrix a lane takes."""
-        most = _MOST_ROWS.get(kind, 32) if self.window else 32
+        most = 32
+        if self.window:
+            most = _MOST_ROWS.get(kind, 32)
+        elif self.name == "rows" and tokens == 1:
+            most = _MOST_ROWS_OF_LANES.get(kind, 32)
         return min(self.tiles[tokens], most)
 
 
 #: Most rows per lane. On lavapipe, kinds with longer decoding code are faster with fewer.
 _MOST_ROWS = {"Q5_0": 8, "Q5_1": 8, "Q5_K": 8, "Q6_K": 4}
+
+#: The same for the way "rows" and one token. Of F32, F16 and BF16 more rows would share cache sets.
+_MOST_ROWS_OF_LANES = {"F32": 3, "F16": 3, "BF16": 3, "Q6_K": 2}
 
 
 def way(name: str, subgroup_size: int) -> Way:
@@ -112,7 +119,7 @@ def way(name: str, subgroup_size: int) -> Way:
     if name == "windowed":
         return Way(name, 32, {1: 12, 4: 8, 8: 4}, steps=2, lanes=subgroup_size, window=1 << 14)
     if name == "rows":
-        return Way(name, subgroup_size, {1: 2, 2: 4, 4: 4, 8: 4, 16: 4}, steps=8, lanes=1)
+        return Way(name, subgroup_size, {1: 4, 2: 4, 4: 4, 8: 4, 16: 4}, steps=8, lanes=1)
     raise KeyError(name)
 
 
@@ -183,6 +190,8 @@ def product_by_rows(kind: str, how: Way, tokens: int, *, aligned: bool) -> Shade
         "LOADED": min(tokens, 8),
         "TILES": quads * max(1, tokens // 8),
     }
+    if tokens == 1 and parts == steps and kind not in (*PLAIN, "Q6_K"):
+        defines |= {"FACTORED": 1, "DOTS": rows * quads}
     name = f"product {kind} {how.name} {rows}x{tokens}"
     return Shader.of(name, "product_rows", defines, {"local_size_x": how.group_size})
 

@@ -19,6 +19,7 @@ from penstock.llm.chat import ChatTemplate
 from penstock.llm.config import Config
 from penstock.llm.errors import ModelError
 from penstock.llm.generation import Generation, Run
+from penstock.llm.kernels import Compiled
 from penstock.llm.modelfile import ModelFile, open_model
 from penstock.llm.network import Kernels, Network
 from penstock.llm.optimizations import ALL, Mechanisms
@@ -267,7 +268,9 @@ class Model:
     @cached_property
     def _kernels(self) -> Kernels:
         """Made on first use, under the lock: this is when variants may be measured."""
-        return Kernels(self.device, choose(self.device, self._weights, self._wanted))
+        compiled = Compiled(self.device)
+        variants = choose(self.device, self._weights, self._wanted, compiled)
+        return Kernels(self.device, variants, compiled)
 
     def _take(self, mechanisms: Mechanisms) -> Network:
         with self._lock:

@@ -22,6 +22,7 @@ import numpy.typing as npt
 import penstock as ps
 from penstock.llm.config import Config
 from penstock.llm.device_state import STATE_WORDS, DeviceState
+from penstock.llm.kernels import Compiled
 from penstock.llm.layers import Cache, Layers
 from penstock.llm.optimizations import ALL, Mechanisms
 from penstock.llm.products import Products
@@ -40,10 +41,17 @@ _LOGITS = 1 << 24  # bytes of logits computed at a time by `Network.logits`
 class Kernels:
     """The kernels that all networks of one device share; each is compiled on first use."""
 
-    def __init__(self, device: ps.Device, variants: Variants | None = None) -> None:
+    def __init__(
+        self,
+        device: ps.Device,
+        variants: Variants | None = None,
+        compiled: Compiled | None = None,
+    ) -> None:
         self.device = device
         self.variants = variants or Variants.expected(device)
-        self.products = Products(device, way=self.variants.decode, batch_way=self.variants.batch)
+        self.products = Products(
+            device, way=self.variants.decode, batch_way=self.variants.batch, compiled=compiled
+        )
         self.layers = Layers(device)
 
 

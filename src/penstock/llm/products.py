@@ -34,7 +34,12 @@ class Products:
     """
 
     def __init__(
-        self, device: ps.Device, *, way: str | None = None, batch_way: str | None = None
+        self,
+        device: ps.Device,
+        *,
+        way: str | None = None,
+        batch_way: str | None = None,
+        compiled: kernels.Compiled | None = None,
     ) -> None:
         for name in (way, batch_way):
             if name is not None and name not in kernels.WAYS:
@@ -53,7 +58,7 @@ class Products:
         self._one, self._several = (
             kernels.way(name, self._subgroup_size) for name in (self.way, self.batch_way)
         )
-        self._kernel = kernels.Compiled(device)
+        self._kernel = compiled or kernels.Compiled(device)
         # Holds each piece, so that the id in its key stays unique.
         self._parts: dict[tuple[int, ...], tuple[Piece, list[_Part]]] = {}
         self._views: dict[tuple[int, ...], tuple[Piece, list[Piece]]] = {}

@@ -15,7 +15,12 @@
 //   Head read_head(uint source, uint row, uint unit)      `row` is the byte where the row begins
 //   void read_step(uint source, inout Head head, uint step, out vec4 weights[QUADS])
 //
-// Products and sums are `precise`, so that each weight has exactly the value that the reference
+// With FACTORED, read_step yields weights without scale and offset, and the sum over a unit of its
+// weights times x, from `dots`, those of the weights as yielded, and `sums`, those of x, is
+//   float factored(Head head, float dots[QUADS], float sums[QUADS])
+// where element i is that of quad i of all steps. For all kinds but F32, F16, BF16 and Q6_K.
+//
+// Otherwise products and sums are `precise`, so that each weight has exactly the value that the reference
 // decoder (gguf, in Python) gives it: no fused multiply-add, no other order.
 
 #define F32 0
@@ -145,8 +150,16 @@ Head read_head(uint source, uint row, uint unit) {
 }
 
 void read_step(uint source, inout Head head, uint step, out vec4 weights[QUADS]) {
+#ifdef FACTORED
+    weights[0] = signed_bytes(next_word(source, head.run));
+#else
     weights[0] = signed_bytes(next_word(source, head.run)) * head.scale;
+#endif
 }
+
+#ifdef FACTORED
+float factored(Head head, float dots[QUADS], float sums[QUADS]) { return head.scale * dots[0]; }
+#endif
 
 // Four bits each, or five: the low nibbles of 16 bytes, then the high ones; bit i of a word is the
 // fifth of column i.
@@ -157,6 +170,11 @@ void read_step(uint source, inout Head head, uint step, out vec4 weights[QUADS])
 #define STEPS 4
 #define QUADS 2
 #define APART 16
+#if KIND == Q4_0
+#define MIDDLE 8.0
+#else
+#define MIDDLE 16.0
+#endif
 
 struct Head { Run run; float scale; uint fifth; };
 
@@ -174,15 +192,26 @@ Head read_head(uint source, uint row, uint unit) {
 
 void read_step(uint source, inout Head head, uint step, out vec4 weights[QUADS]) {
     uint word = next_word(source, head.run);
-#if KIND == Q4_0
-    weights[0] = (unsigned_bytes(LOW(word)) - 8.0) * head.scale;
-    weights[1] = (unsigned_bytes(HIGH(word)) - 8.0) * head.scale;
-#else
+    uint low = LOW(word), high = HIGH(word);
+#if KIND == Q5_0
     uint fifth = head.fifth >> (4 * step);
-    weights[0] = (unsigned_bytes(LOW(word) | fifth_bits(fifth)) - 16.0) * head.scale;
-    weights[1] = (unsigned_bytes(HIGH(word) | fifth_bits(fifth >> 16)) - 16.0) * head.scale;
+    low |= fifth_bits(fifth);
+    high |= fifth_bits(fifth >> 16);
+#endif
+#ifdef FACTORED
+    weights[0] = unsigned_bytes(low);
+    weights[1] = unsigned_bytes(high);
+#else
+    weights[0] = (unsigned_bytes(low) - MIDDLE) * head.scale;
+    weights[1] = (unsigned_bytes(high) - MIDDLE) * head.scale;
 #endif
 }
+
+#ifdef FACTORED
+float factored(Head head, float dots[QUADS], float sums[QUADS]) {
+    return head.scale * (dots[0] + dots[1] - MIDDLE * (sums[0] + sums[1]));
+}
+#endif
 
 #elif KIND == Q4_1 || KIND == Q5_1  // scale; minimum; [fifth bits]; nibbles
 
@@ -214,13 +243,24 @@ void read_step(uint source, inout Head head, uint step, out vec4 weights[QUADS])
     low |= fifth_bits(fifth);
     high |= fifth_bits(fifth >> 16);
 #endif
+#ifdef FACTORED
+    weights[0] = unsigned_bytes(low);
+    weights[1] = unsigned_bytes(high);
+#else
     precise vec4 first = unsigned_bytes(low) * head.scale_and_minimum.x;
     precise vec4 second = unsigned_bytes(high) * head.scale_and_minimum.x;
     first += head.scale_and_minimum.y;
     second += head.scale_and_minimum.y;
     weights[0] = first;
     weights[1] = second;
+#endif
 }
+
+#ifdef FACTORED
+float factored(Head head, float dots[QUADS], float sums[QUADS]) {
+    return dot(head.scale_and_minimum, vec2(dots[0] + dots[1], sums[0] + sums[1]));
+}
+#endif
 
 // Blocks of 256: scale and minimum; eight groups of 32 columns, each with a 6-bit scale and a
 // 6-bit minimum to be multiplied by them, packed in three words (the bytes of the first: scales
@@ -281,13 +321,24 @@ void read_step(uint source, inout Head head, uint step, out vec4 weights[QUADS])
     low |= (fifth & 0x01010101u) << 4;
     high |= (fifth & 0x02020202u) << 3;
 #endif
+#ifdef FACTORED
+    weights[0] = unsigned_bytes(low);
+    weights[1] = unsigned_bytes(high);
+#else
     precise vec4 first = unsigned_bytes(low) * head.scales.x;
     precise vec4 second = unsigned_bytes(high) * head.scales.y;
     first -= head.minima.x;
     second -= head.minima.y;
     weights[0] = first;
     weights[1] = second;
+#endif
 }
+
+#ifdef FACTORED
+float factored(Head head, float dots[QUADS], float sums[QUADS]) {
+    return dot(head.scales, vec2(dots[0], dots[1])) - dot(head.minima, vec2(sums[0], sums[1]));
+}
+#endif
 
 // Blocks of 256: 128 bytes of nibbles; 64 bytes with two more bits for each weight; a signed byte
 // for each 16 columns to be multiplied by the scale; the scale. A unit is half a block: the low

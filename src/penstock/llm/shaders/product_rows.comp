@@ -23,6 +23,9 @@
 //   ROWS      rows of a lane, up to 8
 //   TOKENS    tokens of a lane: 1, 2, 4, or a multiple of 8 up to 32
 //   OUTPUTS   ROWS * TOKENS
+//   FACTORED  scales and offsets are applied to sums over units, not to weights; see blocks.glsl. For
+//             one token, with TURNS = 1
+//   DOTS      ROWS * QUADS
 //   LOADS     loads of x for the same columns: TOKENS / 8, or 1
 //   LOADED    tokens of one load: 8, or TOKENS
 //   TILES     QUADS * LOADS
@@ -77,8 +80,16 @@ vec4 load(uint unit, uint step, const uint tile) {
     return imageLoad(x, int(inputs[tile % LOADS] + column / 4));
 }
 
+#ifdef FACTORED
+float dots[DOTS], input_sums[QUADS];  // of a unit
+#endif
+
 void add_products(const uint quad, const uint token, vec4 values) {
+#ifdef FACTORED
+#define ADD_PRODUCT(n) dots[n * QUADS + quad] += dot(weights[quad * ROWS + n], values);
+#else
 #define ADD_PRODUCT(n) sums[n * TOKENS + token] += dot(weights[quad * ROWS + n], values);
+#endif
     REPEAT(ROWS, ADD_PRODUCT)
 }
 
@@ -116,6 +127,30 @@ void take_parts(uint unit, uint step) {
     REPEAT(PARTS, PART)
 }
 
+#ifdef FACTORED
+// What the lanes loaded of x, added up: for FACTORED each has another part of the unit.
+void add_inputs(const uint tile) {
+    float sum = dot(loaded[tile], vec4(1.0));
+#if PARTS > 1
+    sum += subgroupShuffleXor(sum, 1);
+#endif
+#if PARTS > 2
+    sum += subgroupShuffleXor(sum, 2);
+#endif
+#if PARTS > 4
+    sum += subgroupShuffleXor(sum, 4);
+#endif
+    input_sums[tile] = sum;
+}
+
+void finish_unit(const uint n) {
+    float of_row[QUADS];
+#define OF_ROW(quad) of_row[quad] = dots[n * QUADS + quad];
+    REPEAT(QUADS, OF_ROW)
+    sums[n] += factored(heads[n], of_row, input_sums);
+}
+#endif
+
 void main() {
     uint lane = gl_SubgroupInvocationID, lanes = gl_WorkGroupSize.x;
     uint first_row = gl_WorkGroupID.x * lanes * ROWS + lane;
@@ -135,6 +170,10 @@ void main() {
     do {
 #define HEAD(n) heads[n] = read_head(n, begins[n], unit);
         REPEAT(ROWS, HEAD)
+#ifdef FACTORED
+#define CLEAR_DOT(o) dots[o] = 0.0;
+        REPEAT(DOTS, CLEAR_DOT)
+#endif
         uint step = 0;
 #define TAKE(n) take_parts(unit, step + n * PARTS);
 #if TURNS > 1
@@ -146,6 +185,12 @@ void main() {
         } while (step < end);
 #else
         REPEAT(UNROLL, TAKE)
+#endif
+#ifdef FACTORED
+#define ADD_INPUTS(tile) add_inputs(tile);
+        REPEAT(TILES, ADD_INPUTS)
+#define FINISH_UNIT(n) finish_unit(n);
+        REPEAT(ROWS, FINISH_UNIT)
 #endif
     } while (++unit < units);
 
