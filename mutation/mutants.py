@@ -160,8 +160,8 @@ _SINGLE = [
     Mutant(
         "Stream.wait does nothing",
         "schedule.stream",
-        "            self.wait_for_lanes(event.points_left())",
-        "            pass",
+        "            self.wait_for_lanes(points)\n            if events",
+        "            if events",
     ),
     Mutant(
         "work waited for is not submitted",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import signal
+import threading
 from typing import Any
 
 import pytest
 
-from penstock.locks import GuardedRLock, RLock
+from penstock.locks import DeviceLock, RLock, guarded
 
 
 class Interrupt(Exception):
@@ -15,7 +16,9 @@ class Interrupt(Exception):
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
-@pytest.mark.parametrize("kind", [RLock, GuardedRLock])
+@pytest.mark.parametrize(
+    "kind", [RLock, guarded(type(threading.RLock())), DeviceLock, guarded(type(DeviceLock()))]
+)
 def test_a_handler_that_raises_leaves_it_free(kind: Any) -> None:
     lock = kind()
 
@@ -24,7 +27,7 @@ def test_a_handler_that_raises_leaves_it_free(kind: Any) -> None:
 
     def take_and_release() -> None:
         while True:
-            with lock, lock:
+            with lock:
                 pass
 
     before = signal.signal(signal.SIGALRM, interrupt)

@@ -13,13 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from penstock import accelerator
 
-_NEEDS_GUARD: bool = sys.version_info[:2] == (3, 14)
 
-
-def _guarded(lock: Any) -> Any:
-    """The class, with the moment after its lock is taken guarded. `__exit__` stays C code."""
-    if not _NEEDS_GUARD:
-        return lock
+def guarded(lock: Any) -> Any:
+    """A class of lock, with the moment after it is taken guarded. `__exit__` stays C code."""
 
     class Guarded(lock):  # type: ignore[misc]
         __slots__ = ()
@@ -38,10 +34,14 @@ def _guarded(lock: Any) -> Any:
     return Guarded
 
 
+def _as_needed(lock: Any) -> Any:
+    return guarded(lock) if sys.version_info[:2] == (3, 14) else lock
+
+
 if TYPE_CHECKING:
     RLock = threading.RLock
 else:
-    RLock = _guarded(type(threading.RLock()))
+    RLock = _as_needed(type(threading.RLock()))
 
 #: The lock of a device: the native step takes its own without calling Python.
-DeviceLock: Any = _guarded(accelerator.native.Lock) if accelerator.is_native() else RLock
+DeviceLock: Any = _as_needed(accelerator.native.Lock) if accelerator.is_native() else RLock
