@@ -493,7 +493,8 @@ def test_without_a_mechanism_the_text_is_the_same_and_costs_more(
     if off != ["access"]:
         assert cost.allocations > 0 or cost.bytes_copied >= 4 * 288 * cost.tokens
     else:
-        assert cost.submissions == cost.tokens == cost.waits
+        assert cost.submissions == cost.tokens
+        assert cost.waits <= cost.tokens  # a step that is complete already is not waited for
 
 
 def test_the_host_draws_no_token(small: llm.Model) -> None:
