@@ -20,7 +20,7 @@ from penstock.tracing.gaps import Cause
 from penstock.tracing.verdict import largest_causes
 from tests.conftest import simulated
 from tests.kernels import SLOW_ADD, kernel
-from tests.tracing.browser import CHROMIUM, Browser
+from tests.tracing.browser import Browser
 from tests.tracing.test_trace_page import strict_json
 
 
@@ -51,14 +51,6 @@ def idle() -> ps.Trace:
     assert len({gap.cause for gap in t.gaps}) > 1
     assert t.advice
     return t
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    if CHROMIUM is None:
-        pytest.skip("chromium is not installed")
-    with Browser(tmp_path_factory.mktemp("profile")) as opened:
-        yield opened
 
 
 @pytest.fixture

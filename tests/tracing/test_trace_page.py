@@ -24,7 +24,7 @@ from penstock.tracing import events, receipt
 from penstock.tracing.document import as_document
 from penstock.tracing.flights import flights
 from tests.kernels import SAXPY, slow_add
-from tests.tracing.browser import CHROMIUM, Browser
+from tests.tracing.browser import Browser
 
 #: A name that tries to get out of wherever it is put.
 NASTY = "</script><!--<b onclick='x()'>\"&amp;{{data}}"
@@ -52,7 +52,7 @@ def small() -> receipt.Trace:
 
 
 def large(size: int) -> receipt.Trace:
-    """So many events, as three streams would make them, on a device that is often idle."""
+    """`size` events, as three streams would make them, on a device that is often idle."""
     dice = random.Random(0)
     places = [("a device", f"stream {number}", 1000 + number) for number in range(3)]
     submitted, recorded = [0, 0, 0], [0, 0, 0]
@@ -89,14 +89,6 @@ def large(size: int) -> receipt.Trace:
 
 
 # The page.
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    if CHROMIUM is None:
-        pytest.skip("chromium is not installed")
-    with Browser(tmp_path_factory.mktemp("profile")) as opened:
-        yield opened
 
 
 @pytest.fixture

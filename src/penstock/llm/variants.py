@@ -160,7 +160,7 @@ def _key(device: ps.Device) -> str:
 def _file() -> Path | None:
     """The file beside the compiled kernels; None if its path would be relative.
 
-    Whoever can write it can at most choose another way, which computes the same.
+    A program that can write the file can at most choose another way, which computes the same.
     """
     chosen = os.environ.get("PENSTOCK_CACHE_DIR")
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")

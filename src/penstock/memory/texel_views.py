@@ -22,7 +22,7 @@ _Key: TypeAlias = tuple[int, int, int, str]
 
 
 class KeptView:
-    """A driver's view of texels. Whoever binds it holds a reference."""
+    """A driver's view of texels. An array or graph that binds it holds a reference."""
 
     __slots__ = ("__weakref__", "handle", "memory")
 

@@ -48,7 +48,7 @@ class VirtualClock(Protocol):
         ...
 
     def copied(self, nbytes: int) -> None:
-        """Let the time pass that a host copy of so many bytes takes."""
+        """Let the time pass that a host copy of `nbytes` bytes takes."""
         ...
 
 
@@ -193,7 +193,7 @@ def device_times(
 
 
 def since(start: float, copied: int = 0) -> float:
-    """Seconds since `start`, in which the host copied so many bytes.
+    """Seconds since `start`, in which the host copied `copied` bytes.
 
     0 if `start` is 0, which means that no trace was active then.
     """
