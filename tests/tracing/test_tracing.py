@@ -365,6 +365,14 @@ def test_expect_is_silent_when_the_counts_are_right(dev: ps.Device) -> None:
     t.expect(launches=1, copies=0, bytes_copied=0, waits=range(2), seconds=lambda s: s < 60)
 
 
+@pytest.mark.parametrize("name", ["waits", "idle"])
+def test_expect_takes_numbers_ranges_and_functions(name: str) -> None:
+    with ps.trace() as receipt:
+        pass
+    with pytest.raises(ps.ArgumentError, match=rf"{name}='x'.*a number, a range, or a function"):
+        receipt.expect(**{name: "x"})
+
+
 def test_expect_names_the_offenders(dev: ps.Device) -> None:
     x = dev.full(N, 1, np.uint32, name="tokens")
     with held_until_waited(dev.default_stream), ps.trace() as t:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Real  # NumPy's numbers are among them
 from typing import Any
+
+from penstock.errors import ArgumentError
 
 Expected = int | float | range | Callable[[Any], bool]
 
@@ -13,6 +16,11 @@ LIMITED = ("idle",)
 
 def fits(name: str, value: int | float | None, wanted: Expected) -> bool:
     """Whether a value is as expected; one that is not known never is."""
+    given: Any = wanted
+    if not (callable(given) or isinstance(given, Real | range)):
+        raise ArgumentError(
+            f"expect({name}={wanted!r}): give a number, a range, or a function that judges it"
+        )
     if value is None:
         return False
     if callable(wanted):
