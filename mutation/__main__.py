@@ -7,6 +7,9 @@ driver, over the stand-in for its library.
 `python -m mutation litmus`: run every named program, in every transfer mode, with its own safeguard
 removed; exit code 1 if one passes.
 
+`python -m mutation tracing`: the analysis of traces, by its tests; `python -m mutation recurrence`:
+the memory of DeltaNet layers, by random conversations.
+
 `python -m mutation native`: the same for the C code of the native step (`mutation.native`).
 """
 
@@ -23,7 +26,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from mutation.hip import HIP
-from mutation.mutants import MUTANTS
+from mutation.mutants import MUTANTS, Mutant
+from mutation.recurrence import RECURRENCE
 from mutation.tracing import TRACING
 from mutation.vulkan import VULKAN
 
@@ -38,7 +42,9 @@ def main(words: Sequence[str]) -> int:
 
         return native.main(words[1:])
     if words[:1] == ["tracing"]:
-        return _tracing(words[1:])
+        return _by_tests(TRACING, words[1:])
+    if words[:1] == ["recurrence"]:
+        return _by_tests(RECURRENCE, words[1:])
     parser = argparse.ArgumentParser(prog="python -m mutation", description=__doc__)
     parser.add_argument("only", nargs="*", help="names of mutants, or parts of them (default: all)")
     parser.add_argument("--programs", type=int, default=2000, help="most random ones per mutant")
@@ -70,9 +76,9 @@ def main(words: Sequence[str]) -> int:
     return 1 if survivors else 0
 
 
-def _tracing(only: Sequence[str]) -> int:
-    """The analysis of traces, by the tests of made-up events and of planted causes."""
-    chosen = [m.name for m in TRACING if not only or any(part in m.name for part in only)]
+def _by_tests(mutants: Sequence[Mutant], only: Sequence[str]) -> int:
+    """Run mutants that have tests of their own (`mutation.calls`), and print a table."""
+    chosen = [m.name for m in mutants if not only or any(part in m.name for part in only)]
     (found,) = _in_processes("calls", [chosen])
     for name, test in found.items():
         print(f"{name:<60} {f'caught by {test}' if test else 'SURVIVED'}")

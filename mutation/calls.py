@@ -20,6 +20,7 @@ import vulkan  # noqa: F401
 
 from mutation.hip import HIP
 from mutation.loading import load
+from mutation.recurrence import RECURRENCE
 from mutation.tracing import TRACING
 from mutation.vulkan import VULKAN
 
@@ -30,6 +31,7 @@ _TESTS = {
         "tests/tracing/test_gaps.py tests/tracing/test_idle.py",
         "not llvmpipe and not SwiftShader and not HIP",
     ),
+    "recurrence": ("tests/llm/test_recurrent_memory.py", ""),
     "vulkan": ("tests/driver/test_vulkan_calls.py", "not SwiftShader"),
     "hip": ("tests/driver/test_hip_driver.py", "discrete and not compile and not declarations"),
 }
@@ -69,5 +71,5 @@ def _test(name: str, told: Connection) -> None:
 
 
 if __name__ == "__main__":
-    wanted = sys.argv[1:] or [mutant.name for mutant in (*VULKAN, *HIP, *TRACING)]
+    wanted = sys.argv[1:] or [mutant.name for mutant in (*VULKAN, *HIP, *TRACING, *RECURRENCE)]
     print(json.dumps({name: look(name) for name in wanted}))

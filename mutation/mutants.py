@@ -224,7 +224,7 @@ _SINGLE = [
     ),
     Mutant(
         "a copy onto itself goes without a temporary",
-        "array.transfer",
+        "array.copying",
         "        if origin is target and source.region.overlaps(array.region):",
         "        if False:",
     ),

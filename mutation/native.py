@@ -383,8 +383,26 @@ NATIVE = (
         " && PyUnicode_Compare(asked->co_filename, threads_file)) {", ") {",
     ),
     NativeMutant(
-        "the second of two traces", "trace.c", "i < PyTuple_GET_SIZE(active)", "i < 1",
+        "the second of two traces", "trace.c", "i < PyTuple_GET_SIZE(recording)", "i < 1",
     ),
+    NativeMutant("what is counted", "trace.c", "if (is_counting())\n", "if (0)\n"),
+    NativeMutant("the bytes of a copy", "trace.c", "count(BYTES_COPIED, nbytes);", ""),
+    NativeMutant(
+        "the count of a traced launch", "trace.c", "kind == word.launch ? LAUNCHES", "0 ? LAUNCHES",
+    ),
+    NativeMutant("the count of a launch", "call.c", "count(LAUNCHES, 1);", ";"),
+    NativeMutant(
+        "the count of a barrier", "call.c", "if (behind != NULL && !traced)", "if (!traced)",
+    ),
+    NativeMutant("the count of a submission", "stream.c", "count(SUBMISSIONS, 1);", ""),
+    NativeMutant("the count of what is published", "stream.c", "count(BARRIERS, 1);", ""),
+    NativeMutant("the count of a wait", "stream.c", "count(WAITS, 1);", ";"),
+    NativeMutant(
+        "a wait for what is done", "stream.c", "asked && come >= number(value)", "asked",
+    ),
+    NativeMutant("the count of a read", "host.c", "count_copy(array);", ";"),
+    NativeMutant("the count of a write", "host.c", "count_copy(args[0]);", ";"),
+    NativeMutant("the count of an argument", "carry.c", "count_copy(one->array);", ";"),
     NativeMutant(
         "whether times are wanted", "trace.c",
         "int timed = PyTuple_GET_SIZE(timing) > 0;", "int timed = 1;",
@@ -480,8 +498,7 @@ NATIVE = (
     ),
     NativeMutant(
         "that a point was reached", "stream.c",
-        "        reached = timeline_comes(SLOT(stream, Stream_timeline), number(value));",
-        "        reached = 1;",
+        "(reached = timeline_comes(timeline, number(value)))", "(reached = 1)",
     ),
     NativeMutant(
         "a view that a wait would wait for", "stream.c",

@@ -358,6 +358,8 @@ record(Callable *self, Launch *launch)
         (record_barrier(recording) < 0 || (traced && trace_barrier(behind, here) < 0) ||
          put_number(lane, Lane_epoch, number(SLOT(lane, Lane_epoch)) + 1) < 0))
         goto end;
+    if (behind != NULL && !traced)
+        count(BARRIERS, 1);
     if (traced && (began = trace_begins(batch)) == NULL)
         goto end;
     for (Py_ssize_t i = 0; i < launch->used; i++) {
@@ -379,6 +381,8 @@ record(Callable *self, Launch *launch)
                                 launch->start) < 0 ||
                    trace_ends(batch, began, here) < 0))
         goto end;
+    if (!traced)
+        count(LAUNCHES, 1);
     long long commands = number(SLOT(batch, Batch_count)) + 1;
     if (put_number(batch, Batch_count, commands) < 0)
         goto end;

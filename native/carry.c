@@ -85,6 +85,8 @@ copied(PyObject *scheduler, const Carried *one, int back)
     int done = SLOT(SLOT(scheduler, Scheduler_shutdown), Shutdown_over) == Py_False &&
                PyObject_SetItem(back ? one->host : seen, Py_Ellipsis,
                                 back ? seen : one->host) == 0;
+    if (done)
+        count_copy(one->array);
     return guest_leaves(scheduler, guest) == 0 && done;
 }
 

@@ -46,7 +46,7 @@ host_waits(PyObject *scheduler, PyObject *lane, PyObject *value)
     Py_INCREF(value);
     int reached = 0;
     if (is_plain_wait(scheduler) && submitted(scheduler, stream, value))
-        reached = await_point(scheduler, stream, value);
+        reached = await_point(scheduler, stream, value, 1);
     Py_DECREF(value);
     Py_DECREF(stream);
     Py_DECREF(scheduler);
@@ -182,6 +182,8 @@ native_read(PyObject *Py_UNUSED(module), PyObject *array)
         int usual = seen != NULL && find_conflicts(array, 0, &lane, &value);
         if (!usual || lane == NULL) {
             PyObject *copy = usual ? PyObject_CallMethodNoArgs(seen, named.copy) : leave(Py_None);
+            if (usual && copy != NULL)
+                count_copy(array);
             lock_left(scheduler);
             return copy;
         }
@@ -234,6 +236,8 @@ native_write(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t coun
     int done = seen != NULL && may_write(args[0], seen, args[1]) &&
                find_conflicts(args[0], 1, &lane, &value) && lane == NULL &&
                PyObject_SetItem(seen, Py_Ellipsis, args[1]) == 0;
+    if (done)
+        count_copy(args[0]);
     lock_left(scheduler);
     return leave(done ? Py_True : Py_False);
 }

@@ -353,9 +353,10 @@ drop_raised(Raised raised)
 /* Names of Python methods and attributes, interned. */
 #define METHODS(NAME)                                                                              \
     NAME(__call__) NAME(_consider_submitting) NAME(_is_user) NAME(_local) NAME(_start)             \
-    NAME(active) NAME(append) NAME(barrier) NAME(begin) NAME(clock) NAME(copy) NAME(dispatch)      \
-    NAME(dtype) NAME(emit) NAME(end) NAME(flags) NAME(groups) NAME(host_writes) NAME(mark) NAME(new)           \
-    NAME(note) NAME(note_failure) NAME(pop) NAME(publish) NAME(read) NAME(records) NAME(shape)     \
+    NAME(append) NAME(barrier) NAME(begin) NAME(clock) NAME(copy) NAME(dispatch) NAME(dtype)       \
+    NAME(emit) NAME(end) NAME(flags) NAME(groups) NAME(host_writes) NAME(mark) NAME(new)           \
+    NAME(note) NAME(note_failure) NAME(pop) NAME(publish) NAME(read) NAME(recording)               \
+    NAME(records) NAME(shape)                                                                      \
     NAME(stream) NAME(submit) NAME(tear_down) NAME(thread) NAME(threads) NAME(timing)              \
     NAME(under_lock) NAME(value) NAME(writeable)
 
@@ -402,7 +403,13 @@ int queue_submits(PyObject *queue, PyObject *recording, PyObject *timeline, PyOb
 int timeline_reached(PyObject *timeline, long long *reached);
 int timeline_comes(PyObject *timeline, long long value);
 
-/* trace.c: what receipts get */
+/* trace.c: what receipts get, and what is counted while one counts; see `tracing/counting.py` */
+enum { LAUNCHES, BARRIERS, SUBMISSIONS, WAITS, COPIES, BYTES_COPIED, COUNTED };
+void count(int what, long long by);
+void count_copy(PyObject *array);
+int is_counting(void);
+PyObject *native_note_counting(PyObject *module, PyObject *on);
+PyObject *native_counts(PyObject *module, PyObject *ignored);
 PyObject *trace_place(PyObject *lane, PyObject *batch);
 int trace_barrier(PyObject *behind, PyObject *here);
 extern atomic_int traces_active; /* whether a trace is active */
@@ -452,7 +459,7 @@ int stream_submits(PyObject *stream);
 int stream_polls(PyObject *stream);
 int policy_opened(PyObject *policy, PyObject *batch);
 int is_plain_wait(PyObject *scheduler);
-int await_point(PyObject *scheduler, PyObject *stream, PyObject *value);
+int await_point(PyObject *scheduler, PyObject *stream, PyObject *value, int counted);
 PyObject *guest_enters(PyObject *scheduler, PyObject *points);
 int guest_leaves(PyObject *scheduler, PyObject *guest);
 PyObject *native_start(PyObject *module, PyObject *stream);

@@ -8,7 +8,7 @@
 #include <structmember.h>
 
 /* Increased when the Python code comes to rely on something else; see `penstock.accelerator`. */
-enum { VERSION = 3 };
+enum { VERSION = 4 };
 
 Offsets at;
 Classes is;
@@ -91,6 +91,10 @@ static PyMethodDef functions[] = {
      "Learn what `events.emit` uses: its module's names, and the file of threads."},
     {"note_traces", native_note_traces, METH_O,
      "note_traces(active)\n--\n\nLearn whether a trace is active."},
+    {"note_counting", native_note_counting, METH_O,
+     "note_counting(on)\n--\n\nLearn whether something counts what the runtime does."},
+    {"counts", native_counts, METH_NOARGS,
+     "counts()\n--\n\nWhat was counted here so far, in the order of `tracing.counting.NATIVE`."},
     {"left", native_left, METH_NOARGS,
      "left()\n--\n\nBy reason: how many launches were left to Python."},
     {"start", native_start, METH_O, "start(stream)\n--\n\nAs `Stream._start`, or None."},

@@ -173,6 +173,7 @@ submit_batch(PyObject *stream, PyObject *batch, PyObject *value)
         if (published <= 0)
             return published;
         put(stream, Stream_published, value);
+        count(BARRIERS, 1);
     }
     put(batch, Batch_open, Py_False);
     PyObject *queue = SLOT(stream, Stream_queue), *timeline = SLOT(stream, Stream_timeline);
@@ -187,6 +188,7 @@ submit_batch(PyObject *stream, PyObject *batch, PyObject *value)
     }
     put(lane, Lane_submitted, value);
     note_state(stream);
+    count(SUBMISSIONS, 1);
     return 1;
 }
 
@@ -333,9 +335,10 @@ guest_leaves(PyObject *scheduler, PyObject *guest)
 }
 
 /* `scheduler.await_points({lane: value})` of a stream's lane, for as long as Python sleeps at a time.
-   Whether the value was reached; -1 with an exception set. Without the lock. */
+   Whether the value was reached; -1 with an exception set. Without the lock. `counted` says that it
+   is the host's wait, and not that of a thread that copies for it. */
 int
-await_point(PyObject *scheduler, PyObject *stream, PyObject *value)
+await_point(PyObject *scheduler, PyObject *stream, PyObject *value, int counted)
 {
     PyObject *lane = SLOT(stream, Stream_lane), *points = PyDict_New();
     int reached = 0;
@@ -351,8 +354,18 @@ await_point(PyObject *scheduler, PyObject *stream, PyObject *value)
        release it. */
     if (number(value) <= number_in(lane, Lane_complete))
         reached = 1;
-    else if (SLOT(SLOT(scheduler, Scheduler_shutdown), Shutdown_over) == Py_False)
-        reached = timeline_comes(SLOT(stream, Stream_timeline), number(value));
+    else if (SLOT(SLOT(scheduler, Scheduler_shutdown), Shutdown_over) == Py_False) {
+        PyObject *timeline = SLOT(stream, Stream_timeline);
+        long long come;
+        /* What is reached by now is no wait, where waits are counted. */
+        int asked = counted && is_counting() ? timeline_reached(timeline, &come) : 0;
+        if (asked < 0)
+            reached = -1;
+        else if (asked && come >= number(value))
+            reached = 1;
+        else if ((reached = timeline_comes(timeline, number(value))) > 0 && counted)
+            count(WAITS, 1);
+    }
     if (reached < 0)
         failed(scheduler);
     else if (reached)
@@ -374,7 +387,7 @@ native_wait(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count
         Py_RETURN_FALSE;
     Py_INCREF(stream);
     Py_INCREF(value);
-    int reached = await_point(scheduler, stream, value);
+    int reached = await_point(scheduler, stream, value, 0);
     Py_DECREF(stream);
     Py_DECREF(value);
     return reached < 0 ? NULL : PyBool_FromLong(reached);

@@ -4,6 +4,7 @@
    met for the first time: a thread, or a file of code. */
 
 #include "layout.h"
+#include <stdatomic.h>
 
 static PyObject *events;       /* the names of `penstock.tracing.events` */
 static PyObject *threads_file; /* of `threading`: what a thread runs below that is not the user's */
@@ -29,6 +30,54 @@ static struct {
     WORDS(DECLARE)
 #undef DECLARE
 } word;
+
+static atomic_int counting;
+static atomic_llong counted[COUNTED];
+
+/* Whether something counts what the runtime does. */
+int
+is_counting(void)
+{
+    return atomic_load_explicit(&counting, memory_order_relaxed);
+}
+
+/* `events.count(…)` */
+void
+count(int what, long long by)
+{
+    if (is_counting())
+        atomic_fetch_add_explicit(&counted[what], by, memory_order_relaxed);
+}
+
+/* The same for a copy of all bytes of an array. */
+void
+count_copy(PyObject *array)
+{
+    long long nbytes = number(SLOT(array, Array_nbytes));
+    count(COPIES, nbytes > 0);
+    count(BYTES_COPIED, nbytes);
+}
+
+PyObject *
+native_note_counting(PyObject *Py_UNUSED(module), PyObject *on)
+{
+    atomic_store(&counting, PyObject_IsTrue(on) == 1);
+    Py_RETURN_NONE;
+}
+
+PyObject *
+native_counts(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    PyObject *found = PyTuple_New(COUNTED);
+    for (int i = 0; found != NULL && i < COUNTED; i++) {
+        PyObject *value = PyLong_FromLongLong(atomic_load(&counted[i]));
+        if (value == NULL)
+            Py_CLEAR(found);
+        else
+            PyTuple_SET_ITEM(found, i, value);
+    }
+    return found;
+}
 
 /* What the module has by a name that it never changes; borrowed. */
 static PyObject *
@@ -68,18 +117,18 @@ user_code(int *instruction)
     return code == NULL ? Py_NewRef(Py_None) : code;
 }
 
-/* Add a record to every active trace. -1 with an exception set if it failed. */
+/* Add a record to every active trace that keeps records. -1 with an exception set if it failed. */
 static int
 add(PyObject *record)
 {
-    PyObject *active = find(events, named.active);
+    PyObject *recording = find(events, named.recording);
     int failed = record == NULL;
-    for (Py_ssize_t i = 0; !failed && i < PyTuple_GET_SIZE(active); i++) {
-        PyObject *records = PyObject_GetAttr(PyTuple_GET_ITEM(active, i), named.records);
+    for (Py_ssize_t i = 0; !failed && i < PyTuple_GET_SIZE(recording); i++) {
+        PyObject *records = PyObject_GetAttr(PyTuple_GET_ITEM(recording, i), named.records);
         failed = records == NULL || PyList_Append(records, record) < 0;
         Py_XDECREF(records);
     }
-    Py_DECREF(active);
+    Py_DECREF(recording);
     return failed ? -1 : 0;
 }
 
@@ -128,6 +177,8 @@ emit(PyObject *kind, PyObject *reason, PyObject *path, PyObject *here, PyObject 
             made = PyTuple_Pack(14, kind, reason, nbytes, word.nothing, zero, zero, path, now,
                                 seconds, code, where, thread, here, nothing_awaited);
         failed = add(made) < 0;
+        if (!failed && kind != word.done) /* as Python's `emit` does */
+            count(kind == word.launch ? LAUNCHES : BARRIERS, 1);
         Py_XDECREF(now);
         Py_XDECREF(where);
     }
@@ -243,8 +294,8 @@ native_share_events(PyObject *Py_UNUSED(module), PyObject *args)
     PyObject *names, *file;
     if (!PyArg_ParseTuple(args, "O!U:share_events", &PyDict_Type, &names, &file))
         return NULL;
-    PyObject *needed[] = {named.active, named.clock,    named.timing,
-                          named.emit,   named._is_user, named._local};
+    PyObject *needed[] = {named.recording, named.clock,    named.timing,
+                          named.emit,      named._is_user, named._local};
     for (size_t i = 0; i < Py_ARRAY_LENGTH(needed); i++)
         if (PyDict_GetItemWithError(names, needed[i]) == NULL)
             return PyErr_Format(PyExc_TypeError, "the module of events has no %U", needed[i]);

@@ -23,11 +23,18 @@ def held(stream: ps.Stream) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def held_until_waited(stream: ps.Stream) -> Iterator[None]:
-    """Nothing that the stream is given gets done before the host waits for something."""
-    let_go = hold(stream)
+def held_until_waited(stream: ps.Stream) -> Iterator[Callable[[], None]]:
+    """Nothing that the stream is given gets done before the host waits for something.
+
+    A call of what it yields begins that anew, for what the stream is given from then on.
+    """
+    gates = [hold(stream)]
     scheduler: Any = stream.scheduler
     await_points = scheduler.await_points
+
+    def let_go() -> None:
+        while gates:
+            gates.pop()()
 
     def let_go_and_wait(*points: Any, **options: Any) -> bool:
         let_go()
@@ -35,7 +42,7 @@ def held_until_waited(stream: ps.Stream) -> Iterator[None]:
 
     scheduler.await_points = let_go_and_wait
     try:
-        yield
+        yield lambda: gates.append(hold(stream))
     finally:
         del scheduler.await_points
         let_go()

@@ -16,7 +16,7 @@ import os
 import warnings
 from typing import Any, TypeVar
 
-_VERSION = 3  # of what the Python code relies on; `native/module.c` has the same
+_VERSION = 4  # of what the Python code relies on; `native/module.c` has the same
 C = TypeVar("C", bound=type)
 
 
@@ -36,6 +36,13 @@ class InPython:
 
     def note_traces(self, active: bool) -> None:
         """Learn whether a trace is active, so that a launch takes the time of its call."""
+
+    def note_counting(self, on: bool) -> None:
+        """Learn whether something counts what the runtime does."""
+
+    def counts(self) -> tuple[int, ...]:
+        """What was counted here so far, in the order of `tracing.counting.NATIVE`."""
+        return ()
 
     def start(self, stream: Any) -> None:
         """Open a batch and return it, as `Stream._start` does, or return None."""

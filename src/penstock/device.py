@@ -16,7 +16,7 @@ from penstock.array import adoption, transfer
 from penstock.array.array import Array
 from penstock.array.buffer import Buffer
 from penstock.array.host_access import check_source
-from penstock.array.host_values import as_array
+from penstock.array.host_values import as_array, default_dtype
 from penstock.driver import list_devices, open_device
 from penstock.driver.protocol import DeviceInfo, OpenOptions, Reference
 from penstock.dtypes import Dtype, Shape, as_dtype, as_name, as_shape
@@ -30,12 +30,24 @@ from penstock.ledger.hazards import Lane
 from penstock.ledger.roles import POLICIES, Role, policy_of
 from penstock.memory.layout import Layout, contiguous_strides
 from penstock.memory.pool import MemoryStats
+from penstock.ops.axes import Axes
 from penstock.ops.elementwise import Elementwise
+from penstock.ops.indexing import Indexing
+from penstock.ops.moves import Moves
+from penstock.ops.operations import Operations
+from penstock.ops.products import Products
+from penstock.ops.ramps import Ramps
+from penstock.ops.random import Random
 from penstock.ops.reductions import Reductions
+from penstock.ops.scans import Scans
+from penstock.ops.selection import Selection
+from penstock.ops.sets import Sets
+from penstock.ops.sorting import Sorting
 from penstock.schedule.scheduler import Scheduler
 from penstock.schedule.stream import Stream
 from penstock.shader.source import KernelSource
 from penstock.tracing import events
+from penstock.xp.namespace import Namespace
 
 _opened = itertools.count(1)
 
@@ -90,6 +102,21 @@ class Device(Closing):
             raise
         self.default_stream = self.stream(name="default stream")
         self.reductions = Reductions(self)
+        self.moves = Moves(self)
+        self.selection = Selection(self, self.moves.programs)
+        self.indexing = Indexing(self, self.moves, self.selection)
+        programs = self.moves.programs
+        self.ramps = Ramps(self, programs)
+        self.sorting = Sorting(self, programs, self.moves, self.selection)
+        self.sets = Sets(self, programs, self.moves, self.selection, self.indexing, self.sorting)
+        self.operations = Operations(self)
+        self.axes = Axes(self)
+        self.scans = Scans(self)
+        self.products = Products(self)
+        #: Random numbers on this device: `rng = dev.random.default_rng(seed)`.
+        self.random = Random(self)
+        #: The Array API standard on this device: `dev.xp.sin(x)`, `dev.xp.zeros(3)`, …
+        self.xp = Namespace(self)
         self.counting = Counting(self)
 
     # Arrays.
@@ -115,9 +142,12 @@ class Device(Closing):
         name: str = "",
         role: Role = "generic",
     ) -> Array:
-        """A new array with a copy of `source`. With `role="weight"` it is sealed at once."""
+        """A new array with a copy of `source`. With `role="weight"` it is sealed at once.
+
+        Python's floats become float32, unless `dtype` says otherwise; integers become int64.
+        """
         check_source(self.scheduler, source)
-        data = as_array(source, None if dtype is None else as_dtype(dtype))
+        data = as_array(source, default_dtype(source) if dtype is None else as_dtype(dtype))
         made = self._new(data.shape, data.dtype, name, role)
         made.write(data)
         made.buffer.take_role(role)
@@ -138,8 +168,8 @@ class Device(Closing):
         name: str = "",
         role: Role = "generic",
     ) -> Array:
-        """An array filled with one value."""
-        kind = np.asarray(value).dtype if dtype is None else dtype
+        """An array filled with one value; a Python float makes it float32."""
+        kind = dtype if dtype is not None else default_dtype(value) or np.asarray(value).dtype
         made = self._new(shape, kind, name, role, at_work=True)
         made.fill(value)
         made.buffer.take_role(role)
@@ -153,6 +183,7 @@ class Device(Closing):
         name: str = "",
         role: Role = "generic",
     ) -> Array:
+        """A new array of zeros."""
         kind = as_dtype(dtype)
         # In a record, text must be empty and not "0".
         nothing: Any = 0 if kind.names is None else np.zeros((), kind)[()]
@@ -166,24 +197,29 @@ class Device(Closing):
         name: str = "",
         role: Role = "generic",
     ) -> Array:
+        """A new array of ones."""
         return self.full(shape, 1, as_dtype(dtype), name=name, role=role)
 
     def empty_like(
         self, x: Array | npt.NDArray[Any], dtype: npt.DTypeLike | None = None, *, name: str = ""
     ) -> Array:
+        """A new array of the shape and dtype of `x`; its content is undefined."""
         return self.empty(x.shape, x.dtype if dtype is None else dtype, name=name)
 
     def zeros_like(
         self, x: Array | npt.NDArray[Any], dtype: npt.DTypeLike | None = None, *, name: str = ""
     ) -> Array:
+        """A new array of zeros, of the shape and dtype of `x`."""
         return self.zeros(x.shape, x.dtype if dtype is None else dtype, name=name)
 
     def ones_like(
         self, x: Array | npt.NDArray[Any], dtype: npt.DTypeLike | None = None, *, name: str = ""
     ) -> Array:
+        """A new array of ones, of the shape and dtype of `x`."""
         return self.ones(x.shape, x.dtype if dtype is None else dtype, name=name)
 
     def full_like(self, x: Array | npt.NDArray[Any], value: Any, *, name: str = "") -> Array:
+        """A new array of one value, of the shape and dtype of `x`."""
         return self.full(x.shape, value, x.dtype, name=name)
 
     def _new(

@@ -19,18 +19,25 @@ T = TypeVar("T")
 #: All other names are for the layers of this package, which access them directly for speed.
 PUBLIC = {
     "Array": (
-        "T advance all any argmax argmin broadcast_to close closed copy copy_from counter device "
-        "dot dtype fill item itemsize length max mean min name nbytes ndim numpy pitched ravel "
-        "read reinterpret reset reshape role seal shape size strides sum texels tolist view write"
+        "T advance all any argmax argmin argsort astype broadcast_to clip close closed conj "
+        "conjugate copy copy_from counter cumprod cumsum device diagonal dot dtype fill flatten "
+        "imag item itemsize length mT max mean min name nbytes ndim nonzero numpy pitched prod "
+        "ravel read real reinterpret repeat reset reshape role round seal searchsorted shape size "
+        "sort squeeze std strides sum swapaxes take texels to_device tobytes tolist trace "
+        "transpose var view write"
+    ),
+    "Counts": (
+        "allocations as_dict barriers bytes_copied copies fills launches renames replayed_barriers "
+        "replayed_commands replays submissions waits"
     ),
     "Device": (
         "adopt array asarray close closed default_stream elementwise empty empty_like from_dlpack "
         "from_file full full_like host_empty info kernel memory messages name number ones "
-        "ones_like record scratch stream synchronize trim zeros zeros_like"
+        "ones_like random record scratch stream synchronize trim xp zeros zeros_like"
     ),
     "Elementwise": "close closed device name signature",
     "Event": "done wait",
-    "Graph": "close closed device replay",
+    "Graph": "close closed device encode replay",
     "Kernel": "close closed device local_size name signature",
     "Pending": "done result wait",
     "Result": "done result wait",

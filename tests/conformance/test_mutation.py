@@ -15,6 +15,7 @@ from mutation.hip import HIP
 from mutation.litmus import GUARDS, SAFEGUARDS, guards_of
 from mutation.mutants import MUTANTS
 from mutation.prove import paths_of
+from mutation.recurrence import RECURRENCE
 from mutation.tracing import TRACING
 from mutation.vulkan import VULKAN
 from penstock.array.transfer import MODES
@@ -82,6 +83,18 @@ def tests_of_traces() -> dict[str, str]:
 @pytest.mark.parametrize("mutant", [mutant.name for mutant in TRACING])
 def test_mutant_of_a_trace_is_caught(mutant: str, tests_of_traces: dict[str, str]) -> None:
     assert tests_of_traces[mutant]
+
+
+@pytest.fixture(scope="module")
+def tests_of_recurrence() -> dict[str, str]:
+    """By mutant of the memory of DeltaNet layers, the test that fails."""
+    found: dict[str, str] = in_process("calls", *(mutant.name for mutant in RECURRENCE))
+    return found
+
+
+@pytest.mark.parametrize("mutant", [mutant.name for mutant in RECURRENCE])
+def test_mutant_of_recurrence_is_caught(mutant: str, tests_of_recurrence: dict[str, str]) -> None:
+    assert tests_of_recurrence[mutant]
 
 
 @pytest.mark.parametrize("mutant", [mutant.name for mutant in VULKAN])

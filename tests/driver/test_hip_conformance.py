@@ -119,6 +119,34 @@ def test_reductions_are_numpys(operation: str, dtype: str, hip_device: ps.Device
         assert made.dtype == expected.dtype
 
 
+@pytest.mark.parametrize(
+    ("operation", "dtype"),
+    [
+        ("sum", "float32"), ("sum", "int8"), ("std", "complex64"), ("std", "float16"),
+        ("all", "bool"), ("argmin", "float32"), ("max", "uint64"), ("cumsum", "int16"),
+        ("cumprod", "float16"),
+    ],
+)  # fmt: skip
+def test_reductions_along_axes_are_numpys(
+    operation: str, dtype: str, hip_device: ps.Device
+) -> None:
+    host = np.random.default_rng(8).integers(0, 3, (60, 70)).astype(dtype)
+    x = hip_device.array(host)
+    wide = host.astype({"f": "f8", "c": "c16"}.get(host.dtype.kind, dtype))
+    for seen, made in ((wide, getattr(x, operation)(axis=0)),
+                       (wide[:, ::-2].T, getattr(x[:, ::-2].T, operation)(axis=0))):  # fmt: skip
+        expected = getattr(seen, operation)(0)
+        np.testing.assert_allclose(made.numpy(), expected, rtol=2e-3)
+        assert made.dtype == getattr(host, operation)(0).dtype
+
+
+def test_long_sums_have_parts(hip_device: ps.Device) -> None:
+    ones = hip_device.ones(100_000)
+    assert ones.sum(axis=0).item() == 100_000
+    assert ones.argmax(axis=0).item() == 0
+    assert ones.cumsum(axis=0)[-1].item() == 100_000
+
+
 def test_nan_is_the_extreme(hip_device: ps.Device) -> None:
     x = hip_device.array(np.array([1, np.nan, -5, np.inf], np.float32))
     assert np.isnan(x.max().result())

@@ -89,6 +89,38 @@ def test_a_graph_appends_for_as_long_as_there_is_room(any_device: ps.Device) -> 
     assert (cache[:, :2].numpy() == np.array([101, 102])[None, :, None]).all()
 
 
+def test_a_reset_may_keep_the_first_rows(any_device: ps.Device) -> None:
+    """Rows after them are written again, even while replays that wrote them are in flight."""
+    cache = new_cache(any_device)
+    graph = recorded(any_device, cache)
+    for keep, more in ((0, ROOM), (ROOM, 0), (5, 3), (8, 0), (2, 9)):
+        cache.reset(keep=keep, axis=1)
+        assert cache.length == keep
+        if keep:
+            with pytest.raises(ps.RoleViolation, match="written already"):
+                cache[:, keep - 1].fill(0)
+        for _ in range(more):
+            graph.replay()
+        length = keep + more
+        assert (cache.length, cache.counter.item()) == (length, length)
+        assert (cache[:, :length].numpy() == np.arange(101, 101 + length)[None, :, None]).all()
+
+
+def test_what_a_reset_cannot_keep(any_device: ps.Device) -> None:
+    cache = new_cache(any_device)
+    graph = recorded(any_device, cache)
+    graph.replay()
+    for keep, axis, error in (
+        (2, 1, ps.RoleViolation), (1, 0, ps.RoleViolation), (ROOM + 1, 1, ps.InvalidValue),
+        (-1, 1, ps.InvalidValue), (1, 3, ps.InvalidValue),
+    ):  # fmt: skip
+        with pytest.raises(error, match=r"reset\(keep="):
+            cache.reset(keep=keep, axis=axis)
+        assert (cache.length, cache.counter.item()) == (1, 1)
+    with pytest.raises(ps.RoleViolation, match="not 'append'"):
+        any_device.zeros(4).reset(keep=1)
+
+
 def test_the_host_goes_on_where_the_graph_stopped_and_the_other_way_round(
     any_device: ps.Device,
 ) -> None:

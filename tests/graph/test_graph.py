@@ -565,3 +565,20 @@ def test_threads_record_each_their_own(threaded_device: ps.Device) -> None:
     graphs["y"].replay()
     assert (x.numpy() == 12).all()
     assert (y.numpy() == 2).all()
+
+
+def test_a_graph_that_is_encoded_has_nothing_left_for_its_first_replay(dev: ps.Device) -> None:
+    (x,) = arrays(dev, 1)
+    with dev.record() as g:
+        slow_add(x, 10, spin=0)
+    with dev.record(), pytest.raises(ps.NotWhileRecording):
+        g.encode()
+    with ps.trace() as t:
+        g.encode()
+        t.expect(replays=0, submissions=0, waits=0, allocations=1)
+        g.replay()
+        t.expect(replays=1, allocations=1)
+    assert (x.numpy() == 11).all()
+    g.close()
+    with pytest.raises(ps.Closed):
+        g.encode()

@@ -4,10 +4,11 @@
 
 With the native step and with `PENSTOCK_NATIVE=0` the output must be the same, line by line: the
 commands in the driver's order with all they say, what each call of the program returned or raised,
-the events of every trace, and in the end the pages of the ledger. How far the device has come when
-the host looks decides what is submitted when. So here it is not the device's matter, but the
-seed's: at each step of the program a submission is either complete before it returns, or runs when
-the host waits for it or a later step lets it.
+the events of every trace, in every second program what was counted up to each step, and in the end
+the pages of the ledger. How far the device has come when the host looks decides what is submitted
+when. So here it is not the device's matter, but the seed's: at each step of the program a
+submission is either complete before it returns, or runs when the host waits for it or a later step
+lets it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from threading import Event, Thread, current_thread, main_thread
 from typing import Any
@@ -327,6 +328,7 @@ class Program:
 
     def __init__(self, seed: int, log: Log, calls: Calls, device: ps.Device) -> None:
         self.chance = random.Random(seed)
+        self.counts = seed % 2 == 1  # whether what is not traced is counted
         self.log, self.calls, self.device = log, calls, device
         self.streams = [None, device.stream(name="second")]
         self.kernels = {
@@ -748,6 +750,16 @@ class Program:
         for case in CASES:
             self.log.say(f"{case.__name__}:", self.attempt(partial(case, self)))
         acts = self.steps()
+        counts = ps.count()
+        with counts if self.counts else nullcontext():
+            self.run_steps(acts, steps, counts)
+        self.calls.visible = True
+        self.views.clear()
+        self.device.synchronize()
+        for array in self.arrays:
+            self.log.say(array.name, *self.page(array))
+
+    def run_steps(self, acts: dict[Any, int], steps: int, counts: ps.Counts) -> None:
         for number in range(steps):
             (act,) = self.chance.choices(list(acts), list(acts.values()))
             self.calls.visible = self.chance.random() < 0.5
@@ -755,12 +767,7 @@ class Program:
                 outcome = act()
             except Exception as error:
                 outcome = f"{type(error).__name__}: {error}"
-            self.log.say(f"step {number}:", outcome)
-        self.calls.visible = True
-        self.views.clear()
-        self.device.synchronize()
-        for array in self.arrays:
-            self.log.say(array.name, *self.page(array))
+            self.log.say(f"step {number}:", outcome, *counts.as_dict().values())
 
     def page(self, array: ps.Array) -> list[Any]:
         history = array.buffer.backing.history

@@ -104,8 +104,9 @@ WITHOUT_MUTANT = {
     "result.c": "give_back result_new content native_result",
     "stream.c": "note_state failed stream_submits is_traced stream_batch is_plain native_start "
     "native_submit native_poll native_reach native_wait guest_enters guest_leaves",
-    "trace.c": "of_events trace_time since emit emit_now place trace_barrier trace_done "
-    "trace_is_ready trace_setup native_share_events native_note_traces",
+    "trace.c": "is_counting native_note_counting native_counts of_events trace_time since emit "
+    "emit_now place trace_barrier trace_done trace_is_ready trace_setup native_share_events "
+    "native_note_traces",
 }
 
 

@@ -621,6 +621,16 @@ def test_specialization_constants() -> None:
 
 
 @needs_compiler
+def test_preserved_values_by_width() -> None:
+    mode = 'spirv_execution_mode(extensions = ["SPV_KHR_float_controls"], capabilities = [4466], '
+    head = "#version 450\n#extension GL_EXT_spirv_intrinsics : require\n"
+    declaration = "layout(binding = 0) buffer B { float x[]; };"
+    for width in (32, 64):
+        interface = kernel(declaration, "x[0] = x[1];", f"{head}{mode}4461, {width});")
+        assert interface.capabilities == {f"SignedZeroInfNanPreserveFloat{width}"}
+
+
+@needs_compiler
 def test_capabilities_by_name() -> None:
     head = "#version 450\n#extension GL_KHR_shader_subgroup_arithmetic : require"
     declaration = "layout(binding = 0) buffer B { float x[]; };"

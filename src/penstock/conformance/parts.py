@@ -99,8 +99,8 @@ class Part:
                 return found
             case "transposed":
                 return found.T
-            case "flat":
-                return found.reshape(-1)
+            case "flat":  # reshape alone would copy what is not contiguous
+                return found.reinterpret(found.dtype).reshape(-1)
             case "bytes":
                 return found.reinterpret(np.uint8)
             case "words":
@@ -113,7 +113,7 @@ class Part:
             across = f", {_text(*self.across)}" if self.across else ""
             name = f"{name}[{_text(self.lo, self.hi, self.step)}{across}]"
         endings = {
-            "": "", "transposed": ".T", "flat": ".reshape(-1)",
+            "": "", "transposed": ".T", "flat": f".reinterpret({name}.dtype).reshape(-1)",
             "bytes": ".reinterpret(np.uint8)", "words": ".reinterpret(np.uint32)",
         }  # fmt: skip
         if self.way in endings:

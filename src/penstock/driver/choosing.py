@@ -21,10 +21,10 @@ def choose(which: str | int | None, found: list[DeviceInfo]) -> int:
     if isinstance(which, str):
         fitting = [info.index for info in found if which.lower() in info.name.lower()]
         if not fitting:
-            raise NoDevice(f"no device has {which!r} in its name; there are {names}")
+            raise NoDevice(f"no device has {which!r} in its name; the devices are {names}")
         return fitting[0]
     if isinstance(which, bool) or not isinstance(which, int):
         raise ArgumentError(f"a device is a name or a number, not {which!r}")
     if not 0 <= which < len(found):
-        raise NoDevice(f"there is no device number {which}; there are {names}")
+        raise NoDevice(f"there is no device number {which}; the devices are {names}")
     return which

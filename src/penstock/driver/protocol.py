@@ -219,6 +219,9 @@ class Driver(Protocol):
     queue_count: int
     inline: bool  #: whether it is an `InlineDriver`
     copies: bool  #: whether it is a `CopyingDriver`
+    #: Whether it reports accesses that nothing orders. Then it takes all that a kernel binds for
+    #: accessed, and so does the ledger (`Array.words`).
+    checks_accesses: bool
     #: The language of kernels that `load` accepts: "spirv" (and GLSL), or "hip". It also selects
     #: the form of Penstock's own kernels.
     language: str
@@ -265,7 +268,13 @@ class Driver(Protocol):
         interface: Interface,
         constants: Mapping[int, bytes],
         reference: Reference | None,
-    ) -> Program: ...
+    ) -> Program:
+        """Make a program of compiled code.
+
+        Threads call it without the device's lock, several at once and while others use the device,
+        unless the driver is an `InlineDriver`. The driver is not closed meanwhile.
+        """
+        ...
 
     def forget(self, program: Any) -> None: ...
 

@@ -178,8 +178,11 @@ class Encoder:
                 if new is not recorded:
                     shift = new.layout.offset - recorded.layout.offset
                     layout = array.layout._replace(offset=array.layout.offset + shift)
-                    lead, array = array.lead, Array(new.buffer, layout, array.dtype)
-                    array.lead = lead  # as a number that was recorded with it may say
+                    moved = Array(new.buffer, layout, array.dtype)
+                    moved.lead = array.lead  # as a number that was recorded with it may say
+                    if array.window:
+                        moved.follow_window(array, shift)
+                    array = moved
                 break
         array.buffer.check()
         if write:
@@ -405,6 +408,18 @@ class Variant:
         if not self._released:
             self._released = True
             self.commands.close()
+
+
+def usable(kept: deque[Variant]) -> Variant | None:
+    """A variant that can be replayed now. Variants with results or timestamps take turns."""
+    for _ in range(len(kept)):
+        variant = kept[0]
+        if variant.is_exclusive and variant.in_flight:
+            return None  # the others were replayed later than this one
+        kept.rotate(-1)
+        if not variant.unread:
+            return variant
+    return None
 
 
 def _joined(touched: Mapping[tuple[Buffer, Region], bool]) -> list[BufferUse]:

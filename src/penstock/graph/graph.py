@@ -35,6 +35,7 @@ from penstock.errors import (
     NotWhileRecording,
     ShapeMismatch,
 )
+from penstock.graph import encoding
 from penstock.graph.append_counters import Growth, Rows
 from penstock.graph.encoding import CopyNode, FillNode, LaunchNode, Node, Scalar, Variant, WriteNode
 from penstock.handle import Block, Closing
@@ -62,7 +63,8 @@ class Recorded(Pending[Any]):
 
     def _refuse(self) -> NoReturn:
         raise NotWhileRecording(
-            f"{self._what} is recorded, not done; g.replay() does it and returns its result"
+            f"{self._what} is recorded, not done; g.replay() does it and returns its result. To "
+            "compute with it in the graph, take an array: dev.xp.sum(x) instead of x.sum()"
         )
 
     @property
@@ -80,6 +82,9 @@ class Recorded(Pending[Any]):
 
     __bool__ = __float__ = __int__ = __index__ = __array__ = _refuse
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _compare
+    __add__ = __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = __pow__ = _compare
+    __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = __rpow__ = _compare
+    __neg__ = __abs__ = _refuse
     __hash__ = None  # type: ignore[assignment]
 
 
@@ -188,6 +193,9 @@ class Graph(Closing):
         self._nodes.append(CopyNode(source, target))
         return Recorded(self._scheduler, {}, what)
 
+    def recorded(self, what: str) -> Recorded:
+        return Recorded(self._scheduler, {}, what)
+
     def fill(self, target: Array, word: int, value: Any, stream: Any, what: str) -> Recorded:
         self._check_stream(stream)
         self._nodes.append(FillNode(target, word, value))
@@ -202,8 +210,7 @@ class Graph(Closing):
         np.copyto(packed_array(target, block), data)
         if events.active:
             emit_copy(target, "staged", "snapshot: a graph is recorded", start)
-        lo, hi = block.offset, block.offset + target.nbytes
-        scheduler.flush(block.memory, lo, hi)
+        scheduler.flush(block.memory, block.offset, block.offset + target.nbytes)
         self._nodes.append(WriteNode(content, target))
         return Recorded(scheduler, {}, what)
 
@@ -303,6 +310,12 @@ class Graph(Closing):
             return Pending(scheduler, points, "a graph", value=None)
         return Pending(scheduler, points, "a graph", lambda: tuple(r.result() for r in results))
 
+    def encode(self) -> None:
+        """Encode the commands for the driver now, which otherwise the first replay does."""
+        with self._scheduler.lock:
+            self._check(None)
+            self._variant({}, timed=bool(events.detailed))
+
     def _room_for(self, growth: Growth, stream: Stream) -> Rows:
         """The rows that a replay appends, in memory that no host view blocks."""
         rows = growth.next_rows()
@@ -400,7 +413,7 @@ class Graph(Closing):
         key: tuple[Any, ...] = tuple([_key(name, value) for name, value in values.items()])
         key = (*key, "timed") if timed else key
         kept = self._variants.get(key)
-        found = None if kept is None else _usable(kept)
+        found = None if kept is None else encoding.usable(kept)
         if found is not None:
             found.read_times()
             return found
@@ -433,18 +446,6 @@ class Graph(Closing):
             variant.clear()
             return variant
         return None
-
-
-def _usable(kept: deque[Variant]) -> Variant | None:
-    """A variant that can be replayed now. Variants with results or timestamps take turns."""
-    for _ in range(len(kept)):
-        variant = kept[0]
-        if variant.is_exclusive and variant.in_flight:
-            return None  # the others were replayed later than this one
-        kept.rotate(-1)
-        if not variant.unread:
-            return variant
-    return None
 
 
 def _key(name: str, value: Any) -> tuple[Any, ...]:

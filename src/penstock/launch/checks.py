@@ -90,7 +90,7 @@ def _has_dtype(array: Array, parameter: KernelParameter) -> bool:
 def _check_range(kernel: Kernel, parameter: KernelParameter, array: Array, label: str) -> None:
     """Raise unless the bytes of an array can be bound as a storage or uniform buffer."""
     check_elements(parameter, array, label)
-    if array.nbytes < parameter.min_size:
+    if array.nbytes < parameter.min_size and not array.window:
         raise ShapeMismatch(
             f"{label} has {array.nbytes} bytes; the kernel needs at least {parameter.min_size}"
         )
@@ -99,6 +99,8 @@ def _check_range(kernel: Kernel, parameter: KernelParameter, array: Array, label
             f"{label} has {array.nbytes:,} bytes; {kernel.device.name} binds at most "
             f"{parameter.max_size:,}. Pass it in slices"
         )
+    if array.window:
+        return  # aligned by `Array.words`
     # Pool backings are aligned for any kernel; slices and adopted memory may not be.
     if (array.buffer.backing.offset + array.region.lo) % parameter.alignment:
         raise InvalidValue(

@@ -38,7 +38,7 @@ from penstock.launch.launch_memory import ArgumentRing, ResultPool
 from penstock.launch.limits import check_limits, local_size
 from penstock.launch.numpy_arguments import Carried
 from penstock.launch.texels import bind_texels
-from penstock.shader.source import KernelSource
+from penstock.shader.source import KernelSource, LoadedKernel
 from penstock.tracing import events
 
 if TYPE_CHECKING:
@@ -75,13 +75,7 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
         self.name, self.interface = loaded.name, loaded.interface
         check_limits(self.name, self.interface, device.info)
         self.local_size = local_size(self.name, self.interface, device.info, loaded.constants)
-        with self.scheduler.lock:
-            self.scheduler.check()
-            start = events.clock() if events.active else 0.0
-            self.program: Any = self.scheduler.driver.program(
-                loaded.code, self.interface, loaded.constants, reference
-            )
-            events.compiled(self.name, "for the device", "driver", start)
+        self.program: Any = self._make_program(loaded, reference)
         self._closed = False
         self.parameters = [
             KernelParameter(binding, device.info, device.number)
@@ -110,6 +104,20 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
         self._scalars_of = values_of(scalars)
         self._describe()
         self._call_natively()
+
+    def _make_program(self, loaded: LoadedKernel, reference: Reference | None) -> Any:
+        scheduler = self.scheduler
+        driver = scheduler.driver
+        make = partial(driver.program, loaded.code, loaded.interface, loaded.constants, reference)
+        start = events.clock() if events.active else 0.0
+        with scheduler.lock:
+            scheduler.check()
+            made = make() if driver.inline else None
+        if made is None:
+            # Without the lock: the compiler takes its time, and threads may compile at once.
+            made = scheduler.shutdown.use(make)
+        events.compiled(self.name, "for the device", "driver", start)
+        return made
 
     def _describe(self) -> None:
         """Give the kernel a class of its own, so that `help` and completion show its arguments."""

@@ -89,7 +89,7 @@ class Launch:
     def touched(self) -> list[tuple[Buffer, Region, bool]]:
         """The bytes of arrays that it reads or writes, and whether it writes them."""
         found = [
-            (a.buffer, a.region if p.writes else a.buffer.read_region(a.region), p.writes)
+            (a.buffer, a.touched if p.writes else a.buffer.read_region(a.touched), p.writes)
             for p, a in zip(self.kernel.parameters, self.arrays, strict=True)
         ]
         if isinstance(self.groups, Array):

@@ -23,12 +23,14 @@ from penstock.launch.result import Result
 from penstock.ledger.hazards import Lane, Region, Use
 
 if TYPE_CHECKING:
+    from penstock.array.array import Array
     from penstock.schedule.scheduler import Scheduler
     from penstock.shader.spirv import Member
 
 _FIRST = 16  # slots in a new ring or pool
 _AT_ONCE = 4 << 20  # bytes of result slots allocated at once (at least one slot)
 _LARGEST = 4 << 20  # bytes of an argument ring; beyond that a launch waits for an earlier one
+_HELD = 1 << 62  # a value that no lane reaches
 _ALIGN = 64  # bytes: a cache line, or the device's alignment if that is larger
 
 
@@ -140,8 +142,36 @@ class ResultMemory:
         ]
 
     @property
+    def buffer(self) -> Buffer:
+        return self._buffer
+
+    @property
+    def scheduler(self) -> Scheduler:
+        return self._pool.scheduler
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        return self._pool.members
+
+    @property
+    def fold(self) -> Callable[..., Array] | None:
+        return self._pool.fold
+
+    def hold(self) -> None:
+        """Let device work read the slot: order it behind the launch, and keep the slot from reuse.
+
+        Until now the ledger knew the launch as a reader of all slots, because slots never conflict.
+        The caller calls `taken` when that work is recorded.
+        """
+        lane, lo = self._lane, self.offset - self._buffer.backing.offset
+        if lane is not None and self._value > lane.complete:
+            region = Region(lo, lo + self._pool.nbytes)
+            self.use[0].note(region, True, lane, self._value, self._buffer.name)
+        self._value = _HELD
+
+    @property
     def in_flight(self) -> bool:
-        """Whether a launch may still write it."""
+        """Whether a launch may still write it, or device work read it."""
         lane = self._lane
         if lane is None or self._value <= lane.complete:
             return False
@@ -182,8 +212,8 @@ class ResultPool:
     """The result slots of one kernel. A slot with an unread result outlives the kernel."""
 
     __slots__ = (
-        "_count", "_name", "_stride", "closed", "convert", "free", "make", "members", "nbytes",
-        "one_number", "scheduler", "zeros",
+        "_count", "_name", "_stride", "closed", "convert", "fold", "free", "make", "members",
+        "nbytes", "one_number", "scheduler", "zeros",
     )  # fmt: skip
 
     def __init__(
@@ -198,6 +228,8 @@ class ResultPool:
         self.one_number = len(members) == 1 and members[0].shape == ()
         #: Makes the value that users get from the parts of the result, in place.
         self.convert: Callable[..., Any] | None = None
+        #: Makes the same on the device, as an array, from arrays of the parts.
+        self.fold: Callable[..., Array] | None = None
         self.free: deque[ResultMemory] = deque()
         self._name = f"results of {what}"
         self._stride = _stride(scheduler, nbytes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,8 @@ import numpy.typing as npt
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from penstock import accelerator
-from penstock.errors import Closed
+from penstock.array.array import Array
+from penstock.errors import Closed, Error
 from penstock.ledger.hazards import Lane
 from penstock.schedule.pending import Pending
 
@@ -77,6 +79,8 @@ class Result(Pending[Any], NDArrayOperatorsMixin):
         return np.array(self.result(), dtype, copy=copy)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        if any(isinstance(each, Array) for each in inputs):
+            return NotImplemented  # the array's, which takes the result as it is
         values = [each.result() if isinstance(each, Result) else each for each in inputs]
         return getattr(ufunc, method)(*values, **options)
 
@@ -95,6 +99,13 @@ class Result(Pending[Any], NDArrayOperatorsMixin):
     def __complex__(self) -> complex:
         return complex(self.result())
 
+    def __round__(self, digits: int | None = None) -> Any:
+        return round(self.result(), digits)
+
+    def item(self) -> Any:
+        """The value as a Python number; waits for it."""
+        return self.result().item()
+
     def __len__(self) -> int:
         return len(self.result())
 
@@ -106,3 +117,9 @@ class Result(Pending[Any], NDArrayOperatorsMixin):
 
     def __format__(self, spec: str) -> str:
         return format(self.result(), spec) if spec else str(self)
+
+    def __str__(self) -> str:
+        """The value, as NumPy prints it, so that `print(x.sum())` shows it; waits for it."""
+        with contextlib.suppress(Error):  # the device is closed, …
+            return str(self.result())
+        return repr(self)

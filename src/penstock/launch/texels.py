@@ -29,7 +29,7 @@ def bind_texels(
         backing = each.backing
         texel = FORMATS.get(key) or default_format(array.dtype)
         assert texel is not None  # `check_texels` has seen it
-        lo = backing.offset + array.region.lo
+        lo = backing.offset + array.layout.offset
         view = scheduler.retirement.texel_views.view(
             backing.memory, lo - array.lead, array.lead + array.nbytes, texel.name
         )
@@ -55,7 +55,7 @@ def check_texels(parameter: KernelParameter, array: Array, label: str, info: Dev
             f"{most * texel.count:,} elements, use a wider format, or let the kernel read a "
             "storage buffer"
         )
-    lo = array.buffer.backing.offset + array.region.lo - array.lead
+    lo = array.buffer.backing.offset + array.layout.offset - array.lead
     if lo % parameter.alignment:
         raise InvalidValue(
             f"{label} starts at byte {array.region.lo} of its buffer, and a texel buffer on "
@@ -72,7 +72,7 @@ def _format_of(
     """The format that the kernel has, or else the one with an element of the array per texel."""
     texel = FORMATS.get(parameter.format or "")
     if texel is not None:  # `check_limits` has seen that the device supports it
-        if not same_bytes(array.dtype, texel.dtype):
+        if not array.window and not same_bytes(array.dtype, texel.dtype):
             raise DtypeMismatch(
                 f"{label} must be {texel.dtype}, for texels of {texel.name}, not {array.dtype}; "
                 f"x.reinterpret({texel.dtype.name!r}) has the same bytes"

@@ -77,6 +77,15 @@ class Region(NamedTuple):
             return self == other
         return self.lo <= other.lo and other.hi <= self.hi
 
+    def covers_rows(self, other: Region) -> bool:
+        """Whether it covers the other, or has the same rows from the same byte on, and longer."""
+        return self.covers(other) or (
+            0 < self.pitch == other.pitch
+            and self.lo == other.lo
+            and self.width >= other.width
+            and self.hi - self.width >= other.hi - other.width
+        )
+
 
 def _rows_touch(rows: Region, block: Region) -> bool:
     """Whether pitched rows meet a contiguous block."""

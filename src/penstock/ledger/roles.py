@@ -132,13 +132,14 @@ class AppendHistory(History):
         bisect.insort(written, region)
         return written
 
-    def reset(self) -> None:
-        """Mark nothing as written any more."""
+    def reset(self, kept: Region | None = None, rows: int = 0) -> None:
+        """Mark nothing as written any more but the region `kept`, the first `rows` rows."""
         self.renew_writes()
+        written, pitch = ([kept], kept.pitch or self.pitch) if kept is not None else ([], 0)
         # Nothing is called from here on, so no exception can leave this half done.
-        self.written = []
-        self.pitch = 0  # of pitched rows that were appended
-        self.counted = 0  # rows that the device's counter holds
+        self.written = written
+        self.pitch = pitch  # of pitched rows that were appended
+        self.counted = rows  # rows that the device's counter holds
         self.uncertain = False  # whether the counter may hold another number than `counted`
 
     def note_counter(self, rows: int) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.memory.layout import Layout, contiguous_strides, row_offsets
+from penstock.memory.layout import Layout, contiguous_strides, row_offsets, rows_of
 from penstock.memory.pool import Backing
 
 if TYPE_CHECKING:
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from penstock.driver.protocol import CopyRegions
 
 Host = npt.NDArray[Any]
+
+#: A driver's copy takes about 0.3 us for each region, and a kernel as long for a few hundred bytes.
+_SHORT = 256
+_FEW = 256
 
 
 def packed_array(array: Array, block: Backing) -> Host:
@@ -58,6 +63,12 @@ def copy_rows(source: Array, origin: Backing, target: Array, goal: Backing) -> C
         start = origin.offset + source.region.lo
         return one_row(start, goal.offset + target.region.lo, source.nbytes)
     return _rows(source.layout, origin, target.layout, goal)
+
+
+def in_short_runs(layout: Layout) -> bool:
+    """Whether a copy of it by regions, one per run, takes longer than a launch."""
+    width, shape, _ = rows_of(layout)
+    return width < _SHORT and math.prod(shape) > _FEW
 
 
 def one_row(source: int, target: int, nbytes: int) -> CopyRegions:

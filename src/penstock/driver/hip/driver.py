@@ -111,6 +111,7 @@ class HipDriver:
     inline = False
     copies = True
     language = "hip"
+    checks_accesses = False
 
     def __init__(self, index: int, notify: Notify) -> None:
         self.notify = notify

@@ -23,6 +23,7 @@ from penstock.tracing import events
 _LIMITS: dict[str, int | tuple[int, ...]] = {
     "allocation": 1 << 30,
     "binding_alignment": 16,
+    "window_alignment": 1,  # of `Array.words`: a kernel accesses what it binds, to the byte
     "binding_range": 1 << 27,
     "bindings": 32,
     "group_count": (65535, 65535, 65535),
@@ -296,6 +297,7 @@ class SimDriver:
     inline = True
     copies = False
     language = "spirv"
+    checks_accesses = True
 
     def __init__(
         self,

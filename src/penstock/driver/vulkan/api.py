@@ -83,6 +83,7 @@ class Instance:
     def __init__(self, validate: bool) -> None:
         ffi, lib = load()
         self.messages: list[str] = []
+        self.validates = validate
         keep: list[C] = []
 
         def names(items: list[bytes]) -> C:

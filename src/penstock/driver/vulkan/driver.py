@@ -112,6 +112,7 @@ class VulkanDriver:
         ffi, lib = load()
         self.notify = notify
         self.instance: Instance = instance(validate)
+        self.checks_accesses = self.instance.validates
         usable = [p for p in map(PhysicalDevice, self.instance.physical_devices()) if p.usable]
         if not 0 <= index < len(usable):
             raise NoDevice(f"no Vulkan device number {index}; there are {len(usable)}")
@@ -191,7 +192,7 @@ class VulkanDriver:
     def _forget_bindings(self) -> None:
         """Note that a handle is about to become invalid, and may come again for another object."""
         self.generation += 1
-        for program in self._programs:
+        for program in self._programs.copy():  # another thread may add one meanwhile: see `program`
             program.drop_sets()
 
     def flush(self, memory: VulkanMemory, lo: int, hi: int) -> None:
@@ -212,6 +213,8 @@ class VulkanDriver:
         constants: Mapping[int, bytes],
         reference: Reference | None,
     ) -> VulkanProgram:
+        # Without the device's lock. The layouts, the handles and the set of programs each change in
+        # one step of the interpreter, and the threads that go through them copy them first.
         made = VulkanProgram(self, code, interface, constants)
         self._programs.add(made)
         return made

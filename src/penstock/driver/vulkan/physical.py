@@ -57,6 +57,9 @@ _SUBGROUP = (
     "subgroupShuffleRelative", "subgroupClustered", "subgroupQuad",
 )  # fmt: skip
 
+#: Properties of Vulkan 1.2 that say what a shader may ask for, as features do.
+_FLOAT_CONTROLS = tuple(f"shaderSignedZeroInfNanPreserveFloat{width}" for width in (16, 32, 64))
+
 
 def enumerate_devices(validate: bool = False) -> list[DeviceInfo]:
     """Every Vulkan device that can run Penstock."""
@@ -197,6 +200,7 @@ class PhysicalDevice:
         if self.vulkan11.subgroupSupportedStages & _COMPUTE_STAGE:
             operations = int(self.vulkan11.subgroupSupportedOperations)
             features |= {name for bit, name in enumerate(_SUBGROUP) if operations >> bit & 1}
+        features |= {name for name in _FLOAT_CONTROLS if getattr(self.vulkan12, name)}
         return frozenset(features)
 
     def time_domains(self, instance: Instance) -> list[int]:
