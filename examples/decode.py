@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from penstock import llm
-from penstock.llm.command import find
+from penstock.llm.modelfile import find
 from penstock.llm.random_model import shape_of, write_random_model
 
 

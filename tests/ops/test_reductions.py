@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
+from penstock.ops.axes_kernels import reads_texels
 from penstock.ops.reductions import Reductions
 from tests.conftest import OpenDevice
 from tests.gate import held_until_waited
@@ -237,8 +237,8 @@ def test_numpys_functions_find_them(dev: ps.Device) -> None:
     x = dev.array(np.arange(5.0, dtype=np.float32))
     for function, value in ((np.sum, 10), (np.mean, 2), (np.max, 4), (np.argmax, 4), (np.any, 1)):
         found: Any = function(x)  # type: ignore[operator]
-        assert isinstance(found, ps.Result)
-        assert found == value
+        assert isinstance(found, ps.Array)
+        assert found.item() == value
 
 
 # Cost and order.
@@ -357,15 +357,13 @@ def test_a_view_of_the_bytes_next_to_them_does_not_matter(dev: ps.Device) -> Non
 def test_what_is_refused(dev: ps.Device) -> None:
     x, y = dev.ones(4), dev.ones(4)
     bad: list[tuple[Any, Any, str]] = [
-        (lambda: x.sum(axis=0), ps.Unsupported, r"sum with axis=0.*x\.numpy\(\)\.sum\(axis=…\)"),
-        (lambda: np.sum(x, dtype=np.float64), ps.Unsupported, "sum with dtype="),  # type: ignore[call-overload]
         (lambda: x.max(out=y), ps.Unsupported, "max with out="),  # type: ignore[arg-type]
         (lambda: x.dot(np.ones(4)), ps.ArgumentError, "dot takes an Array, not ndarray"),  # type: ignore[arg-type]
         (lambda: x.dot(dev.ones(4, np.int32)), ps.DtypeMismatch, "float32 and int32"),
         (lambda: x.dot(dev.ones(5)), ps.ShapeMismatch, r"\(4,\) and \(5,\)"),
         (lambda: dev.ones((2, 2)).dot(dev.ones((2, 2))), ps.ShapeMismatch, "one dimension"),
-        (lambda: dev.ones(4, np.complex64).sum(), ps.DtypeMismatch, r"x\.numpy\(\)\.sum\(\)"),
-        (lambda: dev.empty(4, ml_dtypes.bfloat16).max(), ps.DtypeMismatch, "max of bfloat16"),
+        (lambda: dev.ones(4, np.complex64).max(), ps.DtypeMismatch, "no order"),
+        (lambda: dev.zeros(4, "m8[s]").max(), ps.DtypeMismatch, r"x\.numpy\(\)\.max\(\)"),
         (lambda: x.sum(stream=3), ps.ArgumentError, "not a stream"),  # type: ignore[arg-type]
     ]
     for call, kind, words in bad:
@@ -379,7 +377,9 @@ def test_what_is_refused(dev: ps.Device) -> None:
 def test_more_bytes_than_can_be_bound(open_device: OpenDevice) -> None:
     dev = open_device()
     dev.info = replace(dev.info, limits={**dev.info.limits, "binding_range": 4096})
-    x = dev.ones(2048)
+    x = dev.array(np.arange(-1000, 1048, dtype=np.int32))
+    if reads_texels(dev):  # which may be larger
+        assert (x.sum(), x.mean(), x.min(), x.argmax()) == (24 * 2048 - 1024, 23.5, -1000, 2047)
     with pytest.raises(ps.Unsupported, match=r"8,192 bytes.*at most 4,096.*slices"):
-        x.sum()
-    assert x[:1024].sum() + x[1024:].sum() == 2048
+        x.dot(x)
+    assert x[:1024].dot(x[:1024]) == int((np.arange(-1000, 24) ** 2).sum())

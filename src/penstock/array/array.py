@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,14 +15,19 @@ from penstock import accelerator
 from penstock.array import transfer
 from penstock.array.append_counter import move_counter
 from penstock.array.buffer import Buffer
+from penstock.array.element_methods import ElementMethods
 from penstock.array.host_access import check_source
 from penstock.array.host_values import as_source
+from penstock.array.operators import Operators
+from penstock.array.rearranging import Rearranging
+from penstock.array.text import printed_values, values_in_text
 from penstock.array.view import show
 from penstock.driver.protocol import PLACE
 from penstock.dtypes import Dtype, Shape, as_dtype, as_integers, as_shape
 from penstock.errors import (
     ArgumentError,
     DtypeMismatch,
+    Error,
     InvalidValue,
     ReadOnly,
     RoleViolation,
@@ -28,9 +35,15 @@ from penstock.errors import (
     Unsupported,
 )
 from penstock.handle import Closing
-from penstock.ledger.hazards import Use
+from penstock.ledger.hazards import Region, Use
 from penstock.ledger.roles import AppendHistory, Role
-from penstock.memory.layout import Index, Layout, contiguous_strides, index_layout, region_of
+from penstock.memory.layout import (
+    Layout,
+    contiguous_strides,
+    index_layout,
+    region_of,
+    reshaped_strides,
+)
 from penstock.memory.texel_views import KeptView
 from penstock.schedule.pending import Pending
 from penstock.shader.texels import format_named
@@ -42,6 +55,8 @@ if TYPE_CHECKING:
     from penstock.schedule.stream import Stream
 
 Host = npt.NDArray[Any]
+
+Axes = int | tuple[int, ...] | None
 
 _DLPACK_CPU = (1, 0)
 
@@ -55,10 +70,10 @@ class Bound:
     def __init__(self, array: Array) -> None:
         self.backing = backing = array.buffer.backing
         self.place = PLACE.pack(
-            backing.memory.handle, backing.offset + array.region.lo, array.nbytes
+            backing.memory.handle, backing.offset + array.layout.offset, array.nbytes
         )
-        self.reading: Use = (backing.history, array.buffer.read_region(array.region), False)
-        self.writing: Use = (backing.history, array.region, True)
+        self.reading: Use = (backing.history, array.buffer.read_region(array.touched), False)
+        self.writing: Use = (backing.history, array.touched, True)
         #: By format, or "" for the one that follows from the dtype: the bytes as a texel buffer,
         #: and the view, which is kept alive. Replaced, not changed.
         self.texels: dict[str, tuple[bytes, KeptView]] = _NO_TEXELS
@@ -72,10 +87,11 @@ class Unbound:
 
 _UNBOUND: Any = Unbound()
 _NO_TEXELS: dict[str, tuple[bytes, KeptView]] = {}
+_NO_WINDOWS: dict[int, Any] = {}
 
 
 @accelerator.share
-class Array(Closing):
+class Array(ElementMethods, Rearranging, Operators, Closing):
     """Bytes of a buffer, interpreted as numbers. Slices and reshapes share the buffer.
 
     Only `numpy`, `view` and what needs values at once (`item`, `float(x)`, `np.asarray(x)`) wait,
@@ -84,7 +100,8 @@ class Array(Closing):
 
     __slots__ = (
         "__weakref__", "accepted", "bound", "buffer", "contiguous", "dtype", "layout", "lead",
-        "nbytes", "repeats", "region", "seen_by_host", "shape", "size",
+        "nbytes", "repeats", "region", "seen_by_host", "shape", "size", "touched", "window",
+        "windows",
     )  # fmt: skip
 
     def __init__(
@@ -104,6 +121,10 @@ class Array(Closing):
         self.nbytes = self.size * dtype.itemsize
         #: The bytes of the buffer that this array covers, and whether they are one block.
         self.region, self.contiguous = region_of(layout)
+        self.touched = self.region  # what the ledger notes for kernels that it is bound to
+        #: Whether it is from `words`: then `region` is only a part of what kernels bind.
+        self.window = False
+        self.windows: dict[int, tuple[Array, int]] = _NO_WINDOWS  # cached by `words`; replaced
 
     def bind(self) -> Bound:
         """Its bytes in the current backing. The caller holds the device's lock."""
@@ -148,18 +169,33 @@ class Array(Closing):
         return (self[index] for index in range(len(self)))
 
     def __repr__(self) -> str:
+        """The values as NumPy shows them, with dtype and device. Waits for what is shown."""
+        if self._is_shown:
+            with contextlib.suppress(Error):  # another thread writes it through a view, …
+                values = values_in_text(self)
+                shape = f", shape={self.shape}" if not self.size and self.ndim != 1 else ""
+                return f"Array({values}{shape}, dtype={self.dtype}, device={self.device.name!r})"
         state = ", closed" if self.buffer.closed else ""
         return f"<Array {self.name!r} {self.shape} {self.dtype} on {self.device.name}{state}>"
 
     # Other arrays over the same bytes. Copies nothing, waits for nothing.
 
-    def __getitem__(self, index: Index | tuple[Index, ...]) -> Array:
-        """A slice that shares the bytes, by NumPy's basic indexing."""
+    def __getitem__(self, index: Any) -> Array:
+        """A slice that shares the bytes; or new elements, if there is an array in the index.
+
+        Arrays of integers, and masks, choose as in NumPy. A mask waits for its number of True.
+        """
+        if not _is_basic(index):
+            return self.device.indexing.get(self, index)
         self.buffer.check()
-        return self._seen(index_layout(self.layout, index))
+        return self.seen(index_layout(self.layout, index))
 
     def reshape(self, *shape: Any) -> Array:
-        """The same bytes in another shape; one dimension may be -1."""
+        """The same bytes in another shape; one dimension may be -1.
+
+        Of elements that no strides reach in that shape, a copy, as in NumPy: a launch or a copy on
+        the receipt. `xp.reshape(x, shape, copy=False)` raises instead.
+        """
         self.buffer.check()
         alone = len(shape) == 1 and isinstance(shape[0], Sequence | np.ndarray)
         dims = as_integers(shape[0] if alone else shape)
@@ -170,16 +206,30 @@ class Array(Closing):
         dims = as_shape(dims) if -1 not in dims else dims
         if -1 in dims or math.prod(dims) != self.size:
             raise ShapeMismatch(f"cannot reshape {self.shape}, {self.size} elements, to {dims}")
-        self._need_contiguous("reshape")
-        strides = contiguous_strides(dims, self.itemsize)
-        return self._seen(self.layout._replace(shape=dims, strides=strides))
+        strides = reshaped_strides(self.layout, dims)
+        if strides is None:
+            return self.copy().reshape(dims)
+        return self.seen(self.layout._replace(shape=dims, strides=strides))
 
     @property
     def T(self) -> Array:  # noqa: N802
         """The same bytes with the dimensions reversed."""
         self.buffer.check()
         shape, strides = self.shape[::-1], self.strides[::-1]
-        return self._seen(self.layout._replace(shape=shape, strides=strides))
+        return self.seen(self.layout._replace(shape=shape, strides=strides))
+
+    @property
+    def mT(self) -> Array:  # noqa: N802
+        """The same bytes with the last two dimensions exchanged: a stack of transposed matrices."""
+        self.buffer.check()
+        if self.ndim < 2:
+            raise ShapeMismatch(f"mT needs two dimensions or more; the array has {self.ndim}")
+        *shape, rows, columns = self.shape
+        *strides, down, across = self.strides
+        layout = self.layout._replace(
+            shape=(*shape, columns, rows), strides=(*strides, across, down)
+        )
+        return self.seen(layout)
 
     def broadcast_to(self, shape: Shape) -> Array:
         """The same bytes repeated to a larger shape, by NumPy's rules. Read-only.
@@ -217,7 +267,7 @@ class Array(Closing):
             )
         dims = (*self.shape[:-1], last // kind.itemsize) if self.shape else ()
         strides = contiguous_strides(dims, kind.itemsize)
-        return self._seen(Layout(self.layout.offset, dims, strides, kind.itemsize), kind)
+        return self.seen(Layout(self.layout.offset, dims, strides, kind.itemsize), kind)
 
     def texels(self, texel: str) -> tuple[Array, int]:
         """The same bytes for a texel buffer of a format, and the index of their first texel.
@@ -243,9 +293,64 @@ class Array(Closing):
             )
         size = found.dtype.itemsize
         layout = Layout(self.region.lo, (self.nbytes // size,), (size,), size)
-        made = self._seen(layout, found.dtype)
+        made = self.seen(layout, found.dtype)
         made.lead = lead
         return made, lead // found.nbytes
+
+    def words(self, unit: int = 4) -> tuple[Array, int]:
+        """The 32-bit words that it lies in, and the byte in them at which its first element starts.
+
+        With a `unit`, their number of bytes is a multiple of it; the array must have room for that.
+
+        For kernels that access elements at any offset and stride: a device binds memory from
+        multiples of `device.info.limits["binding_alignment"]` bytes only. Accesses count for the
+        bytes of this array alone, so a kernel must not use, nor change, any others of the words.
+        """
+        if (known := self.windows.get(unit)) is not None:
+            return known
+        self.buffer.check()
+        assert unit != 4 or self.is_settled, f"settle array {self.name!r} for a kernel of words"
+        limits: Any = self.device.info.limits
+        region, base = self.region, self.buffer.backing.offset
+        alignment = limits.get("window_alignment", limits["binding_alignment"])
+        start = region.lo - (base + region.lo) % alignment
+        size = region.hi - start if alignment == 1 else -(-(region.hi - start) // unit) * unit
+        made = Array(self.buffer, Layout(start, (size,), (1,), 1), np.dtype(np.uint8))
+        made.region = made.touched = region
+        if self.buffer.scheduler.driver.checks_accesses:
+            made.touched = Region(max(0, start), min(start + size, self.buffer.nbytes))
+        made.window, made.repeats = True, self.repeats
+        found = made, self.layout.offset - start
+        self.windows = {**self.windows, unit: found}
+        return found
+
+    def settled(self, stream: Stream | None = None) -> Array:
+        """The array, or a copy if its elements do not start at multiples of their size.
+
+        Kernels that take the `words` of an array load elements of up to 4 bytes from one word.
+        """
+        return self if self.is_settled else self.copy(stream)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether its elements start at multiples of their size, or of 4 bytes."""
+        size = min(self.itemsize, 4)
+        start = self.buffer.backing.offset + self.layout.offset
+        return size == 1 or not (start % size or any(step % size for step in self.strides))
+
+    def follow_window(self, other: Array, shift: int) -> None:
+        """Stand for a window (`words`) of another buffer, `shift` bytes later in this one."""
+        alignment: Any = self.device.info.limits["binding_alignment"]
+        if shift % alignment and "window_alignment" not in self.device.info.limits:
+            raise InvalidValue(
+                f"array {self.name!r} starts {shift} bytes from where the array starts that was "
+                f"recorded; {self.device.name} needs a multiple of {alignment}. Pass a copy()"
+            )
+        lo, hi, width, pitch = other.region
+        self.region = self.touched = Region(lo + shift, hi + shift, width, pitch)
+        if other.touched != other.region:
+            self.touched = Region(other.touched.lo + shift, other.touched.hi + shift)
+        self.window = True
 
     def pitched(self, rows: int, width: int, pitch: int, offset: int = 0) -> Array:
         """Rows of `width` bytes, `pitch` bytes from one to the next, starting at byte `offset`.
@@ -262,9 +367,10 @@ class Array(Closing):
                 f"the {self.nbytes} bytes of array {self.name!r}"
             )
         layout = Layout(self.layout.offset + offset, (rows, width), (pitch, 1), 1)
-        return self._seen(layout, np.dtype(np.uint8))
+        return self.seen(layout, np.dtype(np.uint8))
 
-    def _seen(self, layout: Layout, dtype: Dtype | None = None) -> Array:
+    def seen(self, layout: Layout, dtype: Dtype | None = None) -> Array:
+        """An array over the same buffer; the layout must be within this array's bytes."""
         kind = self.dtype if dtype is None else dtype
         return Array(self.buffer, layout, kind, repeats=self.repeats)
 
@@ -275,42 +381,6 @@ class Array(Closing):
                 f"{what} writes array {self.name!r} through broadcast_to(), where elements share "
                 "bytes; write the array itself, or a copy() of the broadcast"
             )
-
-    # Comparisons raise: Python's default, identity, would pass for a comparison of values.
-
-    __hash__ = object.__hash__
-
-    def __eq__(self, other: object) -> NoReturn:
-        self._not_compared("==", other)
-
-    def __ne__(self, other: object) -> NoReturn:
-        self._not_compared("!=", other)
-
-    def __lt__(self, other: object) -> NoReturn:
-        self._not_compared("<", other)
-
-    def __le__(self, other: object) -> NoReturn:
-        self._not_compared("<=", other)
-
-    def __gt__(self, other: object) -> NoReturn:
-        self._not_compared(">", other)
-
-    def __ge__(self, other: object) -> NoReturn:
-        self._not_compared(">=", other)
-
-    def __contains__(self, value: object) -> NoReturn:
-        raise ArgumentError(
-            f"{type(value).__name__} in array {self.name!r}: arrays do not compare their elements; "
-            "use value in x.numpy()"
-        )
-
-    def _not_compared(self, operation: str, other: object) -> NoReturn:
-        one = f"x.item() {operation} ... or " if self.size == 1 else ""
-        raise ArgumentError(
-            f"array {self.name!r} {operation} {type(other).__name__}: arrays do not compare their "
-            f"elements; use {one}x.numpy() {operation} ..., and 'is' to ask whether two names are "
-            "the same array, or for None"
-        )
 
     # Transfers.
 
@@ -363,6 +433,16 @@ class Array(Closing):
                 each()
             raise
 
+    def astype(self, dtype: npt.DTypeLike, *, copy: bool = True) -> Array:
+        """The elements converted to another dtype on the device; see `dev.xp.astype`."""
+        return self.device.xp.astype(self, dtype, copy=copy)
+
+    def to_device(self, device: Device, /, *, stream: Stream | None = None) -> Array:
+        """The array itself, or a copy on another device: read by the host, which waits for it."""
+        if device is self.device:
+            return self
+        return device.array(self.numpy(), name=self.name)
+
     def copy_from(self, source: Array, stream: Stream | None = None) -> Pending[None]:
         """Copy another array of the same shape and dtype into this one, in stream order."""
         self.check_written("copy_from()")
@@ -379,11 +459,16 @@ class Array(Closing):
         made.copy_from(self, stream)
         return made
 
-    def __setitem__(self, index: Index | tuple[Index, ...], value: Any) -> None:
+    def __setitem__(self, index: Any, value: Any) -> None:
+        if not _is_basic(index):
+            self.device.indexing.set(self, index, value)
+            return
         part = self[index]
         if isinstance(value, Array):
             same = value.shape == part.shape
-            part.copy_from(value if same else value.broadcast_to(part.shape))
+            part.copy_from(
+                value if same else _without_ones(value, part.ndim).broadcast_to(part.shape)
+            )
             return
         if isinstance(value, int | float | complex | np.generic):
             part.fill(value)
@@ -394,7 +479,7 @@ class Array(Closing):
             part.fill(value)
             return
         try:
-            source = np.broadcast_to(source, part.shape)
+            source = np.broadcast_to(_without_ones(source, part.ndim), part.shape)
         except ValueError as error:
             raise ShapeMismatch(
                 f"cannot put shape {source.shape} into shape {part.shape}"
@@ -446,17 +531,36 @@ class Array(Closing):
         """
         self.device.counting.advance(self, rows, axis, stream)
 
-    def reset(self, stream: Stream | None = None) -> None:
-        """Allow an append-only array to be written from its start again. Does not wait."""
+    def reset(self, stream: Stream | None = None, *, keep: int = 0, axis: int = 0) -> None:
+        """Allow an append-only array to be written from its start again. Does not wait.
+
+        With `keep`, from that row along `axis` on: the rows before it stay, and stay protected.
+        """
         scheduler = self.buffer.scheduler
         scheduler.stream_or_default(stream)
         with scheduler.lock:
             self.buffer.check()
             history = self.appended
+            kept = self._kept(keep, axis) if keep else None
+            note = partial(history.reset, kept, keep)
             if history.counter is None:
-                history.reset()
+                note()
             else:
-                move_counter(history, 0, stream, history.reset)
+                move_counter(history, keep, stream, note)
+
+    def _kept(self, rows: int, axis: int) -> Region:
+        """The region of the first `rows` rows; raises unless all of it is written."""
+        if not 0 <= axis < self.ndim or not 0 < rows <= self.shape[axis]:
+            raise InvalidValue(
+                f"reset(keep={rows}, axis={axis}) of array {self.name!r}, whose shape is "
+                f"{self.shape}"
+            )
+        region = self[(slice(None),) * axis + (slice(0, rows),)].region
+        if not any(written.covers_rows(region) for written in self.appended.written):
+            raise RoleViolation(
+                f"reset(keep={rows}) of array {self.name!r}: only {self.length} are written"
+            )
+        return region
 
     @property
     def appended(self) -> AppendHistory:
@@ -489,7 +593,8 @@ class Array(Closing):
             raise BufferError(f"array {self.name!r} can be exported for the CPU only")
         if copy:
             return self.numpy().__dlpack__(max_version=max_version)
-        shown = self.view("r" if max_version is not None else "rw")
+        marks = max_version is not None and tuple(max_version) >= (1, 0)
+        shown = self.view("r" if marks else "rw")
         return shown.__dlpack__(max_version=max_version)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -507,66 +612,144 @@ class Array(Closing):
 
     def __str__(self) -> str:
         """The values, as NumPy prints them; for scratch and closed arrays, the `repr`."""
-        shown = self.buffer.policy.host_reads and not self.closed
-        return str(self.numpy()) if shown else repr(self)
+        return printed_values(self) if self._is_shown else repr(self)
 
-    # Reductions of all elements, with NumPy's dtypes and rules. They return a pending value, and
-    # only its use waits. `axis`, `dtype` and `out` must be None; np.sum(x) and the like pass them.
+    def __format__(self, spec: str) -> str:
+        """The text; of one element without dimensions, as its number is formatted."""
+        if not spec:
+            return str(self)
+        if self.shape:
+            raise ArgumentError(
+                f"format {spec!r} is for one number; the array has shape {self.shape}. Format its "
+                "elements, or np.array2string(x.numpy(), …)"
+            )
+        return format(self.item(), spec)
+
+    @property
+    def _is_shown(self) -> bool:
+        """Whether text shows its values: not those of scratch, nor of what is closed or lost."""
+        scheduler = self.buffer.scheduler
+        return (
+            self.buffer.policy.host_reads
+            and not self.closed
+            and not scheduler.closed
+            and scheduler.lost is None
+            and not scheduler.captures
+        )
+
+    # Reductions, with NumPy's arguments, dtypes and rules. Without arguments they reduce the whole
+    # array and return a pending value, and only its use waits. With an axis, a dtype or `keepdims`
+    # they return an array. `out` must be None.
 
     def sum(
-        self, axis: None = None, dtype: None = None, out: None = None, *,
-        stream: Stream | None = None,
-    ) -> Result:  # fmt: skip
-        """The sum of all elements; integers are summed in 64 bits, float16 in float32."""
-        return self._reduce("sum", stream, axis=axis, dtype=dtype, out=out)
+        self, axis: Axes = None, dtype: npt.DTypeLike | None = None, out: None = None,
+        keepdims: bool | None = None, *, stream: Stream | None = None,
+    ) -> Any:  # fmt: skip
+        """The sum of all elements, or along axes; integers are summed in 64 bits."""
+        return self._reduce("sum", stream, out, axis=axis, dtype=dtype, keepdims=keepdims)
+
+    def prod(
+        self, axis: Axes = None, dtype: npt.DTypeLike | None = None, out: None = None,
+        keepdims: bool | None = None, *, stream: Stream | None = None,
+    ) -> Array:  # fmt: skip
+        """The product of all elements, or along axes, as an array; integers in 64 bits."""
+        return self._along("prod", stream, out, axis=axis, dtype=dtype, keepdims=keepdims)
 
     def mean(
-        self, axis: None = None, dtype: None = None, out: None = None, *,
+        self, axis: Axes = None, dtype: npt.DTypeLike | None = None, out: None = None,
+        keepdims: bool | None = None, *, stream: Stream | None = None,
+    ) -> Any:  # fmt: skip
+        """The mean of all elements, or along axes; that of integers is a float64."""
+        return self._reduce("mean", stream, out, axis=axis, dtype=dtype, keepdims=keepdims)
+
+    def var(
+        self, axis: Axes = None, dtype: npt.DTypeLike | None = None, out: None = None,
+        ddof: float = 0, keepdims: bool | None = None, *, stream: Stream | None = None,
+    ) -> Array:  # fmt: skip
+        """The variance of all elements, or along axes, as an array; `ddof` lessens the divisor."""
+        return self._along(
+            "var", stream, out, axis=axis, dtype=dtype, correction=ddof, keepdims=keepdims
+        )
+
+    def std(
+        self, axis: Axes = None, dtype: npt.DTypeLike | None = None, out: None = None,
+        ddof: float = 0, keepdims: bool | None = None, *, stream: Stream | None = None,
+    ) -> Array:  # fmt: skip
+        """The root of the variance of all elements, or along axes, as an array."""
+        return self._along(
+            "std", stream, out, axis=axis, dtype=dtype, correction=ddof, keepdims=keepdims
+        )
+
+    def min(
+        self, axis: Axes = None, out: None = None, keepdims: bool | None = None, *,
         stream: Stream | None = None,
-    ) -> Result:  # fmt: skip
-        """The mean of all elements; that of integers is a float64."""
-        return self._reduce("mean", stream, axis=axis, dtype=dtype, out=out)
+    ) -> Any:  # fmt: skip
+        """The smallest element, of all or along axes, or NaN if there is one."""
+        return self._reduce("min", stream, out, axis=axis, keepdims=keepdims)
 
-    def min(self, axis: None = None, out: None = None, *, stream: Stream | None = None) -> Result:
-        """The smallest element, or NaN if there is one."""
-        return self._reduce("min", stream, axis=axis, out=out)
-
-    def max(self, axis: None = None, out: None = None, *, stream: Stream | None = None) -> Result:
-        """The largest element, or NaN if there is one."""
-        return self._reduce("max", stream, axis=axis, out=out)
+    def max(
+        self, axis: Axes = None, out: None = None, keepdims: bool | None = None, *,
+        stream: Stream | None = None,
+    ) -> Any:  # fmt: skip
+        """The largest element, of all or along axes, or NaN if there is one."""
+        return self._reduce("max", stream, out, axis=axis, keepdims=keepdims)
 
     def argmin(
-        self, axis: None = None, out: None = None, *, stream: Stream | None = None
-    ) -> Result:
-        """The index of the first smallest element, or of the first NaN, in the flat array."""
-        return self._reduce("argmin", stream, axis=axis, out=out)
+        self, axis: int | None = None, out: None = None, *, keepdims: bool | None = None,
+        stream: Stream | None = None,
+    ) -> Any:  # fmt: skip
+        """The index of the first smallest element, or of the first NaN: along an axis, or flat."""
+        return self._reduce("argmin", stream, out, axis=axis, keepdims=keepdims)
 
     def argmax(
-        self, axis: None = None, out: None = None, *, stream: Stream | None = None
-    ) -> Result:
-        """The index of the first largest element, or of the first NaN, in the flat array."""
-        return self._reduce("argmax", stream, axis=axis, out=out)
+        self, axis: int | None = None, out: None = None, *, keepdims: bool | None = None,
+        stream: Stream | None = None,
+    ) -> Any:  # fmt: skip
+        """The index of the first largest element, or of the first NaN: along an axis, or flat."""
+        return self._reduce("argmax", stream, out, axis=axis, keepdims=keepdims)
 
-    def any(self, axis: None = None, out: None = None, *, stream: Stream | None = None) -> Result:
-        """Whether any element is true."""
-        return self._reduce("any", stream, axis=axis, out=out)
+    def any(
+        self, axis: Axes = None, out: None = None, keepdims: bool | None = None, *,
+        stream: Stream | None = None,
+    ) -> Any:  # fmt: skip
+        """Whether any element is true, of all or along axes."""
+        return self._reduce("any", stream, out, axis=axis, keepdims=keepdims)
 
-    def all(self, axis: None = None, out: None = None, *, stream: Stream | None = None) -> Result:
-        """Whether all elements are true."""
-        return self._reduce("all", stream, axis=axis, out=out)
+    def all(
+        self, axis: Axes = None, out: None = None, keepdims: bool | None = None, *,
+        stream: Stream | None = None,
+    ) -> Any:  # fmt: skip
+        """Whether all elements are true, of all or along axes."""
+        return self._reduce("all", stream, out, axis=axis, keepdims=keepdims)
+
+    def cumsum(
+        self, axis: int | None = None, dtype: npt.DTypeLike | None = None, out: None = None, *,
+        stream: Stream | None = None,
+    ) -> Array:  # fmt: skip
+        """Running sums along an axis, or of the flat array, as an array."""
+        return self._along("cumsum", stream, out, axis=axis, dtype=dtype)
+
+    def cumprod(
+        self, axis: int | None = None, dtype: npt.DTypeLike | None = None, out: None = None, *,
+        stream: Stream | None = None,
+    ) -> Array:  # fmt: skip
+        """Running products along an axis, or of the flat array, as an array."""
+        return self._along("cumprod", stream, out, axis=axis, dtype=dtype)
 
     def dot(self, y: Array, *, stream: Stream | None = None) -> Result:
         """The inner product with another array of one dimension and the same dtype."""
         return self.device.reductions.dot(self, y, stream)
 
-    def _reduce(self, operation: str, stream: Stream | None, **refused: Any) -> Result:
-        for name, value in refused.items():
+    def _reduce(self, operation: str, stream: Stream | None, out: None, **given: Any) -> Any:
+        for value in given.values():
             if value is not None:
-                raise Unsupported(
-                    f"{operation} with {name}={value!r}: a device reduces whole arrays; use "
-                    f"x.numpy().{operation}({name}=…), or a kernel"
-                )
+                return self._along(operation, stream, out, **given)
+        _check_out(operation, out)
         return self.device.reductions.reduce(operation, self, stream=stream)
+
+    def _along(self, operation: str, stream: Stream | None, out: None, **given: Any) -> Array:
+        _check_out(operation, out)
+        return self.device.reductions.along(operation, self, stream, **given)
 
     # Values that the host needs now; all of these wait.
 
@@ -591,13 +774,14 @@ class Array(Closing):
         return self.numpy().item()
 
     def tolist(self) -> Any:
+        """The values as nested lists of Python numbers, or one number. Waits for them."""
         return self.numpy().tolist()
 
     def __bool__(self) -> bool:
         if self.size != 1:
             raise ShapeMismatch(
-                f"the truth of an array of {self.size} elements is ambiguous; "
-                "take its values with numpy() first"
+                f"the truth of an array of {self.size} elements is ambiguous; use x.any() or "
+                "x.all()"
             )
         return bool(self.item())
 
@@ -631,6 +815,29 @@ class Array(Closing):
             raise ShapeMismatch(
                 f"{what} needs a contiguous array; take a contiguous copy with copy() first"
             )
+
+
+def _without_ones(source: Any, ndim: int) -> Any:
+    """What is assigned to `ndim` axes: without axes of one element before as many."""
+    extra = source.ndim - ndim
+    return source[(0,) * extra] if extra > 0 and source.shape[:extra] == (1,) * extra else source
+
+
+def _is_basic(index: Any) -> bool:
+    """Whether an index has no arrays, so that it chooses a view."""
+    if not isinstance(index, tuple):
+        return not isinstance(index, _CHOOSING)
+    return not any(isinstance(each, (*_CHOOSING, tuple)) for each in index)
+
+
+_CHOOSING = (Array, np.ndarray, list, range)
+
+
+def _check_out(operation: str, out: object) -> None:
+    if out is not None:
+        raise Unsupported(
+            f"{operation} with out=: the result is a new array; y[...] = x.{operation}(…) copies it"
+        )
 
 
 def _as_it_is(content: Host) -> Host:

@@ -42,22 +42,22 @@ def at_once(array: Array, *, write: bool) -> Host | None:
     """The array's bytes, if the host may read or write them now and nothing else has to be done.
 
     That is so for most small transfers. If not, it returns None, and `Conflicts` says why. The
-    caller holds the device's lock, and must keep it while it accesses the bytes.
+    caller holds the lock while it accesses the bytes, and counts a write; a read is counted here.
     """
     buffer = array.buffer
     backing = buffer.backing
-    history = backing.history
-    scheduler = buffer.scheduler
+    history, scheduler = backing.history, buffer.scheduler
     if (
         not (backing.host_writes if write else backing.host_reads) or backing.views
         or history.device_only or backing.unpublished or buffer.closed
         or (write and (buffer.guarded or not buffer.policy.host_writes))
-        or scheduler.closed or scheduler.lost is not None or scheduler.captures
+        or scheduler.closed or scheduler.lost is not None or scheduler.captures or events.recording
         or scheduler.transfers != "auto" or array.nbytes > scheduler.sizes.under_lock
-        or events.active
         or ((history.writes or history.reads) and any(in_flight(history, array.region, write)))
     ):  # fmt: skip
         return None
+    if not write:
+        events.count("copy", array.nbytes)
     return host_array(array, backing)
 
 

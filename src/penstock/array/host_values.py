@@ -83,6 +83,39 @@ def as_array(source: npt.ArrayLike, dtype: Dtype | None) -> Host:
         raise kind(f"cannot make an array of {dtype or 'one dtype'}: {error}") from error
 
 
+#: What Python's floats and complex numbers become in an array that is made of them alone.
+_DEFAULTS = {
+    np.dtype(np.float64): np.dtype(np.float32),
+    np.dtype(np.complex128): np.dtype(np.complex64),
+}
+
+
+def default_dtype(source: Any) -> Dtype | None:
+    """The dtype of values that have none of their own (Python numbers, lists of them), else None.
+
+    Floats become float32 on every device, so that a program computes the same everywhere.
+    """
+    if not isinstance(source, list | tuple | float | complex) or isinstance(source, np.generic):
+        return None
+    found = np.asarray(source).dtype if isinstance(source, float | complex) else _of_list(source)
+    return None if found is None else _DEFAULTS.get(found)
+
+
+def _of_list(source: list[Any] | tuple[Any, ...]) -> Dtype | None:
+    """The dtype that NumPy gives a list, if only Python's own numbers are in it."""
+    kind: type = int
+    left = [source]
+    while left:
+        for each in left.pop():
+            if isinstance(each, list | tuple):
+                left.append(each)
+            elif type(each) in (float, complex):
+                kind = complex if complex in (kind, type(each)) else float
+            elif type(each) not in (int, bool):
+                return None
+    return np.dtype(kind)
+
+
 def memories(source: Any) -> Iterator[Host]:
     """An array over each piece of memory that NumPy reads to convert `source`.
 

@@ -30,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import accelerator
+from penstock.array.copying import copy_on_device
 from penstock.array.host_access import (
     Conflicts,
     at_once,
@@ -56,7 +57,6 @@ from penstock.array.staging import read_staged, write_staged
 from penstock.array.view import HostView
 from penstock.errors import ArgumentError, DtypeMismatch, ShapeMismatch
 from penstock.ledger.hazards import Lane, Region
-from penstock.memory.copy_rows import copy_rows, packed_rows
 from penstock.memory.pool import Backing
 from penstock.schedule.ordered_copies import Task
 from penstock.schedule.pending import Pending
@@ -112,10 +112,7 @@ def choose_write(mode: str, case: Case) -> tuple[str, str]:
 
 
 def choose_read(conflicts: Conflicts, *, behind: bool, readable: bool) -> tuple[str, str]:
-    """The path of an asynchronous read and why, in decision order.
-
-    `behind` says that an earlier copy to the same `out=` must be made first.
-    """
+    """The path of an asynchronous read and why. `behind`: a copy to the same `out=` comes first."""
     if conflicts.points or behind:
         return "staged", "busy"
     if not readable or conflicts.hidden:
@@ -145,6 +142,7 @@ def write(
         if target is not None:
             check_host_memory(scheduler, data, write=False, what="the source")
             np.copyto(target, data)
+            events.count("copy", array.nbytes)
             return scheduler.done
     return scheduler.host_copies.carry_out(partial(_begin_write, array, data, stream, borrow))
 
@@ -273,6 +271,7 @@ def fill(array: Array, value: Any, stream: Stream | None) -> Pending[None]:
         target = at_once(array, write=True)
         if target is not None:
             target[...] = element
+            events.count("fill", array.nbytes)
             return scheduler.done
     what = f"fill of {buffer.name}"
     begin = partial(_begin_fill, array, value, element, stream, what)
@@ -349,48 +348,7 @@ def copy(array: Array, source: Array, stream: Stream | None) -> Pending[None]:
         raise ShapeMismatch(f"cannot copy shape {source.shape} into shape {array.shape}")
     if source.buffer.scheduler is not array.buffer.scheduler:
         return write(array, read_now(source), stream, borrow=True)
-    buffer = array.buffer
-    scheduler = buffer.scheduler
-    what = f"copy of {source.name} to {array.name}"
-    scheduler.admit(stream)
-    with scheduler.lock:
-        on = stream_of(buffer, stream)
-        source.buffer.check()
-        buffer.check_write(array.region, "copy_from()")
-        if not array.size:
-            return scheduler.done
-        if (graph := capturing(scheduler)) is not None:
-            return graph.copy(array, source, stream, what)
-        alone = source.buffer is not buffer
-        target = buffer.backing_for(
-            on, array.region, what, write=True, reads=not alone, overwrite=alone and array.is_whole
-        )
-        origin = source.buffer.backing_for(on, source.region, what, write=False)
-        if origin is target and source.region.overlaps(array.region):
-            value = _copy_overlapping(array, source, on, target, what)
-        else:
-            rows = copy_rows(source, origin, array, target)
-            about = (array.name, array.region)
-            value = on.copy(origin, source.region, target, array.region, rows, what, about)
-        return Pending(scheduler, {on.lane: value}, what, value=None)
-
-
-def _copy_overlapping(
-    array: Array, source: Array, stream: Stream, backing: Backing, what: str
-) -> int:
-    """Copy through temporary memory, so that the whole source is read first, as NumPy does."""
-    pool = array.buffer.scheduler.pool
-    between = pool.allocate(array.nbytes)
-    try:
-        packed = Region(0, array.nbytes)
-        rows = packed_rows(source, backing, between, to_device=False)
-        about = (source.name, source.region)
-        stream.copy(backing, source.region, between, packed, rows, what, about)
-        rows = packed_rows(array, backing, between, to_device=True)
-        about = (array.name, array.region)
-        return stream.copy(between, packed, backing, array.region, rows, what, about)
-    finally:
-        pool.retire(between)
+    return copy_on_device(array, source, stream)
 
 
 # Reads.

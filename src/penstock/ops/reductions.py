@@ -33,6 +33,9 @@ from penstock.errors import (
 from penstock.launch.kernel import Kernel
 from penstock.launch.result import Result
 from penstock.memory.layout import Layout
+from penstock.ops import along, result_operands
+from penstock.ops.elements import DTYPES
+from penstock.ops.word_texels import reads_texels
 from penstock.shader.source import KernelSource
 
 if TYPE_CHECKING:
@@ -42,11 +45,13 @@ if TYPE_CHECKING:
 Host = npt.NDArray[Any]
 
 _SHADERS = Path(__file__).with_name("shaders")
+_TEXEL = 16  # bytes
 _BLOCK = 64  # consecutive elements that an invocation reduces
 _MOST_ELEMENTS = 1 << 31  # the shader counts in 32 bits
 # lavapipe ends the loops of an invocation after a total of 65,535 iterations, and a block takes two
 # more iterations than it has elements.
 _MOST_EACH = 60_000
+_MOST_TEXELS = 40_000  # blocks of them are shorter
 
 _KINDS = {"f": "FLOAT", "i": "SIGNED", "u": "UNSIGNED", "b": "UNSIGNED"}
 _FOLDS = {
@@ -97,14 +102,18 @@ def shape_for(device: Device, count: int = 0) -> Shape:
 
 def every_variant() -> Iterator[dict[str, str | int | float]]:
     """The defines of every reduction, on CPUs and on GPUs."""
-    for shape in (_ON_CPU, _ON_GPU):
+    for shape, texels in ((_ON_CPU, False), (_ON_CPU, True), (_ON_GPU, False)):
         for operation in _FOLDS:
+            if texels and operation == "dot":
+                continue
             for kind, sizes in (("f", (2, 4, 8)), ("i", (1, 2, 4, 8)), ("u", (1, 2, 4, 8))):
                 for size in sizes:
-                    yield _defines(operation, kind, 8 * size, shape)
+                    yield _defines(operation, kind, 8 * size, shape, texels=texels)
 
 
-def _defines(operation: str, kind: str, bits: int, shape: Shape) -> dict[str, str | int | float]:
+def _defines(
+    operation: str, kind: str, bits: int, shape: Shape, *, texels: bool
+) -> dict[str, str | int | float]:
     """The defines to compile the shader with; `kind` is that of a NumPy dtype."""
     wide = operation == "mean" and kind in "iu" and bits == 64
     defines: dict[str, str | int | float] = {
@@ -120,6 +129,8 @@ def _defines(operation: str, kind: str, bits: int, shape: Shape) -> dict[str, st
         defines["SMALLEST"] = 1
     if shape.tree:
         defines["TREE"] = 1
+    if texels:
+        defines["TEXELS"] = 1
     return defines
 
 
@@ -129,13 +140,18 @@ class Reductions:
     def __init__(self, device: Device) -> None:
         self._device = device
         self._shape = shape_for(device)
-        self._kernels: dict[tuple[str, Dtype, bool], Kernel] = {}
+        self._texels = reads_texels(device)
+        self._kernels: dict[tuple[str, Dtype, bool, bool], Kernel] = {}
         self._nothing: Array | None = None
 
     def reduce(
         self, operation: str, x: Array, y: Array | None = None, stream: Stream | None = None
-    ) -> Result:
-        """Launch a reduction; returns its pending value."""
+    ) -> Any:
+        """Launch a reduction; returns its pending value.
+
+        Of elements that its kernels do not take (complex numbers, bfloat16), and of more bytes than
+        a kernel can bind, `along` computes it, as an array without dimensions.
+        """
         count = x.size
         x.buffer.check()
         if not count and operation in _NOT_OF_NOTHING:
@@ -143,12 +159,23 @@ class Reductions:
         if count > _MOST_ELEMENTS:
             raise Unsupported(f"{operation} of {count:,} elements; take it of slices")
         shape = self._shape
-        if not shape.holds(count):
+        texels = y is None and self._as_texels(x)
+        if not texels and not shape.holds(count):
             shape = shape_for(self._device, count)
-        kernel = self._kernels.get((operation, x.dtype, shape.tree))
+        kernel = self._kernels.get((operation, x.dtype, shape.tree, texels))
+        most: Any = self._device.info.limits["binding_range"]
+        if y is None and (
+            x.nbytes > most
+            or (kernel is None and not _has_kernel(x.dtype) and x.dtype.name in DTYPES)
+        ):
+            return self.along(operation, x, stream)
         if kernel is None:
-            kernel = self._make(operation, x, shape)
-        bound, first = self._bind(kernel, x, stream)
+            kernel = self._make(operation, x, shape, texels=texels)
+        if texels:
+            bound, at = x.words(_TEXEL)
+            first = at // x.itemsize
+        else:
+            bound, first = self._bind(kernel, x, stream)
         threads = shape.groups(count) * shape.group_size
         if y is None:
             made = kernel(x=bound, count=count, first=first, stream=stream, threads=threads)
@@ -158,8 +185,32 @@ class Reductions:
                 x=bound, y=other, count=count, first=first, first_y=first_y, stream=stream,
                 threads=threads,
             )  # fmt: skip
-        result: Result = made
-        return result
+        return made
+
+    def along(self, operation: str, x: Array, stream: Stream | None, **given: Any) -> Array:
+        """A reduction or running sum with arguments of its own, by its name in NumPy: an array."""
+        x.buffer.check()
+        keepdims = given.pop("keepdims", None)
+        options: dict[str, Any] = {"stream": stream}
+        if keepdims is not None:
+            options["keepdims"] = bool(keepdims)
+        if operation in ("mean", "var", "std"):
+            wide = self._device.operations.abilities.float64
+            options["default"] = np.dtype(np.float64 if wide else np.float32)
+        match operation:
+            case "sum" | "prod":
+                return along.total(operation, x, **given, **options)
+            case "mean":
+                return along.mean(x, **given, **options)
+            case "var" | "std":
+                return along.variance(x, **given, root=operation == "std", **options)
+            case "min" | "max":
+                return along.extreme(operation, x, **given, **options)
+            case "argmin" | "argmax":
+                return along.extreme_index(operation, x, **given, **options)
+            case "any" | "all":
+                return along.truth(operation, x, **given, **options)
+        return along.running(operation, x, **given, **options)
 
     def dot(self, x: Array, y: Any, stream: Stream | None = None) -> Result:
         if not isinstance(y, Array):
@@ -173,7 +224,18 @@ class Reductions:
                 f"dot takes two arrays of one dimension and the same size, not {x.shape} and "
                 f"{y.shape}"
             )
-        return self.reduce("dot", x, y, stream)
+        result: Result = self.reduce("dot", x, y, stream)
+        return result
+
+    def _as_texels(self, x: Array) -> bool:
+        """Whether the elements of x can be read as texels, where that is faster."""
+        return (
+            self._texels
+            and 0 < x.nbytes <= _TEXEL * self._shape.parts * _MOST_TEXELS
+            and x.contiguous
+            and x.is_settled
+            and self._device.operations.has_room(x, _TEXEL)
+        )
 
     def _bind(self, kernel: Kernel, x: Array, stream: Stream | None) -> tuple[Array, int]:
         """The array to bind for x, and the index in it of x's first element.
@@ -198,19 +260,21 @@ class Reductions:
         around = Array(x.buffer, Layout(begin, (words,), (4,), 4), np.dtype(np.uint32))
         return around, (x.region.lo - begin) // x.itemsize
 
-    def _make(self, operation: str, x: Array, shape: Shape) -> Kernel:
+    def _make(self, operation: str, x: Array, shape: Shape, *, texels: bool) -> Kernel:
         dtype = x.dtype
         advice = f"take it on the host: x.numpy().{operation}()"
         name = f"{operation} of {dtype}"
-        if dtype.kind not in _KINDS or dtype.itemsize > 8 or dtype.isbuiltin == 2:
+        if not _has_kernel(dtype):
             raise DtypeMismatch(f"there is no {name} on a device; {advice}")
-        defines = _defines(operation, dtype.kind, 8 * dtype.itemsize, shape)
+        defines = _defines(operation, dtype.kind, 8 * dtype.itemsize, shape, texels=texels)
         try:
             kernel = Kernel.of_forms(
                 self._device,
                 partial(_reference, operation, dtype),
                 spirv=KernelSource(
-                    _SHADERS / "reduction.comp", name, defines, {"local_size_x": shape.group_size}
+                    _SHADERS / "reduction.comp", name, defines,
+                    {"local_size_x": shape.group_size},
+                    formats={"x": "rgba32ui"} if texels else {},
                 ),
                 hip=KernelSource(
                     _SHADERS / "reduction.hip", name, {**defines, "GROUP": shape.group_size},
@@ -222,8 +286,15 @@ class Reductions:
             raise Unsupported(f"{error}; {advice}") from None
         assert kernel.results is not None
         kernel.results.convert = partial(_fold, operation, dtype)
+        if result_operands.folds_on_device(operation, dtype):
+            kernel.results.fold = partial(result_operands.fold, operation, dtype)
         # Another thread may have made the same kernel meanwhile.
-        return self._kernels.setdefault((operation, dtype, shape.tree), kernel)
+        return self._kernels.setdefault((operation, dtype, shape.tree, texels), kernel)
+
+
+def _has_kernel(dtype: Dtype) -> bool:
+    """Whether there is a kernel that reduces whole arrays of a dtype."""
+    return dtype.kind in _KINDS and dtype.itemsize <= 8 and dtype.isbuiltin != 2
 
 
 def _signature(operation: str, dtype: Dtype, parts: int) -> str:

@@ -14,6 +14,9 @@
 //                       with SMALLEST, the opposite order, but for NaN
 //            WHERE      such a key and the index of the element; the first of equals wins
 //            ANY, ALL   1 if the element is true, or false, and the larger of two
+//
+// With TEXELS, x is a texel buffer of rgba32ui, from which drivers for CPUs load faster, and an
+// invocation takes the elements of 16 bytes at a time.
 
 #define FLOAT 0
 #define SIGNED 1
@@ -35,7 +38,11 @@ layout(local_size_x_id = 0) in;
 
 // A struct member has no dtype in reflection, so arrays of any dtype can be bound.
 struct Element { Bits bits; };
+#ifdef TEXELS
+layout(binding = 0) uniform usamplerBuffer x;
+#else
 layout(binding = 0) readonly buffer X { Element x[]; };
+#endif
 #ifdef PRODUCT
 layout(binding = 1) readonly buffer Y { Element y[]; };
 #endif
@@ -142,17 +149,16 @@ Key key(Bits bits) {
 #define Part Number
 #define NOTHING Part(0)
 #ifdef PRODUCT
-Part part(uint i) { return times(number(FETCH(x, first + i)), number(FETCH(y, first_y + i))); }
+Part part(uint i, Bits bits) { return times(number(bits), number(FETCH(y, first_y + i))); }
 #else
-Part part(uint i) { return number(FETCH(x, first + i)); }
+Part part(uint i, Bits bits) { return number(bits); }
 #endif
 Part join(Part a, Part b) { return plus(a, b); }
 
 #elif FOLD == WIDE_SUM
 #define Part uvec4
 #define NOTHING Part(0)
-Part part(uint i) {
-    Bits bits = FETCH(x, first + i);
+Part part(uint i, Bits bits) {
     bool negative = KIND == SIGNED && int(HIGH(bits)) < 0;
     return uvec4(bits.x, 0, bits.y, negative ? ~0u : 0u);
 }
@@ -161,7 +167,7 @@ Part join(Part a, Part b) { return Part(plus(a.xy, b.xy), plus(a.zw, b.zw)); }
 #elif FOLD == LARGEST
 #define Part Key
 #define NOTHING Part(0)
-Part part(uint i) { return key(FETCH(x, first + i)); }
+Part part(uint i, Bits bits) { return key(bits); }
 Part join(Part a, Part b) { return greater(b, a) ? b : a; }
 
 #elif FOLD == WHERE
@@ -170,13 +176,13 @@ Part join(Part a, Part b) { return greater(b, a) ? b : a; }
 #define KEY_OF(part) part.xy
 #define INDEX_OF(part) part.z
 #define NOTHING Part(0, 0, ~0u, 0)
-Part part(uint i) { return Part(key(FETCH(x, first + i)), i, 0); }
+Part part(uint i, Bits bits) { return Part(key(bits), i, 0); }
 #else
 #define Part uvec2
 #define KEY_OF(part) part.x
 #define INDEX_OF(part) part.y
 #define NOTHING Part(0, ~0u)
-Part part(uint i) { return Part(key(FETCH(x, first + i)), i); }
+Part part(uint i, Bits bits) { return Part(key(bits), i); }
 #endif
 Part join(Part a, Part b) {
     bool same = KEY_OF(a) == KEY_OF(b);
@@ -187,7 +193,7 @@ Part join(Part a, Part b) {
 #else
 #define Part uint
 #define NOTHING 0u
-Part part(uint i) { return uint(is_zero(FETCH(x, first + i)) == (FOLD == ALL)); }
+Part part(uint i, Bits bits) { return uint(is_zero(bits) == (FOLD == ALL)); }
 Part join(Part a, Part b) { return a | b; }
 #endif
 
@@ -197,20 +203,47 @@ layout(binding = 2) writeonly buffer Result {
     Part parts[PARTS];
 };
 
+// The value of the unit at `at`: one element, or those of a texel.
+#ifdef TEXELS
+#define UNIT_ELEMENTS (128u / BITS)
+Part unit_at(uint at) {
+    uvec4 words = texelFetch(x, int(at));
+    Part made = NOTHING;
+    for (uint k = 0; k < UNIT_ELEMENTS; ++k) {
+#if BITS == 64
+        Bits bits = k == 0 ? words.xy : words.zw;
+#elif BITS == 32
+        Bits bits = words[k];
+#else
+        Bits bits = bitfieldExtract(words[k * BITS / 32], int(k * BITS) % 32, BITS);
+#endif
+        uint i = at * UNIT_ELEMENTS + k - first;  // wraps around in front of the first
+        Part next = part(i, bits);
+        made = join(made, i < count ? next : NOTHING);
+    }
+    return made;
+}
+#else
+#define UNIT_ELEMENTS 1u
+Part unit_at(uint at) { return part(at - first, FETCH(x, at)); }
+#endif
+
 #ifdef TREE
 shared Part joined[gl_WorkGroupSize.x];
 #endif
 
 void main() {
     uint size = gl_WorkGroupSize.x, lane = gl_LocalInvocationID.x;
-    uint span = (count - 1) / gl_NumWorkGroups.x + 1;
-    uint at = gl_WorkGroupID.x * span + lane;
-    uint end = min((gl_WorkGroupID.x + 1) * span, count);
+    uint begin = first / UNIT_ELEMENTS;
+    uint units = count == 0 ? 0 : (first + count - 1) / UNIT_ELEMENTS + 1 - begin;
+    uint span = (units - 1) / gl_NumWorkGroups.x + 1;
+    uint at = begin + gl_WorkGroupID.x * span + lane;
+    uint end = begin + min((gl_WorkGroupID.x + 1) * span, units);
     Part total = NOTHING;
     while (at < end) {
         // In blocks, so that rounding errors do not grow with the number of elements.
         Part block = NOTHING;
-        for (uint k = 0; k < BLOCK && at < end; ++k, at += size) block = join(block, part(at));
+        for (uint k = 0; k < BLOCK / UNIT_ELEMENTS && at < end; ++k, at += size) block = join(block, unit_at(at));
         total = join(total, block);
     }
     uint number_of_parts = gl_NumWorkGroups.x;
