@@ -110,14 +110,18 @@ def _matrix(device: ps.Device, kind: str) -> tuple[Weight, Host]:
     """
     rng = np.random.default_rng(0)
     blocks = kernels.blocks_of(kind, 8)
-    if kind == "F32":
+    if kind in ("F32", "BF16"):
         raw = rng.standard_normal((ROWS, COLUMNS), dtype=np.float32).view(np.uint8)
+        if kind == "BF16":  # random bits would have subnormal numbers, which CPUs multiply slowly
+            raw = np.ascontiguousarray(raw.reshape(-1, 2, 2)[:, 1])
     else:
         shape = (ROWS * COLUMNS // blocks.columns, blocks.bytes)
-        # Bits of F16 and BF16, and so all scales, are made small: no infinity, no NaN.
+        # Bits of F16, and so all scales, are made small: no infinity, no NaN.
         raw = rng.integers(0, 256, shape, dtype=np.uint8)
-        for at in _SCALES[kind]:
-            raw[:, at + 1] &= 0x9F if kind != "BF16" else 0xBF
+        if kind == "MXFP4":
+            raw[:, 0] = rng.integers(100, 150, len(raw))  # exponents
+        for at in _SCALES.get(kind, ()):
+            raw[:, at + 1] &= 0x9F
     words = device.array(raw.reshape(-1).view(np.uint32), role="weight")
     weight = Weight(kind, kind, ROWS, COLUMNS, (Piece(words, 0, 0, ROWS),))
     y = device.empty((ROWS, COLUMNS))
@@ -126,6 +130,7 @@ def _matrix(device: ps.Device, kind: str) -> tuple[Weight, Host]:
 
 
 _SCALES = {
-    "F16": (0,), "BF16": (0,), "Q8_0": (0,), "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,),
+    "F16": (0,), "Q8_0": (0,), "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,),
     "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,),
+    "Q2_K": (80, 82), "Q3_K": (108,), "IQ4_NL": (0,), "IQ4_XS": (0,),
 }  # fmt: skip

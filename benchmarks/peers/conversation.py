@@ -32,13 +32,15 @@ class Conversation:
         *,
         module: str = "benchmarks.peers.worker",
         patience: float = _PATIENCE,
+        source: Path = _ROOT / "src",
     ) -> None:
+        """`source` is where the process finds Penstock; another checkout's makes it that one."""
         self._patience = patience
         self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
         self._process = subprocess.Popen(
             [str(python), "-m", module, name, str(programs)],
             cwd=_ROOT,
-            env={**os.environ, **environment, "PYTHONPATH": _python_path()},
+            env={**os.environ, **environment, "PYTHONPATH": _python_path(source)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -62,17 +64,21 @@ class Conversation:
 
         Raises Lost if a value was wrong, or the process ended.
         """
+        question = {"row": row, "rounds": rounds} if isinstance(row, str) else row
+        seconds: list[float] = self.answer_to(question)["seconds"]
+        return seconds
+
+    def answer_to(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """The whole answer. Raises Lost as `ask` does."""
         assert self._process.stdin
-        question = {"row": row, "rounds": rounds} if isinstance(row, str) else dict(row)
         try:
-            print(json.dumps(question), file=self._process.stdin, flush=True)
+            print(json.dumps(dict(question)), file=self._process.stdin, flush=True)
         except BrokenPipeError:
             raise Lost(self._last_words()) from None
         answer = self._answer()
         if "wrong" in answer:
             raise Lost(answer["wrong"])
-        seconds: list[float] = answer["seconds"]
-        return seconds
+        return answer
 
     def close(self) -> None:
         assert self._process.stdin
@@ -109,6 +115,6 @@ class Conversation:
         return f"ended with {self._process.returncode}: {lines[-1].strip() if lines else 'no word'}"
 
 
-def _python_path() -> str:
+def _python_path(source: Path) -> str:
     """For this repository's own workers also where Penstock is, if that is not installed."""
-    return os.pathsep.join([str(_ROOT), str(_ROOT / "src")])
+    return os.pathsep.join([str(_ROOT), str(source)])

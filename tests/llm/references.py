@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 import penstock as ps
-from penstock.llm.layers import Cache
+from penstock.llm.kv_cache import Cache
 from penstock.llm.weights import Piece, Weight
 
 Host = npt.NDArray[Any]
@@ -76,18 +76,54 @@ def attention(q: Host, keys: Host, values: Host, position: int) -> Host:
 def plane(cache: Cache, array: ps.Array) -> Host:
     """A plane of a cache as numbers, (context, kv_heads, head_size)."""
     data = array[: cache.context].numpy()
-    if cache.halves:
+    if cache.kind == "f16":
         data = data.view(np.float16)
+    elif cache.kind == "q8_0":
+        return _from_bytes(cache, data)
     return data.reshape(cache.context, cache.kv_heads, cache.head_size).astype(np.float32)
 
 
 def fill(cache: Cache, array: ps.Array, values: Host) -> Host:
     """Write numbers to a plane; returns those that it then holds."""
     flat = values.reshape(cache.context, -1)
-    if cache.halves:
+    if cache.kind == "f16":
         flat = np.ascontiguousarray(flat.astype(np.float16)).view(np.uint32)
+    elif cache.kind == "q8_0":
+        flat = _to_bytes(cache, values)
     array[: cache.context].write(flat)
     return plane(cache, array)
+
+
+def _bytes_of(cache: Cache) -> int:
+    return cache.kv_heads * cache.head_size
+
+
+def _to_bytes(cache: Cache, values: Host) -> Host:
+    """Rows of bytes, and behind them a float16 for each 32 of a head; two of them fill a word."""
+    blocks = values.reshape(cache.context, cache.kv_heads, -1, 32)
+    factors = (np.abs(blocks).max(-1) / 127).astype(np.float16)
+    rounded = np.rint(blocks / np.maximum(factors, 1e-7)[..., None].astype(np.float32))
+    made = np.full((cache.context, 4 * cache.keys.shape[1]), 0x7E, np.uint8)  # NaN behind
+    made[:, : _bytes_of(cache)] = (
+        rounded.clip(-127, 127).astype(np.int8).view(np.uint8).reshape(cache.context, -1)
+    )
+    even = np.full((*factors.shape[:2], -(-factors.shape[2] // 2) * 2), np.nan, np.float16)
+    even[..., : factors.shape[2]] = factors
+    stored = even.reshape(cache.context, -1).view(np.uint8)
+    made[:, _bytes_of(cache) : _bytes_of(cache) + stored.shape[1]] = stored
+    return made.view(np.uint32)
+
+
+def _from_bytes(cache: Cache, data: Host) -> Host:
+    raw = np.ascontiguousarray(data).view(np.uint8)
+    blocks = raw[:, : _bytes_of(cache)].view(np.int8).astype(np.float32)
+    blocks = blocks.reshape(cache.context, cache.kv_heads, -1, 32)
+    each = -(-blocks.shape[2] // 2) * 2
+    nbytes = 2 * each * cache.kv_heads
+    factors = np.ascontiguousarray(raw[:, _bytes_of(cache) : _bytes_of(cache) + nbytes])
+    factors = factors.view(np.float16).astype(np.float32)
+    factors = factors.reshape(cache.context, cache.kv_heads, each)[..., : blocks.shape[2], None]
+    return np.asarray(blocks * factors).reshape(cache.context, cache.kv_heads, cache.head_size)
 
 
 _random = np.random.default_rng(20)

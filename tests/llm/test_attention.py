@@ -9,7 +9,8 @@ import pytest
 
 import penstock as ps
 from penstock.llm.device_state import DeviceState
-from penstock.llm.layers import Cache, Layers
+from penstock.llm.kv_cache import Cache
+from penstock.llm.layers import Layers
 from tests.llm import references as reference
 from tests.llm.conftest import layers_of
 from tests.llm.references import Host, normal, rope_angles
@@ -30,6 +31,8 @@ CASES = [
     Case(16, 8, 128, (1,), (0, 1, 17, 130), 131, "f16"),
     Case(16, 8, 128, (1,), (191, 192, 383, 384, 599), 600, "f16"),
     Case(16, 8, 128, (5,), (0, 17), 64, "f32"),
+    Case(9, 3, 64, (1,), (0, 15, 16, 63), 64, "f32"),
+    Case(12, 1, 80, (1,), (0, 40), 41, "f16"),
     Case(4, 2, 64, (1,), (0, 1, 17, 300), 301, "f32", 3),
     Case(4, 2, 64, (2, 33), (0, 60), 93, "f16"),
     Case(6, 3, 80, (3,), (1, 17, 47), 50, "f16"),
@@ -38,6 +41,8 @@ CASES = [
     Case(8, 1, 8, (8,), (17, 250), 258, "f32"),
     Case(1, 1, 8, (1, 33), (0, 3), 37, "f16"),
     Case(4, 2, 256, (2,), (17,), 19, "f16"),
+    Case(3, 1, 256, (40,), (0, 70), 110, "f32", 2),
+    Case(4, 2, 64, (33,), (200, 1000), 1100, "f16"),
     Case(6, 3, 6, (2,), (0, 5), 7, "f16"),
 ]
 
@@ -53,6 +58,7 @@ def filled(dev: ps.Device, case: Case) -> tuple[Cache, Host, Host]:
     return cache, keys, reference.fill(cache, cache.values, normal(*shape))
 
 
+@pytest.mark.parametrize("variant", ["cpu", "windows", "gpu"])
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c[:5]}-{c.context}-{c.cache}-{c.splits}")
 def test_attention(dev: ps.Device, variant: str, case: Case) -> None:
     layers = layers_of(dev, variant, case.splits)
@@ -72,9 +78,35 @@ def test_attention(dev: ps.Device, variant: str, case: Case) -> None:
                 y[:count].fill(0)
 
 
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if max(case.counts) > 1], ids=lambda c: f"{c[:5]}-{c.splits}"
+)
+def test_attention_with_a_workgroup_for_each_query(dev: ps.Device, case: Case) -> None:
+    test_attention(dev, "shared", case)
+
+
+#: Attention over bytes: through texel buffers, by lanes, in shared memory, in tiles.
+OF_BYTES = [
+    ("llvmpipe", "cpu", Case(16, 8, 128, (1,), (0, 17, 130), 140, "q8_0")),
+    ("llvmpipe", "cpu", Case(6, 3, 96, (1, 9), (0, 40), 50, "q8_0")),
+    ("llvmpipe", "windows", Case(4, 1, 64, (1,), (0, 17, 60), 64, "q8_0")),
+    ("llvmpipe", "cpu", Case(4, 2, 32, (3,), (0, 17), 25, "q8_0", 3)),
+    ("llvmpipe", "gpu", Case(3, 1, 256, (1, 40), (0, 70), 110, "q8_0")),
+    ("SwiftShader", "cpu", Case(4, 1, 64, (2,), (0, 60), 64, "q8_0")),
+    ("SwiftShader", "gpu", Case(6, 3, 96, (1, 3), (0, 47), 50, "q8_0")),
+]
+
+
+@pytest.mark.parametrize(
+    ("driver", "variant", "case"), OF_BYTES, indirect=["driver"], ids=lambda c: str(c)[:40]
+)
+def test_attention_over_bytes(dev: ps.Device, variant: str, case: Case) -> None:
+    test_attention(dev, variant, case)
+
+
 def test_attention_reaches_as_far_as_it_must(dev: ps.Device) -> None:
     case = Case(16, 8, 128, (1,), (0, 191, 192, 383, 384, 700, 1199), 1200, "f16")
-    layers = layers_of(dev, "cpu", None)
+    layers = layers_of(dev, "windows", None)
     cache, _, _ = filled(dev, case)
     q = dev.zeros((1, 16 * 128))
     reaches = [layers.reach(q, cache, rows, count=1) for rows in range(1, case.context + 1)]
@@ -85,6 +117,8 @@ def test_attention_reaches_as_far_as_it_must(dev: ps.Device) -> None:
     assert layers.reach(q, cache, 1, count=2) == case.context
     if layers.traits.windows:
         assert reaches[0] < case.context
+    if layers_of(dev, "cpu").traits.texels:  # a launch reads the rows that there are
+        assert layers_of(dev, "cpu").reach(q, cache, 1, count=1) == case.context
 
 
 def attended(layers: Layers, cache: Cache, q: Host, position: int) -> Host:
@@ -102,8 +136,10 @@ def test_rows_not_yet_in_view_do_not_matter(layers: Layers) -> None:
     cache, keys, values = filled(layers.device, Case(4, 2, 64, (2,), (9,), 93, "f16"))
     for plane in (cache.keys, cache.values):
         plane[11:].fill(0x7E007E00)  # NaN, twice
-    q = normal(2, 4, 64)
-    compare(attended(layers, cache, q, 9), reference.attention(q, keys, values, 9))
+    for count in (2, 1):
+        q, position = normal(count, 4, 64), 11 - count
+        found = attended(layers, cache, q, position)
+        compare(found, reference.attention(q, keys, values, position))
 
 
 def test_scores_may_be_large(layers: Layers) -> None:

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from penstock.__main__ import main
-from penstock.llm.command import PACKAGED, find
+from penstock.llm import Tokenizer, open_model
+from penstock.llm.modelfile import PACKAGED, find
+from penstock.llm.network import Network
 from tests.llm.model_builders import miniature, smollm2
 
 
@@ -60,6 +62,54 @@ def test_chat(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(said["prompt_ids"]) > len("Hello")
 
 
+def test_settings_of_sampling_and_logprobs(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["generate", model, "-p", "Once", "-n", "6"]
+    assert main([*words, "--json"]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert plain["logprobs"] is None
+    changed = [
+        "--presence-penalty", "0.5", "--frequency-penalty", "0.5", "--repeat-last-n", "3",
+        *(f"--logit-bias={one}-inf" for one in {*plain["ids"]}), "-l", "3=1.5", "--logprobs", "2",
+    ]  # fmt: skip
+    assert main([*words, *changed, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert not {*found["ids"]} & {*plain["ids"]}
+    assert [one["id"] for one in found["logprobs"]] == found["ids"]
+    assert found["logprobs"][0]["top"][0]["id"] == plain["ids"][0]  # of what the model computed
+    assert main([*words, "--logprobs", "2"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("Once")
+    assert f"{found['logprobs'][0]['top'][0]['logprob']:.3f}" in err
+
+
+def test_thinking_and_tools(
+    model: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    call = '<tool_call>{"name": "f", "arguments": {"x": "é"}}</tool_call>'
+    said = [*f"<think>Hm.</think>Yes.{call}".encode()]
+    offset = Tokenizer.of(open_model(model)).encode("a", special=False)[0] - ord("a")
+
+    def token(network: Network, number: int) -> int:
+        return offset + said[number]
+
+    monkeypatch.setattr(Network, "token", token)
+    (tmp_path / "tools.json").write_text('[{"function": {"name": "f"}}]')
+    path = str(miniature(tmp_path, tokenizer=True, context=256))
+    words = ["--chat", "--no-thinking", "--tools", str(tmp_path / "tools.json"), "-p", "x"]
+    words = ["generate", path, *words, "-n", str(len(said))]
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["reasoning"], found["text"]) == ("Hm.", "Yes.")
+    assert found["tool_calls"] == [{"name": "f", "arguments": {"x": "é"}}]
+    assert main(words) == 0
+    out, err = capsys.readouterr()
+    assert out == 'Yes.\n{"name": "f", "arguments": {"x": "\\u00e9"}}\n'
+    assert err.startswith("Hm.")
+
+
 def test_what_is_wrong_is_said(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     for words, says in (
         (["no-such.gguf", "-p", "x"], "no-such.gguf does not exist"),
@@ -68,6 +118,13 @@ def test_what_is_wrong_is_said(model: str, capsys: pytest.CaptureFixture[str]) -
         ([model, "-p", "x", "--system", "y"], "--system is for --chat"),
         ([model, "-p", "x" * 100], "room for 64"),
         ([model, "-p", "x", "--top-p", "3"], "top_p"),
+        ([model, "-p", "x", "--logprobs", "99"], "logprobs=99"),
+        ([model, "-p", "x", "-l", "a=3"], "--logit-bias a=3"),
+        ([model, "-p", "x", "-l", "3=x"], "--logit-bias 3=x"),
+        ([model, "-p", "x", "-l", "99999=1"], "token 99999"),
+        ([model, "-p", "x", "--thinking"], "--thinking is for --chat"),
+        ([model, "-p", "x", "--chat", "--tools", "no-such.json"], "no-such.json"),
+        ([model, "-p", "x", "--chat", "--tools", __file__], "is not JSON"),
     ):
         assert main(["generate", *words]) == 1
         assert says in capsys.readouterr().err

@@ -358,6 +358,15 @@ def test_a_vocabulary_of_nothing_costs_little(tmp_path: Path) -> None:
         open_model(path)
 
 
+def test_millions_of_layers_without_experts_cost_little(tmp_path: Path) -> None:
+    """A list that is searched for each of a thousand layers would take minutes."""
+    directory = hugging_face(
+        tmp_path / "hf", "qwen3moe", mlp_only_layers=[7] * (1 << 21), num_hidden_layers=1000
+    )
+    with pytest.raises(ModelError, match="is missing"):
+        open_model(directory)
+
+
 def test_the_shared_models_survive_what_the_small_one_does(tmp_path: Path) -> None:
     good = shared("stories260K-qwen3/stories260K-qwen3-F32.gguf").read_bytes()
     path = tmp_path / "flipped.gguf"

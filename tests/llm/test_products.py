@@ -13,7 +13,7 @@ from penstock.llm import kernels
 from penstock.llm.kinds import KINDS, PLAIN
 from penstock.llm.products import Products
 from penstock.llm.weights import Piece, Weight
-from tests.llm.weight_builders import block_columns, decoded, encoded, upload
+from tests.llm.weight_builders import block_columns, decoded, encoded, extreme, upload
 
 Host = npt.NDArray[Any]
 COUNTS = (1, 2, 3, 7, 8, 9, 33)
@@ -28,9 +28,25 @@ def products_of(device: ps.Device, way: str | None = None) -> Products:
     return _made.setdefault((id(device), way), Products(device, way=way))
 
 
-#: Every way on lavapipe; on SwiftShader, which compiles long code slowly, the one it takes itself.
-EVERY_WAY = [*(("llvmpipe", way) for way in kernels.WAYS), ("SwiftShader", None)]
+#: Every way but those of test_gpu_products.py on lavapipe; on SwiftShader, which compiles long code
+#: slowly, the one it takes itself.
+EVERY_WAY = [
+    *(("llvmpipe", way) for way in kernels.WAYS if way not in kernels.GPU_WAYS),
+    ("SwiftShader", None),
+]
 in_every_way = pytest.mark.parametrize(("driver", "way"), EVERY_WAY, indirect=["driver"])
+
+#: Kinds that each test takes in some ways and counts only: compiling takes the time of these tests,
+#: and what the ways do with a decoded weight does not depend on its kind.
+IN_SOME_WAYS = ("Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS", "MXFP4")
+IN_EVERY_WAY = [kind for kind in KINDS if kind not in IN_SOME_WAYS]
+
+
+def kinds_and_ways(*ways: tuple[str, str | None]) -> pytest.MarkDecorator:
+    """Every kind in every way, but those of `IN_SOME_WAYS` in these."""
+    cases = [(kind, *way) for kind in IN_EVERY_WAY for way in EVERY_WAY]
+    cases += [(kind, *way) for kind in IN_SOME_WAYS for way in ways]
+    return pytest.mark.parametrize(("kind", "driver", "way"), cases, indirect=["driver"])
 
 
 @pytest.fixture
@@ -69,8 +85,13 @@ def odd_sizes(kind: str, products: Products) -> tuple[int, int, int]:
     return 53, 96 * 5 if block <= 32 else 3 * block, 1 << 16 if products.way == "windowed" else 0
 
 
-@in_every_way
-@pytest.mark.parametrize("kind", KINDS)
+def counts_of(kind: str, products: Products) -> tuple[int, ...]:
+    if kind not in IN_SOME_WAYS:
+        return COUNTS
+    return (1, 9) if products.way == "rows" else (9,)
+
+
+@kinds_and_ways(("llvmpipe", "rows"), ("SwiftShader", None))
 def test_products_of_all_counts(products: Products, kind: str) -> None:
     dev = products.device
     rows, columns, behind = odd_sizes(kind, products)
@@ -78,7 +99,7 @@ def test_products_of_all_counts(products: Products, kind: str) -> None:
     weight = upload(dev, kind, raw, behind=behind)
     x, there = activations(dev, MOST, columns)
     y = dev.full((MOST + 1, rows), np.nan, np.float32)
-    for count in COUNTS:
+    for count in counts_of(kind, products):
         y.fill(np.nan)
         products.multiply(weight, there, y, count)
         got = y.numpy()
@@ -86,8 +107,7 @@ def test_products_of_all_counts(products: Products, kind: str) -> None:
         assert np.isnan(got[count:]).all(), "rows behind the last token were written"
 
 
-@in_every_way
-@pytest.mark.parametrize("kind", KINDS)
+@kinds_and_ways(("llvmpipe", "windowed"))
 def test_pieces_at_odd_places_added_to_wider_rows(products: Products, kind: str) -> None:
     dev = products.device
     rows, columns, behind = odd_sizes(kind, products)
@@ -157,6 +177,29 @@ def test_texel_buffers_that_hold_a_part_of_the_matrix(
     assert_product(y.numpy(), decoded("Q8_0", raw), x)
 
 
+@pytest.mark.parametrize("driver", ["llvmpipe"], indirect=True)
+@pytest.mark.parametrize("kind", ["F32", "BF16"])
+@pytest.mark.parametrize(("first", "wide"), [(0, True), (48, True), (4, False)])
+def test_rows_at_multiples_of_16_bytes_are_read_in_wide_loads(
+    dev: ps.Device, kind: str, first: int, wide: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a texel buffer holds a part of the rows only."""
+    raw = encoded(kind, 53, 96, random())
+    weight = upload(dev, kind, raw, first=first, behind=64)
+    x, there = activations(dev, 4, 96)
+    for most in (1 << 20, 4000 // (16 if wide else 4)):
+        products = Products(dev, way="rows")
+        monkeypatch.setattr(products, "_texel_elements", most)
+        for count in (1, 2, 4):
+            y = dev.full((count, 53), np.nan, np.float32)
+            with ps.trace() as trace:
+                products.multiply(weight, there, y, count)
+            names = {event.kernel for event in trace.events if event.kind == "launch"}
+            assert {str(name).endswith("wide") for name in names} == {wide}
+            assert trace.launches == (1 if most > 4000 else {"F32": 6, "BF16": 3}[kind])
+            assert_product(y.numpy(), decoded(kind, raw), x[:count])
+
+
 def test_more_rows_than_one_launch_has_windows_for(dev: ps.Device) -> None:
     raw = encoded("F16", 1700, 512, random())
     weight = upload(dev, "F16", raw, split=(900,))
@@ -180,6 +223,21 @@ def test_rows_are_exactly_those_of_the_reference(dev: ps.Device, kind: str, firs
     got = y.numpy()
     assert got[:8].tobytes() == want.tobytes()
     assert np.isnan(got[8]).all()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in PLAIN])
+def test_extreme_scales_decode_as_in_the_reference(dev: ps.Device, kind: str) -> None:
+    """Drivers may take a scale or weight below the normal float32 as zero; MXFP4 alone has such."""
+    raw = extreme(kind, 256, random(9))
+    with np.errstate(over="ignore"):  # MXFP4 reaches twelve times the largest power of two
+        want = decoded(kind, raw)
+    weight = upload(dev, kind, raw, first=2)
+    y = dev.full(want.shape, np.nan, np.float32)
+    products_of(dev).embed(weight, dev.array(np.arange(256, dtype=np.uint32)), y, 256)
+    got = y.numpy()
+    least = np.finfo(np.float32).tiny * (12 if kind == "MXFP4" else 0)
+    flushed = (np.abs(want) < least) & (got == 0)
+    assert np.where(flushed, want, got).tobytes() == want.tobytes()
 
 
 @pytest.mark.parametrize("kind", ["F16", "BF16", "F32"])

@@ -8,6 +8,7 @@ import pytest
 
 from penstock.llm import ModelError, Tokenizer, open_model
 from penstock.llm.config import ARCHITECTURES
+from penstock.llm.mixture import Mixture
 from penstock.llm.random_model import TYPES, main, shape_of, write_random_model
 from tests.llm.model_builders import MINIATURE
 
@@ -61,6 +62,21 @@ def test_the_shape_of_qwen3() -> None:
     assert (shape.heads, shape.kv_heads, shape.head_size, shape.tied) == (16, 8, 128, True)
 
 
+def test_the_experts_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "random.gguf"
+    words = ["--preset", "tiny", "--out", str(path), "--experts", "5", "--chosen", "3"]
+    assert main([*words, "--arch", "qwen3moe", "--expert-ffn", "32", "--shared-ffn", "8"]) == 0
+    mixture = open_model(path).config.mixture
+    assert mixture == Mixture(5, 3, 32, normalized=True, shared_ffn=8)
+    assert main(words) == 1
+    assert "a qwen3 model has no experts" in capsys.readouterr().err
+    assert main([*words, "--arch", "qwen3moe", "--chosen", "6"]) == 1
+    assert "6 of 5 experts" in capsys.readouterr().err
+    large = shape_of("qwen3-30b-a3b")
+    assert (large.architecture, large.mixture) == ("qwen3moe", Mixture(128, 8, 768, True))
+    assert shape_of("qwen3-30b-a3b", "llama").mixture is None
+
+
 def test_what_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "random.gguf"
     words = ["--preset", "tiny", "--out", str(path)]
@@ -70,4 +86,4 @@ def test_what_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "too small" in capsys.readouterr().err
     assert main(["--preset", "tiny", "--out", str(tmp_path / "none" / "x")]) == 1
     with pytest.raises(ModelError, match="there are F32, F16"):
-        write_random_model(path, shape_of("tiny"), "Q2_K")
+        write_random_model(path, shape_of("tiny"), "Q5_K")

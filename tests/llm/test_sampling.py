@@ -9,7 +9,7 @@ import pytest
 
 import penstock as ps
 from penstock.llm.device_state import DeviceState
-from penstock.llm.sampling import Sampler, Sampling
+from penstock.llm.sampling import MOST_RANKS, ROW, Sampler, Sampling, Shape
 from tests.llm.references import Host
 
 _made: dict[tuple[int, int, str], Drawer] = {}
@@ -243,6 +243,147 @@ def test_penalty_keeps_a_text_from_repeating(dev: ps.Device) -> None:
     assert found.tolist() == [0, 1, 2, 3]
 
 
+# Bias, frequency, presence, and log-probabilities.
+
+
+def penalised(logits: Host, sampled: list[int], settings: Sampling) -> Host:
+    """Bias, then repetition, then frequency and presence, by float64; as llama.cpp orders them."""
+    found = logits.astype(np.float64)
+    for token, bias in settings.bias.items():
+        found[token] += bias
+    for token in set(sampled[-settings.last_n :]):
+        found[token] *= settings.penalty ** (1 if found[token] <= 0 else -1)
+    for token in set(sampled):
+        found[token] -= settings.frequency * sampled.count(token) + settings.presence
+    return found
+
+
+ADJUSTED = [
+    {"bias": {3: 50.0, 999: -2.5}},
+    {"frequency": 0.6},
+    {"presence": 1.5},
+    {"frequency": -0.25, "presence": 0.5},
+    {"bias": {7: 2.0, 0: -1.0}, "penalty": 1.3, "last_n": 5, "frequency": 0.3, "presence": 0.2},
+]
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+@pytest.mark.parametrize("settings", ADJUSTED, ids=str)
+def test_bias_and_penalties_are_those_of_the_reference(
+    dev: ps.Device, variant: str, settings: dict[str, Any], greedy: bool
+) -> None:
+    """Step after step, each from fresh logits; the penalties count what was sampled before."""
+    logits = random_logits(1000)
+    logits[[3, 7]] = logits.max() + np.array([0.1, 0.2])
+    made = drawer(dev, 1000, variant)
+    wanted = Sampling(temperature=1.0, seed=4, **settings)
+    made.sampler.set(wanted)
+    made.progress.restart()
+    made.progress.history.fill(7777)  # no token
+    sampled: list[int] = []
+    for step in range(12):
+        made.logits.write(logits)
+        made.sampler.sample(made.logits, made.progress, greedy=greedy, extras=wanted.extras)
+        expected = penalised(logits, sampled, wanted)
+        np.testing.assert_allclose(made.logits.numpy(), expected, rtol=1e-6, atol=1e-6)
+        sampled.append(int(made.progress.ring.numpy()[step]))
+        if greedy:
+            assert sampled[-1] == expected.argmax()
+    made.sampler.set(wanted)  # counts anew
+    made.logits.write(logits)
+    made.progress.restart()
+    made.progress.history.fill(7777)
+    made.sampler.sample(made.logits, made.progress, greedy=greedy, extras=wanted.extras)
+    np.testing.assert_allclose(made.logits.numpy(), penalised(logits, [], wanted), rtol=1e-6)
+
+
+def test_a_bias_of_every_token_and_infinite_ones(dev: ps.Device) -> None:
+    logits = random_logits(1000)
+    made = drawer(dev, 1000)
+
+    def first(**settings: Any) -> int:
+        made.sampler.set(Sampling(**settings))
+        made.logits.write(logits)
+        made.progress.restart()
+        made.sampler.sample(made.logits, made.progress, extras=["bias"])
+        return int(made.progress.ring.numpy()[0])
+
+    every = {token: float(-logits[token]) for token in range(1000)}
+    for seed in range(3):
+        assert first(bias=every | {5: np.inf}, seed=seed) == 5
+        banned = dict.fromkeys(range(1000), -np.inf)
+        del banned[17]
+        assert first(bias=banned, seed=seed) == 17
+    for token in (-1, 1000, 1 << 40):
+        with pytest.raises(ps.InvalidValue, match=f"token {token};"):
+            made.sampler.set(Sampling(bias={token: 1.0}))
+
+
+def log_softmax(logits: Host) -> Host:
+    wide = np.where(np.isnan(logits), -np.inf, logits).astype(np.float64)
+    highest = wide.max()
+    with np.errstate(invalid="ignore"):
+        below = np.where(wide == highest, 0.0, wide - highest)
+    found: Host = below - np.log(np.exp(below).sum())
+    return found
+
+
+def listed(rows: ps.Array, step: int, count: int) -> tuple[float, list[int], Host]:
+    """Read the step's row: the log-probability of its token; ids and log-probabilities listed."""
+    row = rows.numpy()[step]
+    floats = row.view(np.float32)
+    ids = row[1 : 1 + count].tolist()
+    return float(floats[0]), ids, floats[1 + MOST_RANKS : 1 + MOST_RANKS + count]
+
+
+@pytest.mark.parametrize("vocabulary", [7, 1000, 300_001])
+def test_logprobs_are_of_the_logits_as_computed(
+    dev: ps.Device, variant: str, vocabulary: int
+) -> None:
+    """Whatever bias, penalties and temperature do; ties are listed by id."""
+    logits = random_logits(vocabulary)
+    logits[-3:] = logits.max()
+    if vocabulary == 1000:
+        logits[[1, 600, 601]] = np.nan, -np.inf, 40
+    made = drawer(dev, vocabulary, variant)
+    settings = Sampling(
+        temperature=0.3, bias={0: 5.0}, frequency=1.0, penalty=2.0, logprobs=20, seed=3
+    )
+    rows = dev.zeros((4, ROW["ROW"]), np.uint32)
+    made.sampler.set(settings)
+    made.progress.restart()
+    for _ in range(3):
+        made.logits.write(logits)
+        made.sampler.sample(made.logits, made.progress, extras=settings.extras, rows=rows)
+    wanted = log_softmax(logits)
+    order = np.lexsort((np.arange(vocabulary), -wanted, np.isnan(logits)))[:20]
+    for step in range(3):
+        own, ids, logprobs = listed(rows, step, 20)
+        token = made.progress.ring.numpy()[step]
+        np.testing.assert_allclose(own, wanted[token], rtol=1e-5, atol=1e-5)
+        assert ids == [*order, *[0xFFFFFFFF] * (20 - len(order))]
+        finite = np.maximum(wanted[order], -1e30)
+        np.testing.assert_allclose(logprobs[: len(order)], finite, rtol=1e-5, atol=1e-5)
+
+
+def test_a_launch_may_list_only_some_ranks(dev: ps.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with vocabularies so large that listing all at once would loop too often."""
+    logits = random_logits(1000)
+    made = drawer(dev, 1000)
+    found = []
+    for each in (20, 3):
+        monkeypatch.setattr(Shape, "ranks_each", each)
+        rows = dev.zeros((2, ROW["ROW"]), np.uint32)
+        made.sampler.set(Sampling(logprobs=10))
+        made.logits.write(logits)
+        made.progress.restart()
+        made.sampler.sample(made.logits, made.progress, extras=["logprobs"], rows=rows)
+        found.append(rows.numpy()[0])
+    np.testing.assert_array_equal(*found)
+    assert found[0][1:11].tolist() == np.argsort(-logits)[:10].tolist()
+    assert not found[0][11:21].any()
+
+
 ODD = {
     "all NaN": ([np.nan] * 7, {0}, set(range(7))),
     "some NaN": ([np.nan, 1, np.nan, 1, -np.inf, 0, 1], {1}, {1, 3, 5, 6}),
@@ -296,12 +437,20 @@ def test_what_a_step_leaves_behind(dev: ps.Device, variant: str) -> None:
         ({"temperature": -1}, "temperature=-1"),
         ({"temperature": float("nan")}, "temperature=nan"),
         ({"top_p": 1.5}, "top_p=1.5"),
-        ({"penalty": 0}, "penalty=0"),
-        ({"top_k": -1, "seed": -2}, "top_k=-1, seed=-2"),
+        ({"penalty": 0}, "repetition_penalty=0: it is finite and above 0"),
+        ({"top_k": -1, "seed": -2}, "top_k=-1: it is from 0 on, below 2.*; seed=-2"),
+        ({"logprobs": 21}, "logprobs=21"),
+        ({"logprobs": True}, "logprobs=True: it is a whole number"),
+        ({"frequency": float("inf")}, "frequency_penalty=inf"),
+        ({"presence": "much"}, "presence_penalty='much': it is a number"),
+        ({"top_k": 1.5}, "top_k=1.5: it is a whole number"),
+        ({"bias": {3: float("nan")}}, "logit_bias of token 3 is nan"),
+        ({"bias": {"a": 1.0}}, "logit_bias is a dict of token ids"),
+        ({"bias": [1, 2]}, "logit_bias is a dict of token ids"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any], says: str) -> None:
-    with pytest.raises(ps.InvalidValue, match=says):
+    with pytest.raises((ps.InvalidValue, ps.ArgumentError), match=says):
         Sampling(**settings)
 
 

@@ -15,7 +15,13 @@ from penstock.llm.weights import Piece, Weight
 Host = npt.NDArray[Any]
 
 #: Where the scales, which must be finite, are in a block that is otherwise random.
-_SCALES = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
+_SCALES = {
+    "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "Q2_K": (80, 82), "Q3_K": (108,),
+    "IQ4_NL": (0,), "IQ4_XS": (0,), "MXFP4": (),
+}  # fmt: skip
+
+#: Half floats: the largest, the smallest normal and subnormal ones, both zeros.
+_EXTREMES = np.array([0x7BFF, 0xFBFF, 0x0400, 0x8400, 0x03FF, 0x0001, 0x8001, 0, 0x8000], np.uint16)
 
 
 def block_columns(kind: str) -> int:
@@ -34,7 +40,21 @@ def encoded(kind: str, rows: int, columns: int, rng: np.random.Generator) -> Hos
     for at in _SCALES[kind]:
         scales = rng.uniform(-0.01, 0.01, (len(blocks), 1)).astype(np.float16)
         blocks[:, at : at + 2] = scales.view(np.uint8)
+    if kind == "MXFP4":
+        blocks[:, 0] = rng.integers(115, 125, len(blocks))  # exponents
     return blocks.reshape(rows, -1)
+
+
+def extreme(kind: str, rows: int, rng: np.random.Generator) -> Host:
+    """A block in each row, of random bytes, with scales at the ends of what is finite."""
+    _, size = GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
+    blocks = rng.integers(0, 256, (rows, size), dtype=np.uint8)
+    at_start = {"Q8_0": (0,), "Q4_0": (0,), "Q5_0": (0,), "Q4_1": (0, 2), "Q5_1": (0, 2)}
+    for at in at_start.get(kind) or _SCALES[kind]:
+        blocks[:, at : at + 2] = rng.choice(_EXTREMES, (rows, 1)).view(np.uint8)
+    if kind == "MXFP4":
+        blocks[:, 0] = np.linspace(0, 255, rows).astype(np.uint8)  # every exponent
+    return blocks
 
 
 def decoded(kind: str, raw: Host) -> Host:

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING
 from penstock.llm.errors import ModelError
 
 if TYPE_CHECKING:
+    from penstock.llm.answers import Part
     from penstock.llm.chat import ChatTemplate
     from penstock.llm.config import Config, RopeScaling
-    from penstock.llm.generation import Cost, Generation, Receipt
+    from penstock.llm.costs import Cost, Receipt
+    from penstock.llm.generation import Generation, Logprob, TokenLogprobs
     from penstock.llm.model import Model, load
     from penstock.llm.modelfile import ModelFile, Tensor, open_model
     from penstock.llm.optimizations import Mechanisms
     from penstock.llm.tokens import Decoder, Tokenizer
+    from penstock.llm.tools import ToolCall
     from penstock.llm.variants import Variants
     from penstock.llm.weights import Piece, Weight, Weights, place
 
@@ -25,15 +28,19 @@ __all__ = [
     "Cost",
     "Decoder",
     "Generation",
+    "Logprob",
     "Mechanisms",
     "Model",
     "ModelError",
     "ModelFile",
+    "Part",
     "Piece",
     "Receipt",
     "RopeScaling",
     "Tensor",
+    "TokenLogprobs",
     "Tokenizer",
+    "ToolCall",
     "Variants",
     "Weight",
     "Weights",
@@ -47,17 +54,21 @@ __all__ = [
 _HOMES = {
     "ChatTemplate": "chat",
     "Config": "config",
-    "Cost": "generation",
+    "Cost": "costs",
     "Decoder": "tokens",
     "Generation": "generation",
+    "Logprob": "generation",
     "Mechanisms": "optimizations",
     "Model": "model",
     "ModelFile": "modelfile",
+    "Part": "answers",
     "Piece": "weights",
-    "Receipt": "generation",
+    "Receipt": "costs",
     "RopeScaling": "config",
     "Tensor": "modelfile",
+    "TokenLogprobs": "generation",
     "Tokenizer": "tokens",
+    "ToolCall": "tools",
     "Variants": "variants",
     "Weight": "weights",
     "Weights": "weights",

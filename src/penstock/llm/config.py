@@ -8,16 +8,26 @@ says how a model stretches the frequencies to longer contexts.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.llm.delta_net import DeltaNet, check_delta_net, gguf_delta_net, json_delta_net
 from penstock.llm.errors import ModelError
+from penstock.llm.keys import Keys
+from penstock.llm.mixture import Mixture, check_mixture, gguf_mixture, json_mixture
 
-ARCHITECTURES = ("qwen3", "qwen2", "llama")
+ARCHITECTURES = ("qwen3", "qwen3moe", "qwen35", "qwen35moe", "qwen3next", "qwen2", "llama")
+#: What a config.json calls an architecture, where GGUF files have another name.
+_JSON_NAMES = {
+    "qwen3_moe": "qwen3moe", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe",
+    "qwen3_next": "qwen3next",
+}  # fmt: skip
+#: Files for text and images have the configuration of the text in `text_config`.
+_WITH_IMAGES = ("qwen3_5", "qwen3_5_moe")
 RopeLayout = Literal["adjacent", "halves"]
 # Limits far above every known model, and far below what could exhaust memory.
 _MOST: dict[str, int] = {
@@ -68,6 +78,21 @@ class Config:
     qk_norm: bool = False  # queries and keys are normalised per head
     biases: bool = False  # at least one matrix product has a bias
     tied: bool = False  # the output matrix is token_embd
+    mixture: Mixture | None = None
+    delta_net: DeltaNet | None = None  # layers with a state instead of a KV cache
+    gated: bool = False  # attn_q also makes gates: of each head first the query, then its gate
+    norm_shift: float = 0.0  # what norms add to their weights; no norm of a DeltaNet layer does
+
+    @property
+    def attention_layers(self) -> list[int]:
+        """The layers that have a KV cache."""
+        without = self.delta_net.layers if self.delta_net else frozenset[int]()
+        return [layer for layer in range(self.layers) if layer not in without]
+
+    def mixture_of(self, layer: int) -> Mixture | None:
+        """The experts of a layer; None if a single network takes their place."""
+        mixture = self.mixture
+        return None if mixture is None or layer in mixture.dense_layers else mixture
 
     def frequencies(self, factors: npt.ArrayLike | None = None) -> npt.NDArray[np.float64]:
         """Return the radians per position of each pair; divides by `factors`, then scales."""
@@ -127,74 +152,6 @@ def _yarn(
 # Reading a config.
 
 
-class Keys:
-    """Typed access to untrusted keys; every error names the file and the key."""
-
-    def __init__(self, where: str, values: Mapping[str, Any]) -> None:
-        self.where = where
-        self._values = values
-
-    def has(self, key: str) -> bool:
-        return self._values.get(key) is not None
-
-    def get(self, key: str) -> Any:
-        return self._values.get(key)
-
-    def integer(self, key: str, default: int | None = None) -> int:
-        value = self._values.get(key)
-        if isinstance(value, np.ndarray) and value.size:  # one number per layer
-            if not (value == value[0]).all():
-                raise ModelError(f"{self.where}: {key} differs from layer to layer: not supported")
-            value = value[0].item()
-        if value is None and default is not None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self._wrong(key, "a whole number", value)
-        return value
-
-    def number(self, key: str, default: float | None = None) -> float:
-        value = self._values.get(key)
-        if value is None and default is not None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self._wrong(key, "a number", value)
-        try:
-            made = float(value)
-        except OverflowError:
-            made = math.inf
-        if not math.isfinite(made):
-            raise self._wrong(key, "a finite number", value)
-        return made
-
-    def text(self, key: str, default: str | None = None) -> str:
-        value = self._values.get(key)
-        if value is None and default is not None:
-            return default
-        if not isinstance(value, str):
-            raise self._wrong(key, "a string", value)
-        return value
-
-    def flag(self, key: str, default: bool) -> bool:
-        value = self._values.get(key)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise self._wrong(key, "true or false", value)
-        return value
-
-    def inner(self, key: str) -> Keys:
-        value = self._values.get(key)
-        if value is not None and not isinstance(value, dict):
-            raise self._wrong(key, "an object", value)
-        return Keys(f"{self.where}: {key}", value or {})
-
-    def _wrong(self, key: str, wanted: str, value: Any) -> ModelError:
-        if value is None:
-            return ModelError(f"{self.where}: {key} is missing; it must be {wanted}")
-        shown = repr(value)
-        return ModelError(f"{self.where}: {key} must be {wanted}, not {shown[:80]}")
-
-
 def from_gguf(
     where: str,
     metadata: Mapping[str, Any],
@@ -202,6 +159,7 @@ def from_gguf(
     tied: bool,
     qk_norm: bool,
     biases: bool,
+    tensors: Collection[str] = (),
 ) -> Config:
     """Read the config from a GGUF file's keys. The caller passes what only the tensors show."""
     keys = Keys(where, metadata)
@@ -211,8 +169,10 @@ def from_gguf(
     head_size = keys.integer(f"{arch}.attention.key_length", hidden // max(1, heads))
     if keys.integer(f"{arch}.attention.value_length", head_size) != head_size:
         raise ModelError(f"{where}: keys and values of different head sizes are not supported")
-    if keys.integer(f"{arch}.expert_count", 0):
-        raise ModelError(f"{where}: mixtures of experts are not supported")
+    mixture = gguf_mixture(keys, arch)
+    # Blocks that predict tokens further ahead come last, and are not used.
+    layers = keys.integer(f"{arch}.block_count") - keys.integer(f"{arch}.nextn_predict_layers", 0)
+    delta_net = gguf_delta_net(keys, arch, layers, tensors)
     context = keys.integer(f"{arch}.context_length")
     if 0 < keys.integer(f"{arch}.attention.sliding_window", 0) < context:
         raise ModelError(f"{where}: sliding-window attention is not supported")
@@ -220,9 +180,9 @@ def from_gguf(
         where,
         Config(
             architecture=arch,
-            layers=keys.integer(f"{arch}.block_count"),
+            layers=layers,
             hidden=hidden,
-            ffn=keys.integer(f"{arch}.feed_forward_length"),
+            ffn=keys.integer(f"{arch}.feed_forward_length", mixture.ffn if mixture else None),
             heads=heads,
             kv_heads=keys.integer(f"{arch}.attention.head_count_kv", heads),
             head_size=head_size,
@@ -237,6 +197,9 @@ def from_gguf(
             qk_norm=qk_norm,
             biases=biases,
             tied=tied,
+            mixture=mixture,
+            delta_net=delta_net,
+            gated=delta_net is not None,
         ),
     )
 
@@ -268,13 +231,26 @@ def _gguf_scaling(keys: Keys, arch: str, context: int) -> RopeScaling:
 
 def from_json(where: str, values: Mapping[str, Any]) -> Config:
     """Read the config from a config.json of transformers. The caller adds what tensors show."""
-    keys = Keys(where, values)
-    arch = _architecture(where, keys.text("model_type"))
+    keys = outer = Keys(where, values)
+    if outer.get("model_type") in _WITH_IMAGES:
+        keys = outer.inner("text_config")
+    arch = _json_architecture(where, keys.text("model_type"))
+    packed = outer if outer.has("quantization_config") else keys
+    if packed.has("quantization_config"):
+        method = packed.inner("quantization_config").text("quant_method", "some method")
+        raise ModelError(
+            f"{where}: weights that are quantized by {method[:40]} are not supported; take the "
+            "model in BF16, or as GGUF"
+        )
+    delta_net = json_delta_net(keys, arch)
+    mixture = json_mixture(keys, arch)
     heads, hidden = keys.integer("num_attention_heads"), keys.integer("hidden_size")
     head_size = keys.integer("head_dim", hidden // max(1, heads))
     if keys.text("hidden_act", "silu") not in ("silu", "swish"):
         raise ModelError(f"{where}: hidden_act {keys.get('hidden_act')!r} is not supported: silu")
-    kinds = keys.get("layer_types") or []
+    if not keys.flag("attn_output_gate", True) and delta_net is not None:
+        raise ModelError(f"{where}: attn_output_gate must be true for {arch}")
+    kinds = keys.get("layer_types") or [] if delta_net is None else []
     if keys.flag("use_sliding_window", False) or (
         isinstance(kinds, list) and any(kind != "full_attention" for kind in kinds)
     ):
@@ -283,7 +259,8 @@ def from_json(where: str, values: Mapping[str, Any]) -> Config:
     # Newer files have all in rope_parameters; older ones at the top level and in rope_scaling.
     rope = keys.inner("rope_parameters" if keys.has("rope_parameters") else "rope_scaling")
     base = rope.number("rope_theta", keys.number("rope_theta", 10000.0))
-    portion = rope.number("partial_rotary_factor", keys.number("partial_rotary_factor", 1.0))
+    usual = 1.0 if delta_net is None else 0.25
+    portion = rope.number("partial_rotary_factor", keys.number("partial_rotary_factor", usual))
     if not 0 < portion <= 1:
         raise ModelError(f"{where}: partial_rotary_factor must be above 0 and at most 1")
     return _checked(
@@ -292,7 +269,7 @@ def from_json(where: str, values: Mapping[str, Any]) -> Config:
             architecture=arch,
             layers=keys.integer("num_hidden_layers"),
             hidden=hidden,
-            ffn=keys.integer("intermediate_size"),
+            ffn=keys.integer("intermediate_size", mixture.ffn if mixture else None),
             heads=heads,
             kv_heads=keys.integer("num_key_value_heads", heads),
             head_size=head_size,
@@ -304,7 +281,11 @@ def from_json(where: str, values: Mapping[str, Any]) -> Config:
             rope_dimensions=int(min(head_size, 1 << 20) * portion),
             rope_scaling=_json_scaling(rope, context),
             # Files omit transformers' defaults; for these architectures the default is not tied.
-            tied=keys.flag("tie_word_embeddings", False),
+            tied=outer.flag("tie_word_embeddings", keys.flag("tie_word_embeddings", False)),
+            delta_net=delta_net,
+            gated=delta_net is not None,
+            norm_shift=1.0 if delta_net is not None else 0.0,
+            mixture=mixture,
         ),
     )
 
@@ -350,13 +331,18 @@ def _no_such_scaling(where: str, kind: str) -> ModelError:
     )
 
 
-def _architecture(where: str, name: str) -> str:
-    if name not in ARCHITECTURES:
+def _architecture(where: str, name: str, known: Sequence[str] = ARCHITECTURES) -> str:
+    if name not in known:
         raise ModelError(
-            f"{where}: architecture {name[:40]!r} is not supported; there are "
-            f"{', '.join(ARCHITECTURES)}"
+            f"{where}: architecture {name[:40]!r} is not supported; there are {', '.join(known)}"
         )
     return name
+
+
+def _json_architecture(where: str, name: str) -> str:
+    theirs = {ours: name for name, ours in _JSON_NAMES.items()}
+    known = [*(theirs.get(one, one) for one in ARCHITECTURES), *_WITH_IMAGES]
+    return _JSON_NAMES.get(_architecture(where, name, known), name)
 
 
 def _checked(where: str, config: Config) -> Config:
@@ -379,6 +365,14 @@ def _checked(where: str, config: Config) -> Config:
             "makes no sense"
         )
     _check_scaling(where, config.rope_scaling)
+    if config.mixture is not None:
+        check_mixture(where, config.mixture)
+    if config.delta_net is not None:
+        check_delta_net(where, config.delta_net)
+        if not config.attention_layers:
+            raise ModelError(
+                f"{where}: a model without full attention in any layer is not supported"
+            )
     return config
 
 

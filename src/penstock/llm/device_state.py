@@ -16,6 +16,7 @@ replays it, and reads the ring of tokens when it needs them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,6 +52,15 @@ class DeviceState:
             ring=device.zeros(ring, np.uint32, name="ring"),
         )
 
-    def restart(self, position: int = 0) -> None:
-        """Set the position, in stream order; KV cache rows before it stay in use."""
+    def restart(self, position: int = 0, last: Sequence[int] = ()) -> None:
+        """Set the position, in stream order; KV cache rows before it stay in use.
+
+        `last` are the tokens before the position, for the history.
+        """
+        if last:
+            size = self.history.size
+            history = np.zeros(size, np.uint32)
+            known = np.array(last[-size:], np.uint32)
+            history[np.arange(position - len(known), position) % size] = known
+            self.history.write(history)
         self.state.write(np.array([position, 0, 0, 0], np.uint32))

@@ -8,95 +8,49 @@ steps issued ahead are wasted: at most `AHEAD`, and their tokens are never shown
 
 from __future__ import annotations
 
+import asyncio
 import threading
-import time
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NoReturn
 
 import penstock as ps
+from penstock.llm.answers import AnswerReader, Part
+from penstock.llm.costs import Cost, Meter, Receipt
 from penstock.llm.errors import ModelError
 from penstock.llm.network import End, Network
 from penstock.llm.tokens import Decoder
-from penstock.llm.variants import MEASURED, Variants
+from penstock.llm.tools import ToolCall
 
-Finish = Literal["stop", "length", "closed"]
-
-
-@dataclass(frozen=True)
-class Cost:
-    """The cost of one phase of a generation.
-
-    Launches and barriers include those that graphs replay.
-    """
-
-    tokens: int = 0
-    seconds: float = 0.0
-    waits: int = 0
-    copies: int = 0
-    bytes_copied: int = 0
-    allocations: int = 0
-    submissions: int = 0
-    launches: int = 0
-    barriers: int = 0
-    #: How busy the device was, and what most of the rest was, if `times=True` asked for it.
-    busy: float | None = None  #: share of the time from its first command to its last
-    verdict: str = ""
-
-    @property
-    def rate(self) -> float:
-        """Tokens per second."""
-        return self.tokens / self.seconds if self.seconds > 0 else 0.0
-
-    def per_token(self, name: str) -> float:
-        return getattr(self, name) / max(1, self.tokens)  # type: ignore[no-any-return]
+Finish = Literal["stop", "length", "tool_calls", "cancelled"]
 
 
 @dataclass(frozen=True)
-class Receipt:
-    """The cost of a generation: `prompt` up to the first token, `generation` for those after it.
+class Logprob:
+    """A token and its log-probability, by the logits as the model computed them."""
 
-    A stop token that ended the text is counted.
-    """
+    id: int
+    text: str  #: the token alone, with U+FFFD for parts of characters; empty without a tokenizer
+    logprob: float
 
-    prompt: Cost
-    generation: Cost
-    variants: Variants = MEASURED  # how products were computed
 
-    def as_dict(self) -> dict[str, dict[str, Any]]:
-        found: dict[str, dict[str, Any]] = {}
-        for name, cost in (("prompt", self.prompt), ("generation", self.generation)):
-            found[name] = {**asdict(cost), "tokens_per_second": cost.rate}
-            if not cost.verdict:
-                del found[name]["busy"], found[name]["verdict"]
-        return {**found, "variants": asdict(self.variants)}
+@dataclass(frozen=True)
+class TokenLogprobs(Logprob):
+    """A generated token, its log-probability, and the likeliest tokens in its place, best first."""
 
-    def __str__(self) -> str:
-        lines = [f"{'':24}{'prompt':>12}{'generation':>14}{'per token':>12}"]
-        both = (self.prompt, self.generation)
-        lines.append(f"{'tokens':24}{both[0].tokens:>12,}{both[1].tokens:>14,}")
-        rates = [f"{cost.rate:,.2f}" if cost.tokens else "-" for cost in both]
-        lines.append(f"{'tokens per second':24}{rates[0]:>12}{rates[1]:>14}")
-        for name in COUNTS:
-            values = [getattr(cost, name) for cost in both]
-            each = f"{both[1].per_token(name):.4g}" if both[1].tokens else "-"
-            label = name.replace("_", " ")
-            lines.append(f"{label:24}{values[0]:>12,}{values[1]:>14,}{each:>12}")
-        ways = [way or "-" for way in (self.variants.batch, self.variants.decode)]
-        lines.append(f"{'products by':24}{ways[0]:>12}{ways[1]:>14}")
-        for name, cost in (("prompt", both[0]), ("generation", both[1])):
-            if cost.verdict:
-                lines.append(f"{name}: {cost.verdict}")
-        return "\n".join(lines)
+    top: tuple[Logprob, ...] = ()
 
 
 class Generation:
     """Text that is being generated. Iterate for pieces as they arrive, or read `.text`.
 
-    A piece is whole characters, never part of one. The properties generate the rest of the text
-    first; on a closed generation they return what was generated until then. Any thread may read
-    or close it at any time; threads that iterate concurrently get different pieces. Dropping a
-    `Generation` before its end closes it.
+    A piece is whole characters, never part of one. `async for` takes pieces without blocking the
+    event loop. The properties generate the rest of the text first; on a closed generation they
+    return what was generated until then. Any thread may read or close it at any time; threads that
+    iterate concurrently get different pieces. Dropping a `Generation` before its end closes it.
+
+    An answer of `Model.chat` is taken apart: `.text` and the pieces are what the model says, and
+    `.reasoning` and `.tool_calls` are apart from it. `parts()` iterates over all of them.
     """
 
     def __init__(self, run: Run) -> None:
@@ -113,18 +67,58 @@ class Generation:
         return self
 
     def __next__(self) -> str:
+        while (part := self._next_part()) is not None:
+            if part.kind == "text":
+                return part.text
+        raise StopIteration
+
+    def parts(self) -> Iterator[Part]:
+        """The parts of the answer as they arrive: of its reasoning, its text, and calls."""
+        while (part := self._next_part()) is not None:
+            yield part
+
+    def _next_part(self) -> Part | None:
         with self._turn:
             if self._inside:
                 raise ps.InvalidValue("a generation cannot be read in the middle of its own step")
             self._inside = True
             try:
-                if self._run.left.is_set():
-                    raise StopIteration
-                return next(self._pieces)
+                return None if self._run.left.is_set() else next(self._pieces, None)
             finally:
                 self._inside = False
                 if self._run.left.is_set():  # closed in the middle of the step
                     self._end()
+
+    def __aiter__(self) -> AsyncIterator[str]:
+        return self
+
+    async def __anext__(self) -> str:
+        """The next piece, which a thread waits for. If the awaiting task is cancelled, closes."""
+        try:
+            piece = await asyncio.to_thread(next, self, None)
+        except asyncio.CancelledError:
+            # The thread may be in the middle of a step; it closes the generation after that.
+            self._run.left.set()
+            if self._turn.acquire(blocking=False):
+                try:
+                    if not self._inside:
+                        self._end()
+                finally:
+                    self._turn.release()
+            raise
+        if piece is None:
+            raise StopAsyncIteration
+        return piece
+
+    async def aclose(self) -> None:
+        """`close`, without blocking the event loop."""
+        await asyncio.to_thread(self.close)
+
+    async def __aenter__(self) -> Generation:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
 
     @property
     def ids(self) -> list[int]:
@@ -134,20 +128,56 @@ class Generation:
 
     @property
     def text(self) -> str:
+        """The text, of an answer without its reasoning and calls of tools."""
+        return "".join(part.text for part in self._texts() if part.kind == "text")
+
+    @property
+    def reasoning(self) -> str:
+        """What a thinking model wrote before its answer; empty if it wrote none."""
+        thought = "".join(part.text for part in self._texts() if part.kind == "reasoning")
+        return thought.strip("\n")
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        """The calls of tools in an answer. Malformed ones are in its text."""
+        return [part.call for part in self._texts() if part.call is not None]
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The answer as a message, to append to the conversation before the next turn."""
+        calls = [call.as_message() for call in self.tool_calls]
+        found: dict[str, Any] = {"role": "assistant", "content": self.text}
+        if self.reasoning:
+            found["reasoning_content"] = self.reasoning
+        return {**found, "tool_calls": calls} if calls else found
+
+    @property
+    def logprobs(self) -> list[TokenLogprobs] | None:
+        """Log-probabilities for each of `ids`, if `logprobs=` asked for them.
+
+        They are of the logits as the model computed them: without bias, penalties, temperature.
+        """
+        self._finish_it()
+        return self._run.logprobs
+
+    def _texts(self) -> list[Part]:
         if self._run.decoder is None:
             raise ModelError("the model's file has no tokenizer; there are only ids")
         self._finish_it()
-        return "".join(self._run.parts)
+        return self._run.parts
 
     @property
     def finish_reason(self) -> Finish:
         """Why the text ended.
 
-        "stop": at a stop token or stop string; "length": at `max_tokens` or the end of the context;
-        "closed": closed, or failed, before its end.
+        "stop": at a stop token or stop string; "tool_calls": there, in an answer with calls of
+        tools; "length": at `max_tokens` or the end of the context; "cancelled": closed, dropped by
+        its reader, or failed, before its end.
         """
         self._finish_it()
-        return self._run.finish or "closed"
+        if self._run.finish == "stop" and any(part.call for part in self._run.parts):
+            return "tool_calls"
+        return self._run.finish or "cancelled"
 
     @property
     def receipt(self) -> Receipt:
@@ -183,11 +213,11 @@ class Generation:
         self.close()
 
     def __repr__(self) -> str:
-        state = self._run.finish or ("closed" if self._run.left.is_set() else "in progress")
+        state = self._run.finish or ("cancelled" if self._run.left.is_set() else "in progress")
         return f"<Generation of {len(self._run.ids)} tokens: {state}>"
 
     def _finish_it(self) -> None:
-        for _ in self:
+        for _ in self.parts():
             pass
 
 
@@ -209,13 +239,20 @@ class Run:
         stop: Sequence[str],
         decoder: Decoder | None,
         done: Callable[[], None],
+        reader: AnswerReader | None = None,
+        logprobs: int | None = None,
+        reused: int = 0,
         times: bool = False,
     ) -> None:
-        """`done` is called once, when the generation no longer uses the network."""
+        """`done` is called once, when the generation no longer uses the network.
+
+        The first `reused` tokens of the prompt are in its KV cache already.
+        """
         self.prompt = prompt
         self.decoder = decoder
         self.ids: list[int] = []
-        self.parts: list[str] = []
+        self.parts: list[Part] = []
+        self.logprobs: list[TokenLogprobs] | None = None if logprobs is None else []
         self.finish: Finish | None = None
         self.receipt = Receipt(Cost(), Cost())
         self.left = threading.Event()  # set by any thread to stop after the current step
@@ -224,6 +261,9 @@ class Run:
         self._end = end
         self._stop_ids = stop_ids
         self._held = _HeldBack(stop)
+        self._reader = reader
+        self._most_logprobs = logprobs or 0
+        self._reused = reused
         self._done = [done]
         self._times = times
 
@@ -235,28 +275,43 @@ class Run:
             return
         done()
 
-    def pieces(self) -> Generator[str, None, None]:
+    def pieces(self) -> Generator[Part, None, None]:
         try:
-            # Compile and record before tracing: it happens once per network, and would swamp the
-            # receipt of the first generation.
-            self._network.prepare(len(self.prompt), self._most, self._end)
-            with ps.trace(times=self._times) as trace:
-                meter = _Meter(trace)
+            # Counts, unless device times are asked for: a trace would keep every event.
+            with ps.trace() if self._times else ps.count() as counts:
+                meter = Meter(counts)
+                batch = self._network.variants.batch  # after the first token they may be others
                 try:
-                    for piece in self._tokens(meter):
-                        if piece:
-                            self.parts.append(piece)
-                            yield piece
+                    with meter.apart():
+                        self._network.prepare(len(self.prompt) - self._reused, 0, self._end)
+                    for part in self._parts(meter):
+                        self.parts.append(part)
+                        yield part
                 finally:
                     self.receipt = replace(
-                        meter.receipt(len(self.prompt)), variants=self._network.variants
+                        meter.receipt(len(self.prompt) - self._reused),
+                        reused=self._reused,
+                        variants=replace(self._network.variants, batch=batch),
+                        recurrent=self._network.recurrent,
                     )
         finally:
             self.give_back()
 
-    def _tokens(self, meter: _Meter) -> Iterator[str]:
+    def _parts(self, meter: Meter) -> Iterator[Part]:
+        """The text of the tokens in parts; all of it is text unless there is a reader."""
+        for piece in self._tokens(meter):
+            if self._reader is not None:
+                yield from self._reader.push(piece)
+            elif piece:
+                yield Part("text", piece)
+        if self._reader is not None and self.finish is not None:
+            yield from self._reader.finish()
+
+    def _tokens(self, meter: Meter) -> Iterator[str]:
         held = self._held
-        for token in self._network.tokens(self.prompt, self._most, self._end):
+        unread = self.prompt[self._reused :]
+        tokens = self._network.tokens(unread, self._most, self._end, meter.apart)
+        for number, token in enumerate(tokens):
             meter.token()
             if token in self._stop_ids:
                 self.finish = "stop"
@@ -264,6 +319,8 @@ class Run:
             if self.left.is_set():
                 return
             self.ids.append(token)
+            if self.logprobs is not None:
+                self.logprobs.append(self._logprobs(number, token))
             if self.decoder is not None:
                 yield held.push(self.decoder.push(token))
                 if held.stopped:
@@ -274,6 +331,22 @@ class Run:
             yield held.push(self.decoder.finish())
             if not held.stopped:
                 yield held.rest()
+
+    def _logprobs(self, number: int, token: int) -> TokenLogprobs:
+        """Of a token that was read. So its step is complete, and reading its row does not wait."""
+        own, ids, logprobs = self._network.logprobs(number, self._most_logprobs)
+        top = [
+            Logprob(one, self._text_of(one), logprob)
+            for one, logprob in zip(ids, logprobs, strict=True)
+        ]
+        return TokenLogprobs(token, self._text_of(token), own, tuple(top))
+
+    def _text_of(self, token: int) -> str:
+        return (
+            ""
+            if self.decoder is None
+            else self.decoder.tokenizer.bytes_of(token).decode(errors="replace")
+        )
 
 
 class _HeldBack:
@@ -303,56 +376,3 @@ def _overlap(text: str, stop: str) -> int:
     """Return the length of the longest end of `text` that is a proper prefix of `stop`."""
     most = min(len(text), len(stop) - 1)
     return next((n for n in range(most, 0, -1) if text.endswith(stop[:n])), 0)
-
-
-#: The counters of a receipt, in the order in which it prints them.
-COUNTS = (
-    "waits", "copies", "bytes_copied", "allocations", "submissions", "launches", "barriers"
-)  # fmt: skip
-
-
-def counted(trace: ps.Trace) -> dict[str, int]:
-    """Return the current `COUNTS` of a trace, replayed commands and barriers included."""
-    found = {name: getattr(trace, name) for name in COUNTS}
-    found["launches"] += trace.replayed_commands
-    found["barriers"] += trace.replayed_barriers
-    return found
-
-
-class _Meter:
-    """Splits the counts of a trace between the prompt and the tokens after it."""
-
-    def __init__(self, trace: ps.Trace) -> None:
-        self._trace = trace
-        self._start = time.perf_counter()
-        self._tokens = 0
-        self._first: tuple[float, dict[str, int]] | None = None
-        self._last = (self._start, counted(trace))
-
-    def token(self) -> None:
-        """Count a token that the host has read."""
-        self._tokens += 1
-        self._last = (time.perf_counter(), counted(self._trace))
-        if self._first is None:
-            self._first = self._last
-
-    def receipt(self, prompt: int) -> Receipt:
-        if self._first is None:
-            return Receipt(Cost(), Cost())
-        at, first = self._first
-        until, everything = self._last
-        counts: dict[str, Any] = {**first}
-        rest: dict[str, Any] = {name: everything[name] - counts[name] for name in counts}
-        return Receipt(
-            replace(Cost(prompt, at - self._start, **counts), **self._use(self._start, at)),
-            replace(Cost(self._tokens - 1, until - at, **rest), **self._use(at, until)),
-        )
-
-    def _use(self, start: float, end: float) -> dict[str, Any]:
-        """How busy the device was in a time, if the trace has device times."""
-        if not self._trace.wants_times:
-            return {}
-        self._trace.wait_for_times()
-        use = self._trace.use_between(start, end)
-        share = use.busy / use.span if use.span and use.busy is not None else None
-        return {"busy": share, "verdict": use.verdict}

@@ -8,6 +8,7 @@ more than a valid one of its size.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ SCALARS: dict[int, str] = {
 }  # fmt: skip
 _STRING, _ARRAY = 8, 9
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
+_PART_NAME = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})\.gguf", re.ASCII | re.DOTALL)
 _MOST_KEYS = 1 << 16
 _MOST_STRINGS = 1 << 23  # in all arrays together; the largest vocabularies have 2 * 262,144
 _LONGEST_NAME = 1 << 8
@@ -51,10 +53,14 @@ class Strings(Sequence[str]):
 
     def __iter__(self) -> Iterator[str]:
         at, data = 0, bytes(self._data)  # slicing bytes is much cheaper than slicing a mapping
-        for _ in range(self._count):
-            (length,) = _U64.unpack_from(data, at)
-            yield _decoded(self._where, data[at + 8 : at + 8 + length])
-            at += 8 + length
+        length_at = _U64.unpack_from
+        try:
+            for _ in range(self._count):
+                start = at + 8
+                at = start + length_at(data, at)[0]
+                yield data[start:at].decode()
+        except UnicodeDecodeError as error:
+            raise _not_utf8(self._where, error) from error
 
     @overload
     def __getitem__(self, index: int) -> str: ...
@@ -71,7 +77,69 @@ class Strings(Sequence[str]):
 
 
 def read_gguf(path: Path) -> Gguf:
-    """Read the header; touches no weights."""
+    """Read the header of a file, or of all parts of a model that was split; touches no weights.
+
+    `path` may be any of the parts, which lie in one directory and are named by their number, from
+    `name-00001-of-00003.gguf` on. The first has the keys of the model.
+    """
+    found = _read_one(path)
+    count = _split_key(path, found, "count") or 1
+    if count == 1:
+        return found
+    paths = _parts(path, count)
+    parts = [found if one == path else _read_one(one) for one in paths]
+    tensors: dict[str, Tensor] = {}
+    for number, (one, part) in enumerate(zip(paths, parts, strict=True), 1):
+        said = _split_key(one, part, "no") + 1, _split_key(one, part, "count")
+        if said != (number, count):
+            raise ModelError(
+                f"{one} says that it is part {said[0]} of {said[1]}; its name says {number} of "
+                f"{count}: the parts belong to different models, or were renamed"
+            )
+        twice = next((name for name in part.tensors if name in tensors), None)
+        if twice is not None:
+            raise ModelError(f"{one}: tensor {twice!r} is in another part, too")
+        tensors |= part.tensors
+    stated = _split_key(paths[0], parts[0], "tensors.count") or len(tensors)
+    if stated != len(tensors):
+        raise ModelError(
+            f"{paths[0]}: the {count} parts have {len(tensors):,} tensors; it says {stated:,}"
+        )
+    return Gguf(parts[0].metadata, tensors)
+
+
+def _split_key(path: Path, part: Gguf, key: str) -> int:
+    value = part.metadata.get(f"split.{key}", 0)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 100_000:
+        raise ModelError(f"{path}: split.{key} is {value!r:.40}; it must be a number below 100,000")
+    return value
+
+
+def _parts(path: Path, count: int) -> list[Path]:
+    """Return the parts of a model by the name of one of them; raises if some are not there."""
+    named = _PART_NAME.fullmatch(path.name)
+    if named is None or int(named[3]) != count or not 1 <= int(named[2]) <= count:
+        raise ModelError(
+            f"{path} is one of {count} parts of a model that was split; to find the others, its "
+            f"name must end in -00001-of-{count:05}.gguf, with the number of the part"
+        )
+    paths = [
+        path.with_name(f"{named[1]}-{number:05}-of-{count:05}.gguf")
+        for number in range(1, count + 1)
+    ]
+    paths[int(named[2]) - 1] = path
+    missing = [one.name for one in paths if not one.exists()]
+    if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise ModelError(
+            f"{path} is one of {count} parts of a model that was split, and {path.parent} lacks "
+            f"{', '.join(missing[:3])}{more}: download all parts into one directory"
+        )
+    return paths
+
+
+def _read_one(path: Path) -> Gguf:
+    """Read the header of a single file."""
     file = mapped(path)
     cursor = _Cursor(path, file.data)
     tensor_count, key_count = _preamble(cursor)
@@ -79,11 +147,6 @@ def read_gguf(path: Path) -> Gguf:
     alignment = metadata.get("general.alignment", 32)
     if not isinstance(alignment, int) or alignment not in [1 << bit for bit in range(3, 21)]:
         raise ModelError(f"{path}: general.alignment is {alignment!r}; it must be a power of two")
-    if metadata.get("split.count", 0) not in (0, 1):
-        raise ModelError(
-            f"{path} is one part of a model that was split; join the parts first, for example "
-            "with llama-gguf-split --merge"
-        )
     if tensor_count > MOST_TENSORS:
         raise ModelError(f"{path}: {tensor_count:,} tensors cannot be right")
     described = [_description(cursor) for _ in range(tensor_count)]
@@ -217,4 +280,8 @@ def _decoded(where: str, data: bytes | memoryview) -> str:
     try:
         return str(data, "utf-8")
     except UnicodeDecodeError as error:
-        raise ModelError(f"{where} is not UTF-8: {error.reason}") from error
+        raise _not_utf8(where, error) from error
+
+
+def _not_utf8(where: str, error: UnicodeDecodeError) -> ModelError:
+    return ModelError(f"{where} is not UTF-8: {error.reason}")

@@ -7,6 +7,7 @@ and the tile sizes of each way to compute a product (shaders/product.comp).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import product as product_of
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,23 +39,6 @@ class Shader(NamedTuple):
         return cls(name, DIRECTORY / f"{file}.comp", defines, constants)
 
 
-class Compiled:
-    """The kernels of a device; compiles each on first use and keeps it."""
-
-    def __init__(self, device: ps.Device) -> None:
-        self._device = device
-        self._kernels: dict[tuple[Any, ...], ps.Kernel] = {}
-
-    def __call__(self, shader: Shader) -> ps.Kernel:
-        key = (shader.path, *shader.defines.items(), *shader.constants.items())
-        found = self._kernels.get(key)
-        if found is None:
-            found = self._kernels[key] = self._device.kernel(
-                shader.path, name=shader.name, defines=shader.defines, constants=shader.constants
-            )
-        return found
-
-
 class Blocks(NamedTuple):
     """The block and unit sizes of a kind; blocks.glsl defines both terms."""
 
@@ -73,7 +57,7 @@ def blocks_of(kind: str, steps: int) -> Blocks:
 
 
 #: Columns per unit, where that is not a block of 32.
-_UNITS = {"Q4_K": 64, "Q5_K": 64, "Q6_K": 128}
+_UNITS = {"Q4_K": 64, "Q5_K": 64, "Q6_K": 128, "Q2_K": 128, "Q3_K": 128}
 
 
 class Way(NamedTuple):
@@ -97,11 +81,16 @@ class Way(NamedTuple):
             most = _MOST_ROWS.get(kind, 32)
         elif self.name == "rows" and tokens == 1:
             most = _MOST_ROWS_OF_LANES.get(kind, 32)
+        elif self.name == "vector" and kind in ("Q6_K", "Q2_K", "Q3_K"):
+            most = 2  # four would take 128 registers of an AMD GPU, and leave it half empty
         return min(self.tiles[tokens], most)
 
 
 #: Most rows per lane. On lavapipe, kinds with longer decoding code are faster with fewer.
-_MOST_ROWS = {"Q5_0": 8, "Q5_1": 8, "Q5_K": 8, "Q6_K": 4}
+_MOST_ROWS = {
+    "Q5_0": 8, "Q5_1": 8, "Q5_K": 8, "Q6_K": 4, "Q2_K": 4, "Q3_K": 4, "IQ4_NL": 4, "IQ4_XS": 4,
+    "MXFP4": 4,
+}  # fmt: skip
 
 #: The same for the way "rows" and one token. Of F32, F16 and BF16 more rows would share cache sets.
 _MOST_ROWS_OF_LANES = {"F32": 3, "F16": 3, "BF16": 3, "Q6_K": 2}
@@ -120,19 +109,27 @@ def way(name: str, subgroup_size: int) -> Way:
         return Way(name, 32, {1: 12, 4: 8, 8: 4}, steps=2, lanes=subgroup_size, window=1 << 14)
     if name == "rows":
         return Way(name, subgroup_size, {1: 4, 2: 4, 4: 4, 8: 4, 16: 4}, steps=8, lanes=1)
+    if name in GPU_WAYS:
+        if name == "tiles":
+            return Way(name, 128, {16: 4, 32: 4, 64: 8}, steps=8, lanes=1)
+        size = max(subgroup_size, 32)
+        return Way(name, size, {1: 4, 2: 4, 4: 2, 8: 2}, steps=2, lanes=size)
     raise KeyError(name)
 
 
-WAYS = ("alone", "subgroup", "shared", "windowed", "rows")
+#: Those that `penstock.llm.gpu_kernels` describes.
+GPU_WAYS = ("vector", "tiles", "packed")
+WAYS = ("alone", "subgroup", "shared", "windowed", "rows", *GPU_WAYS)
 
 
 def product(
     kind: str, how: Way, tokens: int, *, aligned: bool, vectors: bool, add: bool, columns: int,
-    cut: bool = False,
+    cut: bool = False, experts: bool = False,
 ) -> Shader:  # fmt: skip
     """The shader that multiplies a matrix of that kind with a batch of tokens.
 
-    With `cut`, a launch takes only some units of each row: see `units_each`.
+    With `cut`, a launch takes only some units of each row: see `units_each`. With `experts`, tokens
+    come in tiles, each for one matrix of several (shaders/share.glsl).
     """
     rows = how.rows(kind, tokens)
     defines: dict[str, Define] = {
@@ -157,7 +154,9 @@ def product(
         defines["ADD"] = 1
     if cut:
         defines["CUT"] = 1
-    name = f"product {kind} {how.name} {rows}x{tokens}"
+    if experts:
+        defines["EXPERTS"] = 1
+    name = f"product {kind} {how.name} {rows}x{tokens}" + " experts" * experts
     return Shader.of(name, "product", defines, {"local_size_x": how.group_size})
 
 
@@ -173,9 +172,20 @@ def takes_rows(device: ps.Device) -> bool:
     )
 
 
-def product_by_rows(kind: str, how: Way, tokens: int, *, aligned: bool) -> Shader:
-    """The shader that multiplies with a lane for each row: the way "rows"."""
-    rows, (steps, quads) = how.rows(kind, tokens), _steps(kind, how)
+def product_by_rows(
+    kind: str,
+    how: Way,
+    tokens: int,
+    *,
+    aligned: bool,
+    wide: bool = False,
+    experts: bool = False,
+) -> Shader:
+    """The shader that multiplies with a lane for each row: the way "rows".
+
+    With `wide` it reads 16 bytes of weights at a time: see `reads_wide`. `experts` as in `product`.
+    """
+    rows, (steps, quads) = how.rows(kind, tokens), steps_of(kind, how)
     parts, unroll = _parts_and_unroll(kind, how, tokens)
     defines: dict[str, Define] = {
         "KIND": kind,
@@ -190,10 +200,25 @@ def product_by_rows(kind: str, how: Way, tokens: int, *, aligned: bool) -> Shade
         "LOADED": min(tokens, 8),
         "TILES": quads * max(1, tokens // 8),
     }
-    if tokens == 1 and parts == steps and kind not in (*PLAIN, "Q6_K"):
-        defines |= {"FACTORED": 1, "DOTS": rows * quads}
-    name = f"product {kind} {how.name} {rows}x{tokens}"
+    if wide:
+        defines["WIDE"] = 1
+    if tokens == 1 and parts == steps and kind not in PLAIN:
+        dots = quads * _GROUPS.get(kind, 1)
+        defines |= {"FACTORED": 1, "DOTS": rows * dots, "DOTS_EACH": dots}
+    if experts:
+        defines["EXPERTS"] = 1
+    name = f"product {kind} {how.name} {rows}x{tokens}" + " experts" * experts + " wide" * wide
     return Shader.of(name, "product_rows", defines, {"local_size_x": how.group_size})
+
+
+def reads_wide(kind: str, how: Way, tokens: int) -> bool:
+    """Whether loads of 16 bytes suit the kernel, if rows begin at multiples of them.
+
+    A turn must take whole units, so that the compiler knows which word of a load it uses. On
+    lavapipe F16 gains nothing: there converting a number takes longer than loading it.
+    """
+    parts, unroll = _parts_and_unroll(kind, how, tokens)
+    return kind in ("F32", "BF16") and parts * unroll == how.steps
 
 
 def _parts_and_unroll(kind: str, how: Way, tokens: int) -> tuple[int, int]:
@@ -201,14 +226,14 @@ def _parts_and_unroll(kind: str, how: Way, tokens: int) -> tuple[int, int]:
 
     Of many tokens it takes 2: longer code is not faster, and takes longer to compile.
     """
-    steps, quads = _steps(kind, how)
+    steps, quads = steps_of(kind, how)
     parts = min(max(1, 8 // tokens), steps)
     return parts, min(max(1, (8 if tokens <= 4 else 2) // (quads * parts)), steps // parts)
 
 
 def turns_by_rows(kind: str, how: Way, tokens: int, columns: int) -> int:
     """Return how many iterations the loops of product_rows.comp take."""
-    steps, _ = _steps(kind, how)
+    steps, _ = steps_of(kind, how)
     parts, unroll = _parts_and_unroll(kind, how, tokens)
     return (steps // (parts * unroll) + 1) * (columns // blocks_of(kind, how.steps).unit) + 1
 
@@ -218,7 +243,7 @@ def units_each(kind: str, how: Way, tokens: int) -> int:
 
     Counts the loops of product.comp as if the compiler unrolled none.
     """
-    steps, quads = _steps(kind, how)
+    steps, quads = steps_of(kind, how)
     unroll = _unroll(kind, how, tokens)
     row = quads + 1 + quads * (tokens + 1)
     turns = 1 + (steps // unroll) * (2 + unroll) + 1
@@ -229,11 +254,16 @@ def units_each(kind: str, how: Way, tokens: int) -> int:
 #: By kind: STEPS and QUADS of blocks.glsl.
 _STEPS = {
     "Q8_0": (8, 1), "Q4_0": (4, 2), "Q4_1": (4, 2), "Q5_0": (4, 2), "Q5_1": (4, 2),
-    "Q4_K": (8, 2), "Q5_K": (8, 2), "Q6_K": (8, 4),
+    "Q4_K": (8, 2), "Q5_K": (8, 2), "Q6_K": (8, 4), "Q2_K": (8, 4), "Q3_K": (8, 4),
+    "IQ4_NL": (4, 2), "IQ4_XS": (4, 2), "MXFP4": (4, 2),
 }  # fmt: skip
 
 
-def _steps(kind: str, how: Way) -> tuple[int, int]:
+#: By kind: GROUPS of blocks.glsl, if not 1.
+_GROUPS = {"Q6_K": 2, "Q2_K": 2, "Q3_K": 2}
+
+
+def steps_of(kind: str, how: Way) -> tuple[int, int]:
     """STEPS and QUADS of blocks.glsl."""
     return (how.steps, 1) if kind in PLAIN else _STEPS[kind]
 
@@ -271,15 +301,23 @@ def weight_kernels(subgroup_size: int) -> Iterable[Shader]:
     """Every shader of this module as a model uses it, for subgroups of that size."""
     by_rows = way("rows", subgroup_size)
     for kind in KINDS:
-        for tokens in by_rows.tiles:
-            yield product_by_rows(kind, by_rows, tokens, aligned=blocks_are_words(kind))
-    for how in (way(name, subgroup_size) for name in WAYS if name != "rows"):
+        for tokens, experts in product_of(by_rows.tiles, (False, True)):
+            yield product_by_rows(
+                kind, by_rows, tokens, aligned=blocks_are_words(kind),
+                wide=reads_wide(kind, by_rows, tokens), experts=experts,
+            )  # fmt: skip
+    for how in (way(name, subgroup_size) for name in WAYS if name not in ("rows", *GPU_WAYS)):
         for kind in KINDS:
             for tokens in (min(how.tiles), max(how.tiles)):
                 yield product(
                     kind, how, tokens, aligned=blocks_are_words(kind), vectors=True, add=True,
                     columns=1024,
                 )  # fmt: skip
+                if not how.window:
+                    yield product(
+                        kind, how, tokens, aligned=blocks_are_words(kind), vectors=True, add=False,
+                        columns=1024, experts=True,
+                    )  # fmt: skip
     for kind in KINDS:
         yield embedding(kind, aligned=blocks_are_words(kind))
     for kind in PLAIN:

@@ -24,6 +24,11 @@ KINDS: dict[str, Kind] = {
     "Q4_K": Kind(256, 144),
     "Q5_K": Kind(256, 176),
     "Q6_K": Kind(256, 210),
+    "Q2_K": Kind(256, 84),
+    "Q3_K": Kind(256, 110),
+    "IQ4_NL": Kind(32, 18),
+    "IQ4_XS": Kind(256, 136),
+    "MXFP4": Kind(32, 17),
 }
 SUPPORTED = ", ".join(KINDS)
 PLAIN = ("F32", "F16", "BF16")  # what norms and biases may be

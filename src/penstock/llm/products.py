@@ -2,25 +2,31 @@
 
 Weights keep their file layout; kernels decode quantized blocks as they read them
 (shaders/blocks.glsl). The mapping of work to invocations depends on the device
-(shaders/product.comp): on a GPU a subgroup takes a few rows. On lavapipe a lane takes a few rows
-(shaders/product_rows.comp), and reads weights and activations through texel buffers. Where these
-are too small, a subgroup reads them through uniform buffers, which hold 64 KiB at most: there a
-matrix is bound in windows, a dozen per launch.
+(shaders/product.comp): on a GPU a workgroup takes a few rows, or a tile of rows and tokens in
+shared memory (`gpu_products`). On lavapipe a lane takes a few rows (shaders/product_rows.comp), and
+reads weights and activations through texel buffers. Where these are too small, a subgroup reads
+them through uniform buffers, which hold 64 KiB at most: there a matrix is bound in windows, a dozen
+per launch.
 
 No launch depends on values, so a graph can record all of them.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import penstock as ps
 from penstock.llm import kernels
+from penstock.llm.compiling import Compiled
+from penstock.llm.gpu_products import GpuProducts
 from penstock.llm.kernels import Blocks, Way
-from penstock.llm.kinds import KINDS, PLAIN
+from penstock.llm.product_checks import check_array, check_bias, check_kind, check_stack
+from penstock.llm.routing import Routed
 from penstock.llm.weights import Piece, Weight
 
 
@@ -28,9 +34,10 @@ class Products:
     """Launches the products of one device; compiles each kernel on first use.
 
     `way` is the strategy, one of `penstock.llm.kernels.WAYS`, by default the one that the device's
-    limits suggest; `batch_way` is that for several tokens, if it differs. Where "rows" or
-    "windowed" is impossible (rows that are too long or no whole units, or, for windows, matrices
-    that are too small), "subgroup" takes its place.
+    limits suggest; `batch_way` is that for several tokens, if it differs. Where "rows", "windowed"
+    or a way for GPUs is impossible (rows that are too long or no whole units, or, for windows,
+    matrices that are too small), "subgroup" takes its place. "packed" multiplies with F32, F16 and
+    BF16 as "tiles" does.
     """
 
     def __init__(
@@ -39,11 +46,15 @@ class Products:
         *,
         way: str | None = None,
         batch_way: str | None = None,
-        compiled: kernels.Compiled | None = None,
+        compiled: Compiled | None = None,
     ) -> None:
         for name in (way, batch_way):
             if name is not None and name not in kernels.WAYS:
                 raise ps.InvalidValue(f"way={name!r}; choose one of {', '.join(kernels.WAYS)}")
+            if name == "packed" and "shaderIntegerDotProduct" not in device.info.features:
+                raise ps.Unsupported(
+                    f"way='packed': {device.info.name} has no shaderIntegerDotProduct"
+                )
         self.device = device
         limits: Any = device.info.limits
         self._uniform_alignment: int = limits["uniform_alignment"]
@@ -53,12 +64,15 @@ class Products:
         self._texel_alignment: int = limits.get("texel_alignment", 1)
         self._counts_turns = device.info.kind == "cpu"
         self._takes_rows = kernels.takes_rows(device)
+        self._takes_wide = "rgba32ui" in device.info.texel_formats
         self.way = way or ways_for(device)[0]
         self.batch_way = batch_way or self.way
         self._one, self._several = (
             kernels.way(name, self._subgroup_size) for name in (self.way, self.batch_way)
         )
-        self._kernel = compiled or kernels.Compiled(device)
+        self._rows = kernels.way("rows", self._subgroup_size)
+        self._kernel = compiled or Compiled(device)
+        self._for_gpus = GpuProducts(device, self._kernel)
         # Holds each piece, so that the id in its key stays unique.
         self._parts: dict[tuple[int, ...], tuple[Piece, list[_Part]]] = {}
         self._views: dict[tuple[int, ...], tuple[Piece, list[Piece]]] = {}
@@ -78,35 +92,74 @@ class Products:
 
         With `add`, the result is added to y.
         """
-        _check_kind(weight)
-        _check_array("x", x, count, weight.columns, exactly=True)
-        stride = _check_array("y", y, count, weight.rows)
+        check_kind(weight)
+        check_array("x", x, count, weight.columns, exactly=True)
+        stride = check_array("y", y, count, weight.rows)
         if bias is not None:
-            _check_bias(bias, weight)
+            check_bias(bias, weight)
+        check_stack(weight, wanted=False)
+        self._multiply(weight, x, y, count, stride, add)
+        if bias is not None:
+            self._add_bias(bias, y, count, stride)
+
+    def multiply_experts(
+        self, weight: Weight, x: ps.Array, y: ps.Array, routed: Routed, *, gather: bool
+    ) -> None:
+        """y[n] = the matrix of the expert of row n times a row of x, for all rows of `routed`.
+
+        With `gather` that row is the token's, else it is x[n].
+        """
+        check_kind(weight)
+        check_stack(weight, wanted=True)
+        check_array("x", x, routed.tokens if gather else routed.rows, weight.columns, exactly=True)
+        stride = check_array("y", y, routed.rows, weight.rows)
+        self._multiply(weight, x, y, routed.tile, stride, False, routed.gathering(gather))
+
+    def _multiply(
+        self, weight: Weight, x: ps.Array, y: ps.Array, count: int, stride: int, add: bool,
+        routed: Routed | None = None,
+    ) -> None:  # fmt: skip
+        """Choose a way for each piece. If `routed`, `count` is that of a tile."""
         how = self._one if count == 1 else self._several
+        if routed is not None and how.window and self._takes_rows:
+            how = self._rows  # windows are bound before it is known which matrices are read
+        inputs = None
+        if how.name in kernels.GPU_WAYS and self._for_gpus.fits(how, weight, count):
+            rows = count if routed is None else routed.rows_of_x
+            inputs = self._for_gpus.inputs(how, weight, x, rows)
         for piece in weight.pieces:
-            if how.name == "rows" and self._fit_rows(how, weight, x, count):
-                self._by_rows(how, weight, piece, x, y, count, stride, add)
+            if routed is not None:
+                piece = replace(piece, first=0)  # matrices begin where the table says
+            if inputs is not None:
+                aligned = _is_aligned(weight, piece, kernels.blocks_of(weight.kind, how.steps))
+                self._for_gpus.multiply(
+                    how, weight, piece, inputs, y, count, stride, add, aligned, routed
+                )
+                continue
+            if how.name == "rows" and self._fit_rows(how, weight, piece, x, count):
+                self._by_rows(how, weight, piece, x, y, count, stride, add, routed)
                 continue
             through, rest = self._split(how, weight, piece)
             if through is not None:
                 self._through_windows(how, weight, through, x, y, count, stride, add)
             if rest is not None:
-                self._at_once(how, weight, rest, x, y, count, stride, add)
-        if bias is not None:
-            self._add_bias(bias, y, count, stride)
+                self._at_once(how, weight, rest, x, y, count, stride, add, routed)
+
+    def same_input(self) -> contextlib.AbstractContextManager[None]:
+        """Products within this block may share what they make of x, which must not change."""
+        return self._for_gpus.same_input()
 
     def embed(self, weight: Weight, tokens: ps.Array, y: ps.Array, count: int) -> None:
         """y[t] = row tokens[t] of the weight, for t < count.
 
         Values are exactly those of the reference decoder. An id without a row gives zeros.
         """
-        _check_kind(weight)
+        check_kind(weight)
         if tokens.dtype not in (np.uint32, np.int32):
             raise ps.DtypeMismatch(f"embed: tokens must be uint32 or int32, not {tokens.dtype}")
         if tokens.size < count:
             raise ps.ShapeMismatch(f"embed: {count} tokens of an array that has {tokens.size}")
-        stride = _check_array("y", y, count, weight.columns)
+        stride = check_array("y", y, count, weight.columns)
         blocks = kernels.blocks_of(weight.kind, 8)
         units, rest = divmod(weight.columns, blocks.unit)
         for piece in weight.pieces:
@@ -127,13 +180,29 @@ class Products:
                 f"gated: {gate.name!r} is {gate.rows} × {gate.columns}, "
                 f"{up.name!r} is {up.rows} × {up.columns}"
             )
-        stride = _check_array("y", y, count, gate.rows)
         between = self._room(count, up.rows)
-        self.multiply(gate, x, y, count)
-        self.multiply(up, x, between, count)
+        with self.same_input():
+            self.multiply(gate, x, y, count)
+            self.multiply(up, x, between, count)
+        self._gate(between, y, count)
+
+    def gated_experts(
+        self, gate: Weight, up: Weight, x: ps.Array, y: ps.Array, routed: Routed
+    ) -> None:
+        """The same with the matrices of each row's expert, and the row of x of its token."""
+        between = self._room(routed.rows, up.rows)
+        with self.same_input():
+            self.multiply_experts(gate, x, y, routed, gather=True)
+            self.multiply_experts(up, x, between, routed, gather=True)
+        self._gate(between, y, routed.rows)
+
+    def _gate(self, up: ps.Array, y: ps.Array, count: int) -> None:
+        """y = silu(y) * up"""
+        rows = up.shape[1]
+        stride = check_array("y", y, count, rows)
         kernel = self._kernel(kernels.gating())
-        groups = (-(-gate.rows // kernel.local_size[0]), count)
-        kernel(up=between, y=y, rows=gate.rows, stride=stride, groups=groups)
+        groups = (-(-rows // kernel.local_size[0]), count)
+        kernel(up=up, y=y, rows=rows, stride=stride, groups=groups)
 
     # Splitting products into launches.
 
@@ -148,6 +217,7 @@ class Products:
         pitch = blocks.pitch(weight.columns)
         fits = (
             how.window > 0
+            and piece.experts is None
             and 4 * how.window <= self._uniform_range
             and 4 * weight.columns <= self._uniform_range
             and weight.columns % step == 0
@@ -165,8 +235,11 @@ class Products:
         rest = Piece(words, first + rows * pitch, row + rows, piece.rows - rows)
         return (Piece(words, first, row, rows) if rows else None), rest
 
-    def _fit_rows(self, how: Way, weight: Weight, x: ps.Array, count: int) -> bool:
-        """Whether a lane can take whole rows, and texel buffers can hold a row, and x."""
+    def _fit_rows(self, how: Way, weight: Weight, piece: Piece, x: ps.Array, count: int) -> bool:
+        """Whether a lane can take whole rows, and texel buffers can hold a row, and x.
+
+        Of a stack they must hold the whole piece: which of its matrices are read is not known.
+        """
         kind, columns = weight.kind, weight.columns
         blocks = kernels.blocks_of(kind, how.steps)
         turns = kernels.turns_by_rows(kind, how, how.tokens(count), columns)
@@ -176,6 +249,7 @@ class Products:
             and x.size % 4 == 0
             and self._in_texels(4 * x.size, 16)
             and self._in_texels(blocks.pitch(columns) + 4, 4)
+            and (piece.experts is None or self._in_texels(piece.words.nbytes, 4))
             and (turns <= kernels.MOST_TURNS or not self._counts_turns)
         )
 
@@ -185,48 +259,63 @@ class Products:
 
     def _by_rows(
         self, how: Way, weight: Weight, piece: Piece, x: ps.Array, y: ps.Array, count: int,
-        stride: int, add: bool,
+        stride: int, add: bool, routed: Routed | None,
     ) -> None:  # fmt: skip
         """Issue one launch for all rows and tokens, or one per view of a large matrix."""
         blocks = kernels.blocks_of(weight.kind, how.steps)
         pitch, tokens = blocks.pitch(weight.columns), how.tokens(count)
+        wide = kernels.reads_wide(weight.kind, how, tokens) and self._is_wide(piece, pitch)
         shader = kernels.product_by_rows(
-            weight.kind, how, tokens, aligned=_is_aligned(weight, piece, blocks)
-        )
+            weight.kind, how, tokens, aligned=_is_aligned(weight, piece, blocks), wide=wide,
+            experts=routed is not None,
+        )  # fmt: skip
         kernel = self._kernel(shader)
+        experts = {} if routed is None else routed.arguments(piece, tokens)
+        groups = -(-count // tokens) if routed is None else routed.groups(tokens)
         in_group = how.group_size * how.rows(weight.kind, tokens)
         inputs, x_first = x.texels("rgba32f")
-        for view in self._texel_views(piece, pitch):
+        for view in self._texel_views(piece, pitch, wide):
             kernel(
                 words=view.words, x=inputs, y=y, pitch=pitch, rows=view.rows,
                 units=weight.columns // blocks.unit, columns=weight.columns, tokens=count,
                 stride=stride, place=view.row, begin=view.first, x_first=x_first, add=int(add),
-                groups=(-(-view.rows // in_group), -(-count // tokens)),
+                **experts, groups=(-(-view.rows // in_group), groups),
             )  # fmt: skip
 
-    def _texel_views(self, piece: Piece, pitch: int) -> list[Piece]:
+    def _is_wide(self, piece: Piece, pitch: int) -> bool:
+        """Whether rows begin at multiples of 16 bytes of a texel buffer."""
+        first = piece.first if piece.experts is None else piece.experts.alignment
+        starts = (first, pitch, piece.words.region.lo, self._texel_alignment)
+        return self._takes_wide and not any(start % 16 for start in starts)
+
+    def _texel_views(self, piece: Piece, pitch: int, wide: bool) -> list[Piece]:
         """Cut the piece into parts that texel buffers hold; cached, like windows."""
-        key = (id(piece.words), piece.first, piece.row, piece.rows)
+        key = (id(piece.words), piece.first, piece.row, piece.rows, int(wide))
         if key not in self._views:
-            most = self._texel_elements - self._texel_alignment // 4
+            texel, size = ("rgba32ui", 16) if wide else ("r32ui", 4)
+            if piece.experts is not None:
+                words, lead = piece.words.texels(texel)
+                self._views[key] = piece, [Piece(words, size * lead, 0, piece.rows)]
+                return self._views[key][1]
+            most = (self._texel_elements * size - self._texel_alignment) // 4  # words
             each = piece.rows if piece.words.size <= most else (4 * most - 4) // pitch
             views = []
             for row in range(0, piece.rows, each):
                 rows = min(each, piece.rows - row)
                 first = piece.first + row * pitch
                 words, lead = piece.words[first // 4 : -(-(first + rows * pitch) // 4)].texels(
-                    "r32ui"
+                    texel
                 )
-                views.append(Piece(words, 4 * lead + first % 4, piece.row + row, rows))
+                views.append(Piece(words, size * lead + first % 4, piece.row + row, rows))
             self._views[key] = piece, views
         return self._views[key][1]
 
     def _at_once(
         self, how: Way, weight: Weight, piece: Piece, x: ps.Array, y: ps.Array, count: int,
-        stride: int, add: bool,
+        stride: int, add: bool, routed: Routed | None,
     ) -> None:  # fmt: skip
         """Issue one launch for all rows and tokens, or one per part of rows that are too long."""
-        if how.name in ("rows", "windowed"):
+        if how.name in ("rows", "windowed", *kernels.GPU_WAYS):
             how = kernels.way("subgroup", self._subgroup_size)
         blocks = kernels.blocks_of(weight.kind, how.steps)
         tokens = how.tokens(count)
@@ -236,19 +325,22 @@ class Products:
         rows = how.rows(weight.kind, tokens)
         span = -(-piece.rows // rows)
         in_group = max(1, how.group_size // how.lanes)
+        experts = {} if routed is None else routed.arguments(piece, tokens)
+        groups = -(-count // tokens) if routed is None else routed.groups(tokens)
         for part in parts:
             kernel = self._kernel(
                 kernels.product(
                     weight.kind, how, tokens, aligned=_is_aligned(weight, piece, blocks),
                     vectors=weight.columns % blocks.unit == 0, columns=weight.columns,
                     add=add or part is not parts[0], cut=len(parts) > 1,
+                    experts=routed is not None,
                 )
             )  # fmt: skip
             kernel(
                 words=piece.words, x=x, y=y, pitch=blocks.pitch(weight.columns), rows=piece.rows,
                 span=span, units=units, columns=weight.columns, tokens=count, stride=stride,
-                place=piece.row, begin0=piece.first, **part,
-                groups=(-(-span // in_group), -(-count // tokens)),
+                place=piece.row, begin0=piece.first, **part, **experts,
+                groups=(-(-span // in_group), groups),
             )  # fmt: skip
 
     def _through_windows(
@@ -342,17 +434,18 @@ def _cut_units(units: int, each: int) -> list[dict[str, Any]]:
     return [{"from_unit": at, "to_unit": min(at + each, units)} for at in range(0, units, each)]
 
 
-def ways_for(device: ps.Device) -> list[str]:
-    """Return the ways that suit a device's limits, the one expected to be fastest first.
+def ways_for(device: ps.Device, count: int = 1) -> list[str]:
+    """Return the ways that suit a device's limits for `count` tokens, the expected fastest first.
 
     CPU drivers get none with shared memory or barriers, and GPUs none whose tiles are made for
-    the registers of a CPU.
+    the registers of a CPU. "packed" rounds, so it is taken only where the caller names it.
     """
     has = device.info.features
     limits: Any = device.info.limits
     adds = "subgroupArithmetic" in has
     if device.info.kind != "cpu":
-        return ["subgroup"] if adds else ["shared"]
+        tiles = ["tiles"] if count > 1 else []
+        return [*tiles, "vector", "subgroup"] if adds else [*tiles, "shared"]
     rows = ["rows"] if kernels.takes_rows(device) else []
     uniform = limits["uniform_range"] >= 1 << 16 and "scalarBlockLayout" in has
     windowed = ["windowed"] if adds and uniform and limits["subgroup_size"] >= 8 else []
@@ -361,47 +454,6 @@ def ways_for(device: ps.Device) -> list[str]:
 
 def _is_aligned(weight: Weight, piece: Piece, blocks: Blocks) -> bool:
     """Whether all rows and blocks begin at multiples of 4 bytes."""
-    whole = piece.first % 4 == 0 and blocks.pitch(weight.columns) % 4 == 0
+    first = piece.first if piece.experts is None else piece.experts.alignment
+    whole = first % 4 == 0 and blocks.pitch(weight.columns) % 4 == 0
     return whole and kernels.blocks_are_words(weight.kind)
-
-
-# Checks, made before any launch.
-
-
-def _check_kind(weight: Weight) -> None:
-    if weight.kind not in KINDS:
-        raise ps.Unsupported(
-            f"{weight.name!r} is of kind {weight.kind}; there are {', '.join(KINDS)}"
-        )
-    block = KINDS[weight.kind].columns
-    if weight.columns % block:
-        raise ps.ShapeMismatch(
-            f"{weight.name!r} has {weight.columns} columns; {weight.kind} has blocks of {block}"
-        )
-
-
-def _check_array(name: str, array: ps.Array, count: int, width: int, exactly: bool = False) -> int:
-    """Check an activation: float32, a row for each token. Return the distance between rows."""
-    if array.dtype != np.float32:
-        raise ps.DtypeMismatch(f"{name} must be float32, not {array.dtype}")
-    if count < 1:
-        raise ps.InvalidValue(f"a product of {count} tokens; there must be one at least")
-    distance = array.shape[-1] if array.ndim > 1 else width
-    if distance < width or (exactly and distance != width) or array.size < count * distance:
-        raise ps.ShapeMismatch(
-            f"{name} has the shape {array.shape}; {count} rows of {width} were expected"
-        )
-    return distance
-
-
-def _check_bias(bias: Weight, weight: Weight) -> None:
-    if bias.kind not in PLAIN or len(bias.pieces) != 1:
-        raise ps.Unsupported(
-            f"the bias {bias.name!r} is of kind {bias.kind}, in {len(bias.pieces)} pieces; it can "
-            f"be {', '.join(PLAIN)}, in one"
-        )
-    if (bias.rows, bias.columns) != (1, weight.rows):
-        raise ps.ShapeMismatch(
-            f"the bias {bias.name!r} is {bias.rows} × {bias.columns}; {weight.name!r} has "
-            f"{weight.rows} rows"
-        )

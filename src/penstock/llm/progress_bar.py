@@ -9,17 +9,21 @@ import time
 class Bar:
     """Call with (done, total) to update; prints nothing if stderr is not a terminal.
 
-    Counts are bytes, shown in MiB, unless `unit` names another unit.
+    Counts are bytes, shown in MiB, unless `unit` names another unit. Work that takes no more than
+    `after` seconds has no bar.
     """
 
-    def __init__(self, what: str, unit: str = "") -> None:
+    def __init__(self, what: str, unit: str = "", *, after: float = 0.0) -> None:
         self._what = what
         self._unit = unit
+        self._begin = time.monotonic() + after
         self._shown = 0.0
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
-        if not sys.stderr.isatty() or (done < total and now - self._shown < 0.1):
+        if not sys.stderr.isatty() or (now < self._begin and not self._shown):
+            return
+        if done < total and now - self._shown < 0.1:
             return
         self._shown = now
         bar = "█" * (30 * done // max(1, total))

@@ -15,12 +15,20 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from penstock.llm.errors import ModelError
-from penstock.llm.tensors import MOST_TENSORS, Tensor, check_apart, mapped, tensor_at
+from penstock.llm.tensors import (
+    MOST_TENSORS,
+    Tensor,
+    check_apart,
+    divided,
+    mapped,
+    stack,
+    tensor_at,
+)  # fmt: skip
 
 INDEX = "model.safetensors.index.json"
 _LONGEST_HEADER = 1 << 25
 _LONGEST_JSON = 1 << 24
-_DTYPES = {"F32": "F32", "F16": "F16", "BF16": "BF16"}
+_DTYPES = ("F32", "F16", "BF16")
 _OUTSIDE = {
     "model.embed_tokens.weight": "token_embd.weight",
     "model.norm.weight": "output_norm.weight",
@@ -38,10 +46,37 @@ _INSIDE = {
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
+    "linear_attn.in_proj_qkvz": "ssm_in",
+    "linear_attn.in_proj_qkv": "attn_qkv",
+    "linear_attn.in_proj_z": "attn_gate",
+    "linear_attn.in_proj_ba": "ssm_ba",
+    "linear_attn.in_proj_b": "ssm_beta",
+    "linear_attn.in_proj_a": "ssm_alpha",
+    "linear_attn.conv1d": "ssm_conv1d",
+    "linear_attn.norm": "ssm_norm",
+    "linear_attn.out_proj": "ssm_out",
+    "mlp.gate": "ffn_gate_inp",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp",
+    "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
 }
-_LAYER = re.compile(r"model\.layers\.(0|[1-9][0-9]{0,4})\.([a-z_.]+)\.(weight|bias)", re.ASCII)
+_EXPERT = re.compile(
+    r"model\.layers\.(0|[1-9][0-9]{0,4})\.mlp\.experts\.(?:(0|[1-9][0-9]{0,4})\."
+    r"(gate|up|down)_proj\.weight|(gate_up|down)_proj)",
+    re.ASCII,
+)
+_ONE_EXPERT = re.compile(r"(blk\.\d+\.ffn_[a-z]+_exps)\.(\d+)\.weight")
+_LAYER = re.compile(r"model\.layers\.(0|[1-9][0-9]{0,4})\.([a-z0-9_.]+)\.(weight|bias)", re.ASCII)
+_PARAMETER = re.compile(
+    r"model\.layers\.(0|[1-9][0-9]{0,4})\.linear_attn\.(A_log|dt_bias)", re.ASCII
+)
+_PARAMETERS = {"A_log": "ssm_a", "dt_bias": "ssm_dt.bias"}
+_TEXT = "model.language_model."  # before the names of the text's tensors, if there are others
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # an escaped surrogate, paired or lone
 _DERIVED = re.compile(r".*rotary_emb\.inv_freq")  # in old files; follows from the config
+#: The encoder of images, and layers that predict tokens further ahead: text needs neither.
+_UNUSED = re.compile(r"(model\.visual|mtp)\..*")
 
 
 def read_safetensors(paths: list[Path]) -> dict[str, Tensor]:
@@ -52,7 +87,30 @@ def read_safetensors(paths: list[Path]) -> dict[str, Tensor]:
             if tensor.name in tensors:
                 raise ModelError(f"{path}: tensor {tensor.name!r} is in another file, too")
             tensors[tensor.name] = tensor
-    return tensors
+    return divided(_stacked(tensors))
+
+
+def _stacked(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Replace matrices of single experts by stacks."""
+    found: dict[str, Tensor] = {}
+    experts: dict[str, dict[int, Tensor]] = {}
+    for name, tensor in tensors.items():
+        one = _ONE_EXPERT.fullmatch(name)
+        if one is not None:
+            experts.setdefault(f"{one[1]}.weight", {})[int(one[2])] = tensor
+        else:
+            found[name] = tensor
+    for name, parts in experts.items():
+        missing = next((n for n in range(len(parts)) if n not in parts), None)
+        if missing is not None:
+            raise ModelError(
+                f"{next(iter(parts.values())).file.filename}: {name!r} has {len(parts)} experts, "
+                f"but number {missing} is missing"
+            )
+        if name in found:
+            raise ModelError(f"{found[name].file.filename}: {name!r} is there twice")
+        found[name] = stack(name, [parts[number] for number in range(len(parts))])
+    return found
 
 
 def shards(directory: Path) -> list[Path]:
@@ -133,7 +191,7 @@ def _of_one_file(path: Path) -> list[Tensor]:
     tensors = [
         _tensor(path, file, 8 + length, name, described)
         for name, described in header.items()
-        if not _DERIVED.fullmatch(name)
+        if not _DERIVED.fullmatch(name) and not _UNUSED.fullmatch(name)
     ]
     check_apart(tensors)
     return tensors
@@ -149,9 +207,13 @@ def _tensor(path: Path, file: np.memmap[Any, Any], start: int, name: str, descri
         raise ModelError(f"{where} needs a shape and two data_offsets, all natural numbers")
     if not isinstance(dtype, str):
         raise ModelError(f"{where} needs a dtype")
+    if dtype not in _DTYPES:
+        raise ModelError(
+            f"{where} is {dtype[:20]}; of safetensors {', '.join(_DTYPES)} are supported. Take the "
+            "model as GGUF, which has quantized types, too"
+        )
     first, last = offsets
-    kind = _DTYPES.get(dtype, dtype[:20])
-    made = tensor_at(_canonical(path, name), kind, tuple(shape), file, start + first)
+    made = tensor_at(_canonical(path, name), dtype, tuple(shape), file, start + first)
     if made.nbytes != last - first:
         raise ModelError(f"{where} has {last - first:,} bytes; its shape needs {made.nbytes:,}")
     return made
@@ -164,8 +226,17 @@ def _naturals(value: Any) -> TypeGuard[list[int]]:
 
 
 def _canonical(path: Path, name: str) -> str:
+    if name.startswith(_TEXT):
+        name = "model." + name[len(_TEXT) :]
     if name in _OUTSIDE:
         return _OUTSIDE[name]
+    parameter = _PARAMETER.fullmatch(name)
+    if parameter:
+        return f"blk.{parameter[1]}.{_PARAMETERS[parameter[2]]}"
+    expert = _EXPERT.fullmatch(name)
+    if expert:
+        number = "" if expert[2] is None else f".{expert[2]}"
+        return f"blk.{expert[1]}.ffn_{expert[3] or expert[4]}_exps{number}.weight"
     inside = _LAYER.fullmatch(name)
     if inside and inside[2] in _INSIDE:
         return f"blk.{inside[1]}.{_INSIDE[inside[2]]}.{inside[3]}"

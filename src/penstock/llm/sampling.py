@@ -1,10 +1,11 @@
 """Sampling on the device: turns logits into one token, the input of the next step.
 
-The filters run in the order of Hugging Face's transformers: repetition penalty, temperature, top-k,
-top-p, min-p. llama.cpp applies the temperature last, so that top-p and min-p do not depend on it;
-but the settings that model makers recommend assume the transformers order. Top-p takes its share of
-the probability that top-k kept. Of equal logits the lower id comes first: greedy takes the first,
-and top-k keeps exactly k.
+A bias is added to the logits as the model computed them; then come the penalties: repetition, then
+frequency and presence. The filters after that run in the order of Hugging Face's transformers:
+temperature, top-k, top-p, min-p. llama.cpp applies the temperature last, so that top-p and min-p do
+not depend on it; but the settings that model makers recommend assume the transformers order. Top-p
+takes its share of the probability that top-k kept. Of equal logits the lower id comes first: greedy
+takes the first, and top-k keeps exactly k.
 
 The same logits, settings, seed and position give the same token on every device: weights are
 integers, and the random number depends on seed and position alone. Settings live in device memory,
@@ -15,6 +16,10 @@ for each digit of the key from the highest on, finds the last token that is kept
 be kept are dropped early. Top-k has no limit, and top-p over the whole vocabulary is exact. Tokens
 with less than 2^-30 of the highest probability are never drawn.
 
+Log-probabilities are those of the logits as the model computed them, before bias, penalties and
+temperature. A bias, frequency and presence penalties and log-probabilities take launches of their
+own, which a step has only if its settings ask for them (`Sampling.extras`).
+
 NaN counts as the lowest logit and is drawn only if all logits are NaN; infinite logits share the
 draw among themselves.
 """
@@ -22,22 +27,31 @@ draw among themselves.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from numbers import Integral, Real
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 import penstock as ps
+from penstock.llm.compiling import Compiled
 from penstock.llm.device_state import STATE, DeviceState
-from penstock.llm.kernels import MOST_TURNS, Compiled, Shader
-from penstock.llm.layers import Choice, Defines, Traits
+from penstock.llm.kernels import MOST_TURNS, Shader
+from penstock.llm.traits import Choice, Defines, Traits
 
 #: The words of the settings, by their names in shaders.
 SETTINGS = {
     "INVERSE_TEMPERATURE": 0, "TOP_K": 1, "TOP_P": 2, "LOG_MIN_P": 3, "PENALTY": 4,
-    "INVERSE_PENALTY": 5, "LAST_N": 6, "SEED": 7,
+    "INVERSE_PENALTY": 5, "LAST_N": 6, "SEED": 7, "FREQUENCY": 9, "PRESENCE": 10, "BIASED": 11,
+    "RANKS": 12,
 }  # fmt: skip
-_SETTINGS_WORDS = 9  # the seed has two
+_SETTINGS_WORDS = 13  # the seed has two
+
+#: Most tokens that log-probabilities are listed for, and the words of a row of them.
+MOST_RANKS = 20
+ROW = {"MOST_RANKS": MOST_RANKS, "ROW": 1 + 2 * MOST_RANKS}
 
 #: The words of the control block, and of a cursor in it.
 CONTROL = {"PEAK": 0, "FLOOR": 1, "BY_NUMBER": 2, "BY_WEIGHT": 9}
@@ -45,7 +59,22 @@ CURSOR = {"DEPTH": 0, "KEY": 1, "LEFT": 2, "ABOVE": 4, "TIES": 6, "CURSOR_WORDS"
 _CONTROL_WORDS = 16
 
 _BINS = 2048
+_MOST_BIAS = 3e38  # larger ones, infinite ones too, are taken for it
 _MOST = 1 << 24  # tokens, so that no sum of weights overflows
+
+
+Extra: TypeAlias = Literal["bias", "counts", "logprobs"]
+
+
+#: What `Model.generate` calls a setting, where that is another name.
+_CALLED = {
+    "penalty": "repetition_penalty", "last_n": "penalty_last", "frequency": "frequency_penalty",
+    "presence": "presence_penalty", "bias": "logit_bias",
+}  # fmt: skip
+
+
+def _named(setting: str) -> str:
+    return _CALLED.get(setting, setting)
 
 
 @dataclass(frozen=True)
@@ -60,7 +89,15 @@ class Sampling:
     penalty         repetition penalty: divides the positive logits of tokens among the last
                     `last_n`, and multiplies their other logits; 1: none
     last_n          how many of the last tokens the penalty looks at, at most the history's size
+    frequency       lowers the logit of every token that was sampled, by this for each time
+    presence        lowers the logit of every token that was sampled by this, once
+    bias            what is added to the logits of tokens, by their ids; -inf bans one
+    logprobs        how many of the likeliest tokens are listed with their log-probabilities,
+                    besides the sampled one's; None: no log-probabilities at all
     seed            seed of the random numbers, 64 bits
+
+    Frequency and presence are as OpenAI defines them: they count the tokens that were sampled since
+    the settings were set, and not those of the prompt.
     """
 
     temperature: float = 1.0
@@ -69,24 +106,69 @@ class Sampling:
     min_p: float = 0.0
     penalty: float = 1.0
     last_n: int = 64
+    frequency: float = 0.0
+    presence: float = 0.0
+    bias: Mapping[int, float] = field(default_factory=dict)
+    logprobs: int | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
+        self._check_types()
+        most, whole = f"up to {_MOST_BIAS:g}, positive or negative", "from 0 on, below 2**32"
+        #: Whether each is right, and what it must be.
         good = {
-            "temperature": self.temperature >= 0 and math.isfinite(self.temperature),
-            "top_k": 0 <= self.top_k < 1 << 32,
-            "top_p": 0 <= self.top_p <= 1,
-            "min_p": 0 <= self.min_p <= 1,
-            "penalty": self.penalty > 0 and math.isfinite(self.penalty),
-            "last_n": 0 <= self.last_n < 1 << 32,
-            "seed": 0 <= self.seed < 1 << 64,
+            "temperature": (0 <= self.temperature < math.inf, "finite, from 0 on"),
+            "top_k": (0 <= self.top_k < 1 << 32, whole),
+            "top_p": (0 <= self.top_p <= 1, "from 0 to 1"),
+            "min_p": (0 <= self.min_p <= 1, "from 0 to 1"),
+            "penalty": (0 < self.penalty < math.inf, "finite and above 0"),
+            "last_n": (0 <= self.last_n < 1 << 32, whole),
+            "frequency": (abs(self.frequency) <= _MOST_BIAS, most),
+            "presence": (abs(self.presence) <= _MOST_BIAS, most),
+            "logprobs": (0 <= (self.logprobs or 0) <= MOST_RANKS, f"from 0 to {MOST_RANKS}"),
+            "seed": (0 <= self.seed < 1 << 64, "from 0 on, below 2**64"),
         }
-        wrong = [f"{name}={getattr(self, name)}" for name, fine in good.items() if not fine]
+        wrong = [
+            f"{_named(name)}={getattr(self, name)}: it is {wanted}"
+            for name, (fine, wanted) in good.items()
+            if not fine
+        ]
+        wrong += [
+            f"{_named('bias')} of token {token} is {bias}: it is a number, or infinite"
+            for token, bias in self.bias.items()
+            if math.isnan(bias)
+        ]
         if wrong:
-            raise ps.InvalidValue(
-                f"sampling with {', '.join(wrong)}; temperature is at least 0, penalty above 0, "
-                "top_p and min_p are from 0 to 1, the others are not negative"
+            raise ps.InvalidValue("; ".join(wrong[:5]))
+
+    def _check_types(self) -> None:
+        whole = ("top_k", "last_n", "seed", "logprobs")
+        for name in (*whole, "temperature", "top_p", "min_p", "penalty", "frequency", "presence"):
+            value: Any = getattr(self, name)
+            if name == "logprobs" and value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(
+                value, Integral if name in whole else Real
+            ):
+                wanted = "a whole number" if name in whole else "a number"
+                raise ps.ArgumentError(f"{_named(name)}={value!r}: it is {wanted}")
+        bias: Any = self.bias
+        if not isinstance(bias, Mapping) or not all(
+            isinstance(token, Integral) and isinstance(value, Real) for token, value in bias.items()
+        ):
+            raise ps.ArgumentError(
+                f"{_named('bias')} is a dict of token ids and numbers, not {bias!s:.80}"
             )
+
+    @property
+    def extras(self) -> tuple[Extra, ...]:
+        """What a step needs besides the launches that every step has."""
+        wanted: dict[Extra, bool] = {
+            "bias": bool(self.bias),
+            "counts": self.frequency != 0 or self.presence != 0,
+            "logprobs": self.logprobs is not None,
+        }
+        return tuple(name for name, is_wanted in wanted.items() if is_wanted)
 
     def words(self) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
         """Encode the settings for kernels. Divides on the host: device division is not exact."""
@@ -102,7 +184,22 @@ class Sampling:
         found[SETTINGS["LAST_N"]] = self.last_n
         found[SETTINGS["SEED"]] = self.seed & 0xFFFFFFFF
         found[SETTINGS["SEED"] + 1] = self.seed >> 32
+        floats[SETTINGS["FREQUENCY"]] = self.frequency
+        floats[SETTINGS["PRESENCE"]] = self.presence
+        found[SETTINGS["BIASED"]] = len(self.bias)
+        found[SETTINGS["RANKS"]] = self.logprobs or 0
         return found
+
+
+def ranks_in(
+    row: np.ndarray[Any, np.dtype[np.uint32]], count: int
+) -> tuple[float, list[int], list[float]]:
+    """The log-probability of a step's token, and the `count` likeliest tokens with theirs."""
+    ids = row[1 : 1 + count]
+    logprobs = row.view(np.float32).astype(np.float64)
+    logprobs[logprobs < -1e29] = -np.inf  # the lowest that kernels compute with
+    found = logprobs[1 + MOST_RANKS :][:count][ids != 0xFFFFFFFF]
+    return float(logprobs[0]), ids[ids != 0xFFFFFFFF].tolist(), found.tolist()
 
 
 class Sampler:
@@ -115,6 +212,7 @@ class Sampler:
         settings: Sampling | None = None,
         *,
         variant: Choice | None = None,
+        compiled: Compiled | None = None,
     ) -> None:
         if not 1 <= vocabulary <= _MOST:
             raise ps.InvalidValue(f"a vocabulary of {vocabulary}; 1 to {_MOST} are supported")
@@ -124,7 +222,7 @@ class Sampler:
         self.device = device
         self.vocabulary = vocabulary
         self._shape = Shape.of(Traits.of(device, variant), vocabulary)
-        self._kernel = Compiled(device)
+        self._kernel = compiled or Compiled(device)
         blocks, span = self._shape.blocks, self._shape.span
         self._settings = self._words("settings", _SETTINGS_WORDS)
         self._control = self._words("control", _CONTROL_WORDS)
@@ -138,25 +236,68 @@ class Sampler:
         self.set(settings or Sampling())
 
     def set(self, settings: Sampling) -> None:
-        """Use these settings from the next step on, replays of recorded steps included."""
+        """Use these settings from the next step on, replays of recorded steps included.
+
+        Frequency and presence penalties count from here.
+        """
+        if settings.bias:
+            self._write_bias(settings.bias)
+        if "counts" in settings.extras:
+            self._counts.counts.fill(0)
+            self._counts.seen.fill(0)
         self.settings = settings
         self._settings.write(settings.words())
 
+    def _write_bias(self, bias: Mapping[int, float]) -> None:
+        wrong = next((token for token in bias if not 0 <= token < self.vocabulary), None)
+        if wrong is not None:
+            raise ps.InvalidValue(f"a bias of token {wrong}; the model knows 0:{self.vocabulary}")
+        ids, values = self._bias
+        ids[: len(bias)].write(np.fromiter(bias, np.uint32, len(bias)))
+        least = np.fromiter(bias.values(), np.float64, len(bias)).clip(-_MOST_BIAS, _MOST_BIAS)
+        values[: len(bias)].write(least.astype(np.float32))
+
     def sample(
-        self, logits: ps.Array, progress: DeviceState, *, count: int = 1, greedy: bool = False
+        self,
+        logits: ps.Array,
+        progress: DeviceState,
+        *,
+        count: int = 1,
+        greedy: bool = False,
+        extras: Collection[Extra] = (),
+        rows: ps.Array | None = None,
     ) -> None:
         """Sample a token from the logits of the last of `count` tokens, and end the step.
 
         Writes the token to the history, the ring and token 0 of the next batch, and advances the
-        position by `count` and the step by one. A penalty changes the logits in place. With
+        position by `count` and the step by one. Bias and penalties change the logits in place. With
         `greedy` the token is the highest whatever the temperature, top-k, top-p and min-p, and
-        takes fewer launches.
+        takes fewer launches. `extras` are those of the settings. Log-probabilities go to the step's
+        row of `rows`, uint32 (…, `ROW`).
         """
         if logits.size != self.vocabulary:
             raise ps.ShapeMismatch(f"{logits.size} logits for a vocabulary of {self.vocabulary}")
         if count < 1:
             raise ps.InvalidValue(f"count={count}; a step has at least one token")
+        ranks = None
+        if "logprobs" in extras:
+            if rows is None or rows.shape[1:] != (ROW["ROW"],):
+                raise ps.ShapeMismatch(f"log-probabilities need rows of {ROW['ROW']} words")
+            ranks = self._ranks
+            ranks.raw.copy_from(logits)
+            self._launch("sample_peaks", logits=ranks.raw, peaks=ranks.peaks)
+            self._launch("sample_masses", logits=ranks.raw, peaks=ranks.peaks, masses=ranks.masses)
+        if "bias" in extras:
+            ids, values = self._bias
+            self._launch(
+                "sample_bias", logits=logits, ids=ids, values=values, settings=self._settings
+            )
         self._penalise(logits, progress, count)
+        if "counts" in extras:
+            self._launch(
+                "sample_frequency", logits=logits, settings=self._settings,
+                **self._counts._asdict(),
+            )  # fmt: skip
         self._launch("sample_peaks", logits=logits, peaks=self._peaks)
         finish: dict[str, Any] = {
             "tokens": progress.tokens, "history": progress.history, "ring": progress.ring,
@@ -173,6 +314,35 @@ class Sampler:
             }  # fmt: skip
             self._launch("sample_sums", **chosen)
             self._launch("sample_draw", ids=self._ids, **chosen, **finish)
+        if "counts" in extras:
+            self._launch("sample_tally", tokens=progress.tokens, **self._counts._asdict())
+        if ranks is not None and rows is not None:
+            each = self._shape.ranks_each
+            for first in range(0, MOST_RANKS, each):
+                self._launch(
+                    "sample_ranks", tokens=progress.tokens, state=progress.state, rows=rows,
+                    settings=self._settings, first=first, each=each, size=len(rows),
+                    **ranks._asdict(),
+                )  # fmt: skip
+
+    # Memory that only steps with extras need, made when the first of them is set or recorded.
+
+    @cached_property
+    def _bias(self) -> tuple[ps.Array, ps.Array]:
+        values = self.device.zeros(self.vocabulary, np.float32, name="bias")
+        return self._words("biased", self.vocabulary), values
+
+    @cached_property
+    def _counts(self) -> _Counts:
+        return _Counts(
+            self._words("counts", self.vocabulary), self._words("seen", self.vocabulary + 1)
+        )
+
+    @cached_property
+    def _ranks(self) -> _Ranks:
+        blocks = self._shape.blocks
+        raw = self.device.empty(self.vocabulary, np.float32, name="raw logits", role="scratch")
+        return _Ranks(raw, self._words("highest", blocks, 2), self._words("masses", blocks, 2))
 
     def _penalise(self, logits: ps.Array, progress: DeviceState, count: int) -> None:
         self._marks.fill(0)
@@ -207,6 +377,21 @@ class Sampler:
 
     def _words(self, name: str, *shape: int) -> ps.Array:
         return self.device.zeros(shape, np.uint32, name=name)
+
+
+class _Counts(NamedTuple):
+    """How often each token was sampled, and which were."""
+
+    counts: ps.Array
+    seen: ps.Array
+
+
+class _Ranks(NamedTuple):
+    """The logits as the model computed them, and what the blocks of the vocabulary have of them."""
+
+    raw: ps.Array
+    peaks: ps.Array
+    masses: ps.Array
 
 
 #: The search for the last token that is kept, as (cursor, digit of the key) in launch order. The
@@ -252,7 +437,7 @@ class Shape:
     def make(self, file: str, narrow: bool = False) -> Shader:
         """Return what a kernel is compiled from."""
         defines: Defines = {
-            **STATE, **SETTINGS, **CONTROL, **CURSOR, "VOCABULARY": self.vocabulary,
+            **STATE, **SETTINGS, **CONTROL, **CURSOR, **ROW, "VOCABULARY": self.vocabulary,
             "BLOCKS": self.blocks, "SPAN": self.span, "COPIES": self.copies,
         }  # fmt: skip
         if self.wide:
@@ -262,10 +447,18 @@ class Shape:
         size = self.lanes if file in _LONE else self.size
         return Shader.of(file, file, defines, {"local_size_x": size})
 
+    @property
+    def ranks_each(self) -> int:
+        """Return how many ranks a launch of sample_ranks may list within MOST_TURNS iterations."""
+        of_blocks, of_span = -(-self.blocks // self.lanes) + 1, -(-self.span // self.lanes) + 1
+        return max(1, min(MOST_RANKS, (MOST_TURNS - 2 * of_blocks) // (of_blocks + of_span + 1)))
+
     def groups(self, file: str, size: int, looked_at: int = 0) -> int:
         """Return how many workgroups keep every invocation within MOST_TURNS iterations."""
         if file in _LONE:
             return 1
+        if file in ("sample_bias", "sample_frequency"):
+            return max(-(-self.vocabulary // (size * MOST_TURNS)), min(4, -(-self.blocks // size)))
         if file == "sample_penalise":
             return max(1, -(-looked_at // (size * MOST_TURNS)))
         if file == "sample_recount" and self.size == self.lanes:
@@ -276,7 +469,9 @@ class Shape:
 
 
 #: Kernels that run as a single subgroup.
-_LONE = ("sample_greedy", "sample_begin", "sample_seek", "sample_draw")
+_LONE = (
+    "sample_greedy", "sample_begin", "sample_seek", "sample_draw", "sample_tally", "sample_ranks"
+)  # fmt: skip
 
 
 def sampling_kernels(subgroup_size: int = 64) -> list[Shader]:
@@ -285,7 +480,10 @@ def sampling_kernels(subgroup_size: int = 64) -> list[Shader]:
     for traits in Traits.typical(subgroup_size):
         for vocabulary in (151_936, 50_257):
             shape = Shape.of(traits, vocabulary)
-            files = "penalise peaks greedy begin gather recount seek sums draw"
+            files = (
+                "penalise peaks greedy begin gather recount seek sums draw bias frequency tally "
+                "masses ranks"
+            )
             found += [shape.make(f"sample_{file}") for file in files.split()]
             found.append(shape.make("sample_gather", narrow=True))
     return found

@@ -14,15 +14,15 @@ import codecs
 import json
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from penstock.llm.config import Keys
 from penstock.llm.errors import ModelError
+from penstock.llm.keys import Keys
 from penstock.llm.modelfile import ModelFile
 from penstock.llm.safetensors_file import read_json
 
@@ -79,7 +79,7 @@ class Tokenizer:
     stop_ids: frozenset[int]
     control_ids: frozenset[int]
     _engine: tokenizers.Tokenizer = field(repr=False)
-    _bytes: Mapping[int, bytes] = field(repr=False)
+    _bytes: _ByteTable = field(repr=False)
     _strips_space: bool  # the tokenizer prepends a space to text, which decoding removes
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -118,9 +118,9 @@ class Tokenizer:
         decoder = self.decoder(special)
         return "".join([*(decoder.push(one) for one in ids), decoder.finish()])
 
-    def decoder(self, special: bool = False) -> Decoder:
-        """Return a decoder that takes one id at a time."""
-        return Decoder(self, special)
+    def decoder(self, special: bool = False, shown: Collection[int] = ()) -> Decoder:
+        """Return a decoder that takes one id at a time; `shown` are control tokens to show."""
+        return Decoder(self, special, shown)
 
     def id_of(self, token: str) -> int | None:
         """The id of a token by its name, such as `<|im_end|>`."""
@@ -147,15 +147,17 @@ class Decoder:
     Invalid UTF-8 decodes to U+FFFD.
     """
 
-    def __init__(self, tokenizer: Tokenizer, special: bool = False) -> None:
-        self._tokenizer = tokenizer
-        self._skipped = frozenset() if special else tokenizer.control_ids
+    def __init__(
+        self, tokenizer: Tokenizer, special: bool = False, shown: Collection[int] = ()
+    ) -> None:
+        self.tokenizer = tokenizer
+        self._skipped = frozenset() if special else tokenizer.control_ids.difference(shown)
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._strip = tokenizer._strips_space
 
     def push(self, token: int) -> str:
         """The text that this token completes."""
-        data = self._tokenizer.bytes_of(token)
+        data = self.tokenizer.bytes_of(token)
         if token in self._skipped:
             return ""
         if self._strip and data:
@@ -167,7 +169,7 @@ class Decoder:
         """Return what was held back, and reset the decoder for another text."""
         rest = self._utf8.decode(b"", final=True)
         self._utf8.reset()
-        self._strip = self._tokenizer._strips_space
+        self._strip = self.tokenizer._strips_space
         return rest
 
 
@@ -216,7 +218,7 @@ def _from_directory(directory: Path, vocabulary: int) -> Tokenizer:
         ),
         control_ids=control,
         _engine=engine,
-        _bytes=_byte_table(names, literal, byte_level),
+        _bytes=_ByteTable(names, literal, byte_level),
         _strips_space=not byte_level and bool(decoders & {"Strip", "Metaspace"}),
     )
 
@@ -276,7 +278,7 @@ def _from_gguf(where: str, metadata: Mapping[str, Any], vocabulary: int) -> Toke
         stop_ids=frozenset({*_ids(eos, ends), *_ending(literal, control)}),
         control_ids=control,
         _engine=engine,
-        _bytes=_byte_table(dict(enumerate(names)), literal, not pieces),
+        _bytes=_ByteTable(dict(enumerate(names)), literal, not pieces),
         _strips_space=pieces and keys.flag("tokenizer.ggml.add_space_prefix", True),
     )
 
@@ -291,8 +293,8 @@ def _byte_level(
             f"{where}: tokenizer.ggml.pre {pre[:40]!r} is not supported; there are "
             f"{', '.join(_CUTS)}"
         )
-    pairs = [_pair(where, merge) for merge in merges]
-    numbers = {name: number for number, name in reversed(list(enumerate(names)))}
+    pairs = _pairs(where, merges)
+    numbers = _numbered(names)
 
     def build() -> tokenizers.Tokenizer:
         model = package.models.BPE(numbers, pairs, ignore_merges=pre in _WHOLE_WORDS)
@@ -309,12 +311,20 @@ def _byte_level(
     return _guarded(f"{where}: tokenizer.ggml", build)
 
 
-def _pair(where: str, merge: str) -> tuple[str, str]:
+def _pairs(where: str, merges: list[str]) -> list[tuple[str, ...]]:
     # A space separates the two, and spaces within tokens are written as another character.
-    left, _, right = merge.partition(" ")
-    if not left or not right or " " in right:
-        raise ModelError(f"{where}: merge {merge[:80]!r} is not two tokens with a space between")
-    return left, right
+    pairs = [tuple(merge.split(" ")) for merge in merges]
+    for merge, pair in zip(merges, pairs, strict=True):
+        if len(pair) != 2 or "" in pair:
+            raise ModelError(
+                f"{where}: merge {merge[:80]!r} is not two tokens with a space between"
+            )
+    return pairs
+
+
+def _numbered(names: list[str]) -> dict[str, int]:
+    """The id of each name; of names that are there twice, the first."""
+    return dict(zip(reversed(names), range(len(names) - 1, -1, -1), strict=True))
 
 
 def _pieces(
@@ -324,7 +334,7 @@ def _pieces(
     package = _package()
     if not np.isfinite(scores).all():
         raise ModelError(f"{where}: tokenizer.ggml.scores must be finite")
-    numbers = {name: number for number, name in reversed(list(enumerate(names)))}
+    numbers = _numbered(names)
     unknown = _id(keys, "unknown", len(names))
     prefix = keys.flag("tokenizer.ggml.add_space_prefix", True)
     merges = _merges_by_score(where, numbers, scores)
@@ -419,14 +429,24 @@ def _ending(literal: Mapping[int, str], control: frozenset[int]) -> set[int]:
     return {n for n, name in literal.items() if n in control and _ENDS.fullmatch(name)}
 
 
-def _byte_table(
-    names: Mapping[int, str], literal: Mapping[int, str], byte_level: bool
-) -> dict[int, bytes]:
-    """The bytes of every token. Control and added tokens stand for their literal names."""
-    plain = _byte_level_bytes if byte_level else _piece_bytes
-    table = {number: plain(name) for number, name in names.items()}
-    table.update((number, name.encode()) for number, name in literal.items())
-    return table
+class _ByteTable:
+    """The bytes of every token, found when asked for: a text has few of a vocabulary's tokens.
+
+    Control and added tokens stand for their literal names.
+    """
+
+    def __init__(
+        self, names: Mapping[int, str], literal: Mapping[int, str], byte_level: bool
+    ) -> None:
+        self._names = names
+        self._literal = literal
+        self._plain = _byte_level_bytes if byte_level else _piece_bytes
+
+    def get(self, number: int, default: bytes) -> bytes:
+        if number in self._literal:
+            return self._literal[number].encode()
+        name = self._names.get(number)
+        return default if name is None else self._plain(name)
 
 
 def byte_characters() -> dict[str, int]:

@@ -77,7 +77,7 @@ void main() {
 
     for (; block < end; ++block) {
         uint row = block * uint(LANES) + lane;
-        uint at = min(row, rows - 1u) * uint(ROW_UNITS) + key_head * uint(UNITS);
+        uint key_row = min(row, rows - 1u);
         float score[QUERIES];
         [[unroll]] for (uint i = 0u; i < uint(QUERIES); ++i) score[i] = 0.0;
         for (uint u = 0u; u < uint(UNITS); u += uint(STRIDE)) {
@@ -86,7 +86,7 @@ void main() {
                 if (u + k >= uint(UNITS)) break;
 #endif
                 float key[UNIT];
-                load_key(at + u + k, key);
+                load_key(key_row, key_head, u + k, key);
                 [[unroll]] for (uint i = 0u; i < uint(QUERIES); ++i) {
                     [[unroll]] for (uint e = 0u; e < uint(UNIT); ++e) {
                         score[i] += key[e] * q[from[i] + (u + k) * uint(UNIT) + e];
@@ -107,15 +107,15 @@ void main() {
         }
 
         uint in_block = min(rows - block * uint(LANES), uint(LANES));
-        at = block * uint(LANES) * uint(ROW_UNITS) + key_head * uint(UNITS);
-        for (uint other = 0u; other < in_block; ++other, at += uint(ROW_UNITS)) {
+        for (uint other = 0u; other < in_block; ++other) {
             float share_of[QUERIES];
             [[unroll]] for (uint i = 0u; i < uint(QUERIES); ++i) {
                 share_of[i] = subgroupShuffle(weight[i], other);
             }
             [[unroll]] for (uint n = 0u; n < uint(UNITS_EACH); ++n) {
                 float value[UNIT];
-                load_value(at + min(n * uint(LANES) + lane, uint(UNITS) - 1u), value);
+                uint unit = min(n * uint(LANES) + lane, uint(UNITS) - 1u);
+                load_value(block * uint(LANES) + other, key_head, unit, value);
                 [[unroll]] for (uint i = 0u; i < uint(QUERIES); ++i) {
                     [[unroll]] for (uint e = 0u; e < uint(UNIT); ++e) {
                         sum[i][n * uint(UNIT) + e] += share_of[i] * value[e];

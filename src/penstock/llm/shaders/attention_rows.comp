@@ -2,7 +2,8 @@
 //
 //   q             float32 (tokens, HEADS * HEAD_SIZE), rotated, four to a texel, from `q_first` on
 //   keys, values  the planes of the KV cache, 16 bytes to a texel, from `keys_first` and
-//                 `values_first` on: with HALVES eight float16, else four float32
+//                 `values_first` on: with HALVES eight float16, else four float32. With BYTES 8 bytes
+//                 to a texel, which are as many elements; their factors are as in cache.glsl
 //   state         its word POSITION is the position of token 0 of the batch
 //   y             float32 (tokens, HEADS * HEAD_SIZE), four to a texel, from `y_first` on
 //
@@ -18,7 +19,7 @@
 //
 //   EACH       queries of a lane
 //   SCORES     16 * EACH
-//   QUADS      quads of elements in a texel of a plane: with HALVES 2, else 1
+//   QUADS      quads of elements in a texel of a plane: with HALVES or BYTES 2, else 1
 //   MINE       QUADS * EACH
 //   ROW_QUADS  16 * QUADS
 //
@@ -32,13 +33,7 @@ layout(local_size_x_id = 0) in;
 #include "repeat.glsl"
 
 layout(binding = 0, rgba32f) uniform readonly imageBuffer q;
-#ifdef HALVES
-layout(binding = 1, rgba32ui) uniform readonly uimageBuffer keys;
-layout(binding = 2, rgba32ui) uniform readonly uimageBuffer values;
-#else
-layout(binding = 1, rgba32f) uniform readonly imageBuffer keys;
-layout(binding = 2, rgba32f) uniform readonly imageBuffer values;
-#endif
+#include "cache_texels.glsl"
 layout(binding = 3) readonly buffer State { uint state[]; };
 layout(binding = 4, rgba32f) uniform writeonly imageBuffer y;
 layout(push_constant) uniform Arguments {
@@ -51,7 +46,6 @@ layout(push_constant) uniform Arguments {
 };
 
 #define GROUP (HEADS / KV_HEADS)
-#define TEXELS (HEAD_SIZE / (4 * QUADS))  // of a head in a plane
 const float HIDDEN = -3e38;   // the score of a row that a token must not see
 const float LOWEST = -1e30;   // below every score, above HIDDEN
 
@@ -65,7 +59,23 @@ float scores[SCORES];     // weights later
 vec4 loaded[2 * QUADS];   // a texel of each of 2 * 8 rows
 vec4 mine[MINE];  // a texel's elements of each query, or of its sums
 
-#ifdef HALVES
+#if defined(BYTES)
+#define KEEP(half_block, texel)                                                              \
+    {                                                                                        \
+        uvec2 bits = texel.xy;                                                               \
+        loaded[2 * half_block] = signed_bytes(bits.x) * factors[half_block];                 \
+        loaded[2 * half_block + 1] = signed_bytes(bits.y) * factors[half_block];             \
+    }
+float factors[2];
+// The factors of texel `at` of the rows `low` and `high` of a plane.
+#define LOAD_FACTORS(plane, first)                                                           \
+    {                                                                                        \
+        uint word = factors_of(key_head) + at / 8u;                                          \
+        uint from = first + word / 2u;                                                       \
+        factors[0] = factor_of(imageLoad(plane, int(from + low)).xy, word, at / 4u);         \
+        factors[1] = factor_of(imageLoad(plane, int(from + high)).xy, word, at / 4u);        \
+    }
+#elif defined(HALVES)
 #define KEEP(half_block, texel)                                                              \
     {                                                                                        \
         uvec4 bits = texel;                                                                  \
@@ -74,6 +84,9 @@ vec4 mine[MINE];  // a texel's elements of each query, or of its sums
     }
 #else
 #define KEEP(half_block, texel) loaded[half_block] = texel;
+#endif
+#ifndef BYTES
+#define LOAD_FACTORS(plane, first)
 #endif
 
 // The elements `quad` of row `row` of the block, for all lanes.
@@ -137,16 +150,17 @@ void main() {
     // Unknown to the compiler, which would unroll the loops: that only takes it longer.
     uint texels = min(uint(TEXELS), rows * uint(TEXELS));
     uint block = 0u;  // its first row
+    uint in_row = key_head * uint(TEXELS);
     do {
-        uint low = (min(block + lane % 8u, rows - 1u) * uint(KV_HEADS) + key_head) * uint(TEXELS);
-        uint high =
-            (min(block + 8u + lane % 8u, rows - 1u) * uint(KV_HEADS) + key_head) * uint(TEXELS);
+        uint low = min(block + lane % 8u, rows - 1u) * uint(ROW_TEXELS);
+        uint high = min(block + 8u + lane % 8u, rows - 1u) * uint(ROW_TEXELS);
 #define CLEAR(o) scores[o] = 0.0;
         REPEAT(SCORES, CLEAR)
         uint at = 0u;
         do {
-            KEEP(0, imageLoad(keys, int(keys_first + low + at)))
-            KEEP(1, imageLoad(keys, int(keys_first + high + at)))
+            LOAD_FACTORS(keys, keys_first)
+            KEEP(0, imageLoad(keys, int(keys_first + low + in_row + at)))
+            KEEP(1, imageLoad(keys, int(keys_first + high + in_row + at)))
 #define LOAD_QUERY(o) \
     mine[o] = imageLoad(q, int(q_first + place[o / QUADS] + at * uint(QUADS) + o % QUADS));
             REPEAT(MINE, LOAD_QUERY)
@@ -159,8 +173,9 @@ void main() {
         bool begins = block == 0u;
         at = 0u;
         do {
-            KEEP(0, imageLoad(values, int(values_first + low + at)))
-            KEEP(1, imageLoad(values, int(values_first + high + at)))
+            LOAD_FACTORS(values, values_first)
+            KEEP(0, imageLoad(values, int(values_first + low + in_row + at)))
+            KEEP(1, imageLoad(values, int(values_first + high + in_row + at)))
 #define LOAD_SUM(o) mine[o] = begins ? vec4(0.0) : sums[PLACE(o)] * fade[o / QUADS];
             REPEAT(MINE, LOAD_SUM)
 #define VALUE_OF(o) add_values(o % 16, o / 16);

@@ -65,10 +65,9 @@ void main() {
         float score = HIDDEN;
         if (row < end) {
             score = 0.0;
-            uint at = row * uint(ROW_UNITS) + key_head * uint(UNITS);
             for (uint u = 0u; u < uint(UNITS); ++u) {
                 float key[UNIT];
-                load_key(at + u, key);
+                load_key(row, key_head, u, key);
                 for (uint e = 0u; e < uint(UNIT); ++e) score += key[e] * query[u * uint(UNIT) + e];
             }
         }
@@ -83,11 +82,10 @@ void main() {
         uint in_block = min(end - block, uint(SIZE));
         if (LINES == 1 || line < uint(LINES)) {
             for (uint other = LINES > 1 ? line : 0u; other < in_block; other += uint(LINES)) {
-                uint at = (block + other) * uint(ROW_UNITS) + key_head * uint(UNITS);
                 for (uint n = 0u; n < uint(UNITS_EACH); ++n) {
                     if (unit + n * uint(SIZE) < uint(UNITS)) {
                         float value[UNIT];
-                        load_value(at + unit + n * uint(SIZE), value);
+                        load_value(block + other, key_head, unit + n * uint(SIZE), value);
                         for (uint e = 0u; e < uint(UNIT); ++e) {
                             sum[n * uint(UNIT) + e] += weights[other] * value[e];
                         }

@@ -27,7 +27,8 @@
 // UNROLL    steps to unroll, a divisor of STEPS
 // WRITERS   lanes that write results, at most the lanes of a subgroup
 //
-// Mapping: x, the rows of a span; y, groups of TOKENS tokens (WINDOWED: a single group).
+// Mapping: x, the rows of a span; y, groups of TOKENS tokens (WINDOWED: a single group), or
+// tiles of some expert's (share.glsl).
 
 #define ALONE 0
 #define SUBGROUP 1
@@ -64,6 +65,10 @@ layout(push_constant) uniform Shape {
 #else
     uint begin0;
 #endif
+#ifdef EXPERTS
+    uint split;
+    uint gather;
+#endif
 };
 
 #if WAY == WINDOWED
@@ -90,11 +95,19 @@ layout(binding = 1) readonly buffer X { float x[]; };
 #endif
 layout(binding = 2) buffer Y { float y[]; };
 
-uint first_token() { return gl_WorkGroupID.y * TOKENS; }
+#include "share.glsl"
+
+#ifdef EXPERTS
+uint rows_of_x[TOKENS];  // read once
+#define ROW_OF_X(token) rows_of_x[token]
+#else
+#define ROW_OF_X(token) min(share.first + token, share.end - 1)
+#endif
+
 uint fetch(uint source, uint at) { return words[at]; }
 
 vec4 read_x(uint token, uint at) {
-    at += min(first_token() + token, tokens - 1) * columns;
+    at += ROW_OF_X(token) * columns;
 #ifdef VECTORS
     return x[at >> 2];
 #else
@@ -126,15 +139,18 @@ float sums[OUTPUTS];
 #if WAY == WINDOWED
 #define ROW_BEGIN(n) begin##n + min(first_row(), span - 1) * pitch
 #else
-#define ROW_BEGIN(n) begin0 + min(min(first_row(), span - 1) + n * span, rows - 1) * pitch
+#define ROW_BEGIN(n) share.begin + min(min(first_row(), span - 1) + n * span, rows - 1) * pitch
 #endif
 
 void write(uint n, uint token, float sum) {
     uint row = first_row() + n * span;
 #if WAY != WINDOWED
-    token += first_token();
+    token += share.first;
+    bool exists = token < share.end;
+#else
+    bool exists = token < tokens;
 #endif
-    if (first_row() < span && row < rows && token < tokens) {
+    if (first_row() < span && row < rows && exists) {
         uint at = token * stride + place + row;
 #ifdef ADD
         y[at] += sum;
@@ -145,6 +161,13 @@ void write(uint n, uint token, float sum) {
 }
 
 void main() {
+#if WAY != WINDOWED
+    if (!find_share(gl_WorkGroupID.y, TOKENS, begin0)) return;
+#endif
+#ifdef EXPERTS
+#define ROW_OF(n) rows_of_x[n] = row_of_x(min(share.first + n, share.end - 1));
+    REPEAT(TOKENS, ROW_OF)
+#endif
 #define CLEAR(o) sums[o] = 0.0;
     REPEAT(OUTPUTS, CLEAR)
     // Read once: some compilers would load push constants again for every unit.
@@ -188,7 +211,7 @@ void main() {
     float weight##n = read_one(n, row_begins[n], column);                                     \
     for (uint token = 0; token < TOKENS; ++token)                                            \
         sums[n * TOKENS + token] +=                                                          \
-            weight##n * x[min(first_token() + token, tokens - 1) * columns + column];
+            weight##n * x[ROW_OF_X(token) * columns + column];
         REPEAT(ROWS, REST)
     }
 #endif

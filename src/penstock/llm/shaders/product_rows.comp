@@ -10,7 +10,7 @@
 // `for` once more than its body, masked out, which a `do … while` avoids; and at each turn it merges
 // all that the loop changes under a mask, hence UNROLL.
 //
-// words     uint32, one per texel; the weights, see blocks.glsl
+// words     uint32, one per texel, or four with WIDE; the weights, see blocks.glsl
 // x         float32[tokens, columns], four columns per texel, from texel `x_first` on
 // y         float32[tokens, stride]; the result of the first row goes to column `place`
 // begin     the byte at which the first row begins
@@ -25,7 +25,8 @@
 //   OUTPUTS   ROWS * TOKENS
 //   FACTORED  scales and offsets are applied to sums over units, not to weights; see blocks.glsl. For
 //             one token, with TURNS = 1
-//   DOTS      ROWS * QUADS
+//   DOTS_EACH QUADS * GROUPS of blocks.glsl
+//   DOTS      ROWS * DOTS_EACH
 //   LOADS     loads of x for the same columns: TOKENS / 8, or 1
 //   LOADED    tokens of one load: 8, or TOKENS
 //   TILES     QUADS * LOADS
@@ -34,7 +35,8 @@
 //   UNROLL    how often PARTS steps are unrolled in a turn of the inner loop
 //   TURNS     turns of the inner loop: STEPS / (PARTS * UNROLL)
 //
-// Mapping: x, ROWS times as many rows as a subgroup has lanes; y, groups of TOKENS tokens.
+// Mapping: x, ROWS times as many rows as a subgroup has lanes; y, groups of TOKENS tokens, or tiles of
+// some expert's (share.glsl).
 
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
@@ -54,14 +56,24 @@ layout(push_constant) uniform Shape {
     uint begin;
     uint x_first;
     uint add;
+#ifdef EXPERTS
+    uint split;
+    uint gather;
+#endif
 };
 
+#ifdef WIDE
+layout(binding = 0, rgba32ui) uniform readonly uimageBuffer words;
+#else
 layout(binding = 0, r32ui) uniform readonly uimageBuffer words;
+#endif
 layout(binding = 1, rgba32f) uniform readonly imageBuffer x;
 layout(binding = 2) buffer Y { float y[]; };
 
 uint fetch(uint source, uint at) { return imageLoad(words, int(at)).x; }
+uvec4 fetch_four(uint source, uint at) { return imageLoad(words, int(at)); }
 
+#include "share.glsl"
 #include "blocks.glsl"
 
 uint inputs[LOADS];  // where in x this lane's part of each load begins, in texels
@@ -81,12 +93,13 @@ vec4 load(uint unit, uint step, const uint tile) {
 }
 
 #ifdef FACTORED
-float dots[DOTS], input_sums[QUADS];  // of a unit
+float dots[DOTS], input_sums[DOTS_EACH];  // of a unit
 #endif
 
-void add_products(const uint quad, const uint token, vec4 values) {
+void add_products(const uint quad, const uint token, const uint group, vec4 values) {
 #ifdef FACTORED
-#define ADD_PRODUCT(n) dots[n * QUADS + quad] += dot(weights[quad * ROWS + n], values);
+#define ADD_PRODUCT(n) \
+    dots[n * DOTS_EACH + group * QUADS + quad] += dot(weights[quad * ROWS + n], values);
 #else
 #define ADD_PRODUCT(n) sums[n * TOKENS + token] += dot(weights[quad * ROWS + n], values);
 #endif
@@ -100,7 +113,8 @@ void multiply(uint unit, uint step, const uint part, const uint tile) {
     vec4 given = load(unit, step, tile);
 #endif
 #define TOKEN(t) \
-    add_products(tile / LOADS, tile % LOADS * 8 + t, subgroupShuffle(given, t * PARTS + part));
+    add_products(tile / LOADS, tile % LOADS * 8 + t, part * GROUPS / PARTS,                    \
+                 subgroupShuffle(given, t * PARTS + part));
     REPEAT(LOADED, TOKEN)
 }
 
@@ -137,38 +151,45 @@ void add_inputs(const uint tile) {
 #if PARTS > 2
     sum += subgroupShuffleXor(sum, 2);
 #endif
-#if PARTS > 4
+#if PARTS > 4 && GROUPS == 1
     sum += subgroupShuffleXor(sum, 4);
 #endif
+#if GROUPS == 1
     input_sums[tile] = sum;
+#else
+    input_sums[tile] = subgroupShuffle(sum, 0);
+    input_sums[QUADS + tile] = subgroupShuffle(sum, 4);
+#endif
 }
 
 void finish_unit(const uint n) {
-    float of_row[QUADS];
-#define OF_ROW(quad) of_row[quad] = dots[n * QUADS + quad];
-    REPEAT(QUADS, OF_ROW)
+    float of_row[DOTS_EACH];
+#define OF_ROW(d) of_row[d] = dots[n * DOTS_EACH + d];
+    REPEAT(DOTS_EACH, OF_ROW)
     sums[n] += factored(heads[n], of_row, input_sums);
 }
 #endif
 
 void main() {
+    if (!find_share(gl_WorkGroupID.y, TOKENS, begin)) return;
     uint lane = gl_SubgroupInvocationID, lanes = gl_WorkGroupSize.x;
     uint first_row = gl_WorkGroupID.x * lanes * ROWS + lane;
-    uint first_token = gl_WorkGroupID.y * TOKENS;
+    uint first_token = share.first;
     // A row or token that does not exist is replaced by one that does; its sums are dropped.
 #define INPUT(n)                                                                              \
     inputs[n] = x_first + lane % 8 % PARTS                                                    \
-        + min(first_token + 8 * n + lane % 8 / PARTS, tokens - 1) * (columns / 4);
+        + row_of_x(min(first_token + 8 * n + lane % 8 / PARTS, share.end - 1)) * (columns / 4);
     REPEAT(LOADS, INPUT)
-    uint begins[ROWS];
-#define BEGIN(n) begins[n] = begin + min(first_row + n * lanes, rows - 1) * pitch;
+    uint starts[ROWS];
+#define BEGIN(n) starts[n] = share.begin + min(first_row + n * lanes, rows - 1) * pitch;
     REPEAT(ROWS, BEGIN)
 #define CLEAR(o) sums[o] = 0.0;
     REPEAT(OUTPUTS, CLEAR)
 
-    uint unit = 0;
+    // lavapipe would read a push constant again in every turn, with some twenty instructions.
+    uint unit = 0, all_units = units;
     do {
-#define HEAD(n) heads[n] = read_head(n, begins[n], unit);
+#define HEAD(n) heads[n] = read_head(n, starts[n], unit);
         REPEAT(ROWS, HEAD)
 #ifdef FACTORED
 #define CLEAR_DOT(o) dots[o] = 0.0;
@@ -178,7 +199,7 @@ void main() {
 #define TAKE(n) take_parts(unit, step + n * PARTS);
 #if TURNS > 1
         // Unknown to the compiler, which would unroll it all: the code gets too long to be fast.
-        uint end = min(STEPS, units * STEPS);
+        uint end = min(STEPS, all_units * STEPS);
         do {
             REPEAT(UNROLL, TAKE)
             step += UNROLL * PARTS;
@@ -192,12 +213,12 @@ void main() {
 #define FINISH_UNIT(n) finish_unit(n);
         REPEAT(ROWS, FINISH_UNIT)
 #endif
-    } while (++unit < units);
+    } while (++unit < all_units);
 
 #define WRITE(o)                                                                    \
     {                                                                               \
         uint row = first_row + o / TOKENS * lanes, token = first_token + o % TOKENS; \
-        if (row < rows && token < tokens) {                                         \
+        if (row < rows && token < share.end) {                                         \
             uint at = token * stride + place + row;                                 \
             float before = 0.0;                                                     \
             if (add != 0u) before = y[at];                                          \

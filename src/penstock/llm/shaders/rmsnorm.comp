@@ -1,4 +1,4 @@
-// RMSNorm: y = x / sqrt(mean(x²) + eps) * w, row by row.
+// RMSNorm: y = x / sqrt(mean(x²) + eps) * (w + shift), row by row.
 //
 //   x      float32, rows of n; `first_row` is the first to be normalised (0 with SMALL)
 //   words  the n weights, from byte `first` on; see vector.glsl
@@ -17,7 +17,7 @@ layout(local_size_x_id = 0) in;
 INPUT(0, X, x, SMALL);
 VECTOR(1, W, words, weight)
 layout(binding = 2) writeonly buffer Y { float y[]; };
-layout(push_constant) uniform Arguments { uint n; uint first_row; uint first; float eps; };
+layout(push_constant) uniform Arguments { uint n; uint first_row; uint first; float eps; float shift; };
 
 void main() {
     uint lane = gl_LocalInvocationID.x, lanes = gl_WorkGroupSize.x;
@@ -30,6 +30,6 @@ void main() {
     }
     float scale = 1.0 / sqrt(group_sum(squares) / float(n) + eps);
     for (uint i = gl_WorkGroupID.x * lanes + lane; i < n; i += gl_NumWorkGroups.x * lanes) {
-        y[row * n + i] = x[from + i] * scale * weight(first, i);
+        y[row * n + i] = x[from + i] * scale * (weight(first, i) + shift);
     }
 }
