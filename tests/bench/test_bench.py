@@ -117,7 +117,7 @@ def test_what_is_wrong_is_said(model: str, capsys: pytest.CaptureFixture[str]) -
         ([model, "-p", "x"], "'x' is not a number"),
         ([model, "-p", "0", "-n", "0"], "leaves nothing to measure"),
         ([model, "-r", "0"], "-r 0"),
-        ([model, "-ctk", "q8_0"], "f16 or f32"),
+        ([model, "-ctk", "q4_0"], "f16, f32, q8_0"),
         ([model, "-n", "1", "-d", "1000"], "made for up to 64"),
         ([model, "-n", "0", "--ablate"], "--ablate takes one model"),
         (["runtime", "--only", "lunch"], "not lunch"),

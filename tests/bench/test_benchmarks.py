@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,13 +16,15 @@ from pathlib import Path
 import pytest
 
 import penstock as ps
-from benchmarks import access, loads
+from benchmarks import access, arrays, loads, models
 from benchmarks.peers import comparison, environments
 from benchmarks.peers.conversation import Conversation, Lost
 from penstock.bench.floors import programs as kernels
 from penstock.bench.jobs import JOBS
 from penstock.bench.measure import SHADERS
+from penstock.llm.random_model import shape_of, write_random_model
 from penstock.shader.glsl import compile_glsl
+from tests.conftest import simulated
 
 ROOT = Path(__file__).parents[2]
 OWN = [name for name, kind in environments.KINDS.items() if not kind.requirements]
@@ -135,6 +138,49 @@ def test_command_compares_and_reports_the_absent(tmp_path: Path) -> None:
     assert {row["row"] for row in sections[-1]["rows"]} == {aim[0] for aim in comparison._AIMS}
 
 
+def test_models_are_compared_with_another_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With this one: the same tokens. What cannot be installed is a row that says why."""
+    model = tmp_path / "model.gguf"
+    write_random_model(model, shape_of("tiny"), "Q8_0", tokenizer=False)
+
+    def install(place: Path, _: tuple[str, ...]) -> str:
+        place.mkdir(parents=True)
+        return "there is no network"
+
+    monkeypatch.setattr(environments, "_install", install)
+    monkeypatch.setattr(models, "_limits", lambda _: (1e9, 1e9))
+    plan = models.Plan(
+        [model], [20], 3, 8, [1], 1, "llvmpipe", against=ROOT, peers=tmp_path / "peers"
+    )
+    compared, each, limits = models.run(plan)
+    rows = {str(row["program"]): row for row in compared.rows}
+    assert list(rows) == ["penstock", "against", "llama.cpp"]
+    assert "there is no network" in str(rows["llama.cpp"]["note"])
+    assert rows["penstock"]["note"] == "", "other tokens"
+    figures = ("prompt ms", "processor", "decode ms", "processor, decode")
+    assert all(
+        float(str(rows[one][name])) > 0 for one in ("penstock", "against") for name in figures
+    )
+    assert float(str(rows["penstock"]["decode ×"])) > 0
+    for part in ("token", "prompt"):
+        of_part = [row for row in each.rows if row["part"] == part]
+        assert sum(float(str(row["share %"])) for row in of_part) == pytest.approx(100)
+        product = next(  # by whichever way was measured to be the best
+            row for row in of_part if re.match(r"product Q8_0 \w+ \d+x\d+", str(row["kernel"]))
+            and (part == "token" or not str(row["kernel"]).endswith("x1"))
+        )  # fmt: skip
+        assert (
+            0
+            < float(str(product["% of limit"]))
+            == pytest.approx(
+                100 * float(str(product["GB/s" if part == "token" else "G multiply-adds/s"]))
+            )
+        )
+    assert limits.rows == [{"threads": 1, "GB/s": 1.0, "G multiply-adds/s": 1.0}]
+
+
 def test_waits_for_cpu_access_in_a_decode_shaped_loop(dev: ps.Device) -> None:
     (table,) = access.run(dev, 1)
     waits = {row["rule"]: int(str(row["waits"])) for row in table.rows}
@@ -147,3 +193,11 @@ def test_loads_by_every_way(dev: ps.Device, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(loads, "ITERATIONS", 65)
     (table,) = loads.run(dev, 2)
     assert [row["way"] for row in table.rows] == list(loads.WAYS)
+
+
+def test_array_operations_wait_only_where_the_shape_depends_on_values() -> None:
+    with simulated(1) as device:
+        (section,) = arrays.run(device, 1, (400,))
+    waiting = {row["operation"] for row in section.rows if row["waits"]}
+    assert waiting == {"x[mask]", "nonzero", "unique_values"}
+    assert all(row["launches"] or row["copies"] for row in section.rows)

@@ -24,6 +24,7 @@ from penstock.cli.completion import SHELLS, completion
 ROOT = Path(__file__).parents[2]
 COMMANDS = {
     "doctor": ["doctor"],
+    "report": ["doctor", "--report"],
     "devices": ["devices"],
     "demo": ["demo"],
     "check": ["check", "--driver", "vulkan", "--programs", "1"],

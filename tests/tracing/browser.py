@@ -64,10 +64,7 @@ class Browser(Closing):
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self._call(f"{domain}.enable")
-        self._call(
-            "Emulation.setDeviceMetricsOverride",
-            width=size[0], height=size[1], deviceScaleFactor=1, mobile=False,
-        )  # fmt: skip
+        self.resize(*size)
 
     def open(self, page: Path) -> None:
         self.complaints.clear()
@@ -97,6 +94,8 @@ class Browser(Closing):
         written = key if len(key) == 1 else ""
         if key == "Enter":
             about["windowsVirtualKeyCode"], written = 13, "\r"
+        if key == "Tab":
+            about["windowsVirtualKeyCode"] = 9
         self._call("Input.dispatchKeyEvent", type="keyDown", text=written, **about)
         self._call("Input.dispatchKeyEvent", type="keyUp", **about)
 
@@ -113,6 +112,12 @@ class Browser(Closing):
 
     def wheel(self, x: float, y: float, dy: float) -> None:
         self.mouse("mouseWheel", x, y, deltaX=0, deltaY=dy)
+
+    def resize(self, width: int, height: int) -> None:
+        self._call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width, height=height, deviceScaleFactor=1, mobile=False,
+        )  # fmt: skip
 
     def prefer(self, scheme: str) -> None:
         """Light or dark, as the system would prefer."""

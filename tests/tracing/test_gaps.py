@@ -283,7 +283,7 @@ def test_words() -> None:
     assert place(["/a/b.py:12", "/a/b.py:14"], names=False) == "between lines 12 and 14"
     assert place(["/a/b.py:12"], names=True) == "at line 12 of b.py"
     assert place(["/a/b.py:12", "/a/c.py:14"], names=False) == "between b.py:12 and c.py:14"
-    assert place([], names=False) == "in a thread of the runtime"
+    assert place([], names=False) == "in Penstock's own code"
     events = [launch(1, (1.0, 62e-3)), launch(2, (1.0 + 82e-3, 2e-3), start=1.082, line=14)]
     use = use_of([*events, host("launch", 1.0, 0.0, line=12)])
     assert verdict(use).startswith("device busy 64 ms of 84 (76 %); 20 ms of the rest: your ")

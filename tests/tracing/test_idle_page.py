@@ -374,12 +374,29 @@ def contrast(one: str, other: str) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_causes_can_be_told_apart_without_all_colours(theme: str) -> None:
+def palette(theme: str) -> tuple[dict[str, str], str]:
+    """The colours of a theme by name, and the text that names kinds and causes."""
     assets = resources.files("penstock.tracing").joinpath("assets")
     style, words = (assets.joinpath(name).read_text() for name in ("page.css", "words.js"))
     block = style.split("}")[theme == "dark"]
-    colours = dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6});", block))
+    return dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6});", block)), words
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_kinds_can_be_told_apart_without_all_colours(theme: str) -> None:
+    """Less clearly than causes: a label, a row and a table name them, too."""
+    colours, words = palette(theme)
+    kinds = {*re.findall(r'\["(\w+)", "', words), "other"} & colours.keys() - {"replayed"}
+    assert len(kinds) == 12
+    for one, other in itertools.combinations(sorted(kinds), 2):
+        for vision in VISION:
+            apart = seen(colours[one], vision) - seen(colours[other], vision)
+            assert np.linalg.norm(apart) > 0.05, (one, other)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_causes_can_be_told_apart_without_all_colours(theme: str) -> None:
+    colours, words = palette(theme)
     groups = [
         re.findall(r"(\w+): \"", re.search(rf"const {name} = {{(.*?)}}", words, re.S)[1])  # type: ignore[index]
         for name in ("CAUSES", "HATCHED")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -23,6 +25,7 @@ from penstock.__main__ import main
 from penstock.tracing import events, receipt
 from penstock.tracing.document import as_document
 from penstock.tracing.flights import flights
+from penstock.tracing.page import as_html
 from tests.kernels import SAXPY, slow_add
 from tests.tracing.browser import Browser
 
@@ -122,6 +125,17 @@ def test_the_numbers_on_the_page_are_the_traces(page: Browser, small: receipt.Tr
     assert sum(int(row.split("\t")[2]) for row in waited) == counts["waits"]
     assert any("test_trace_page.py:" in row for row in waited)
     assert page.ask("penstock.layout().map(r => r.name)")[-2:] == ["default stream", "side"]
+
+
+def test_a_notebook_shows_the_page(small: receipt.Trace) -> None:
+    """Whole and alone: in a frame that can run the page's scripts, and reach nothing outside."""
+    frame = small._repr_html_()
+    inside = re.fullmatch(
+        r'<iframe [^>]*sandbox="allow-scripts"[^>]* srcdoc="([^"]*)"></iframe>', frame
+    )
+    assert inside
+    assert html.unescape(inside[1]) == as_html(small)
+    assert "<" not in inside[1]
 
 
 def test_names_of_the_program_stay_text(page: Browser) -> None:
@@ -240,6 +254,39 @@ def test_everything_to_press_has_a_name(page: Browser) -> None:
         " || e.getAttribute('aria-labelledby') || e.hidden)).map(e => e.id)"
     )
     assert nameless == []
+
+
+def test_a_narrow_screen_shows_everything(page: Browser) -> None:
+    page.resize(500, 900)
+    try:
+        page.ask("new Promise(requestAnimationFrame)")
+        assert page.ask("document.documentElement.scrollWidth") == 500
+        beyond = page.ask(
+            "[...document.querySelectorAll('body *')].filter(e => !e.closest('#kernels, dialog')"
+            " && e.getBoundingClientRect().right > innerWidth + 1).map(e => e.id || e.className)"
+        )
+        assert beyond == []  # the reasons of the receipt among them
+    finally:
+        page.resize(1280, 860)
+
+
+def test_all_can_be_reached_and_used_by_keyboard(page: Browser) -> None:
+    page.ask("document.body.focus()")
+    reached: list[str] = []
+    for _ in range(60):
+        page.key("Tab")
+        place = "(e => e.id || e.closest('[id]')?.id)(document.activeElement)"
+        reached.append(page.ask(place))
+        if reached[-1] == "receipt" and page.ask(
+            "document.activeElement.closest('tbody') !== null"
+        ):
+            break
+    assert {"query", "zoom-in", "theme", "help-button", "counts", "chart", "receipt"} <= {*reached}
+    assert page.ask("getComputedStyle(document.activeElement).outlineStyle") != "none"
+    assert page.ask("penstock.state().selected") is None
+    page.key("Enter")
+    page.until("penstock.state().selected !== null")
+    assert page.ask("document.getElementById('details').innerText").strip()
 
 
 def test_a_hundred_thousand_events_stay_usable(browser: Browser, tmp_path: Path) -> None:
@@ -578,6 +625,32 @@ def test_a_module_runs_with_its_name(tmp_path: Path, capfd: pytest.CaptureFixtur
     )
     assert (run.returncode, run.stdout) == (3, "__main__ ['-x']\n"), run.stderr
     assert (tmp_path / "trace.html").exists()
+
+
+def test_lines_of_a_module_in_a_package_are_named(tmp_path: Path) -> None:
+    """Also where the program prints a receipt of its own, which is of a part."""
+    package = tmp_path / "pkg"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "other.py").write_text("def step(x):\n    x.write([1.0] * 16)\n")
+    (package / "mod.py").write_text(
+        "import penstock as ps\nfrom pkg.other import step\n"
+        "with ps.Device(driver='sim', seed=1) as dev, ps.trace() as receipt:\n"
+        "    x = dev.zeros(16, name='x')\n    x.write([2.0] * 16)\n    step(x)\nprint(receipt)\n"
+    )
+    command = [sys.executable, "-m", "penstock", "trace", "--json", "t.json", "-m", "pkg.mod"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(ps.__file__).parent.parent)}
+    run = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    document = json.loads((tmp_path / "t.json").read_text())
+    lines = [event["where"] for event in document["events"] if event["kind"] == "copy"]
+    assert lines == ["pkg/mod.py:5", "pkg/other.py:2"]
+    assert all(f"at {line}\n" in run.stdout for line in lines)
+    for said, title in ((run.stdout, "receipt"), (run.stderr, "receipt of the whole program")):
+        assert re.search(
+            rf"^penstock {title}, .*^  copies            2  \(128 B\)$", said, re.M | re.S
+        )
 
 
 def test_the_page_can_be_opened_and_broken_scripts_shown(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -609,6 +611,29 @@ def test_a_user_line_is_outside_the_package(dev: ps.Device) -> None:
     launches = t.of_kind("launch")
     assert len(launches) == 3
     assert {event.where.partition(":")[0] for event in launches} == {__file__}
+
+
+def test_the_lines_of_a_notebook_are_named_by_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In IPython the name of the code has the number; in a kernel of Jupyter's, IPython knows."""
+    cell = "/tmp/ipykernel_77/1234.py"
+    names = {cell: ("Cell", "In[5]")}
+    shell = SimpleNamespace(compile=SimpleNamespace(format_code_name=names.get))
+    with ps.Device(driver="sim") as dev:
+        x = dev.zeros(4)
+
+        def line_of(file: str) -> str:
+            with ps.trace() as t:
+                exec(compile("\n\nx.numpy()", file, "exec"), {"x": x})
+            (event,) = t.of_kind("copy")
+            return event.where
+
+        assert line_of("<ipython-input-3-0a1b2c>") == "cell [3], line 3"
+        assert line_of("/home/me/train.py") == "/home/me/train.py:3"
+        monkeypatch.setitem(sys.modules, "IPython", None)  # type: ignore[arg-type]
+        assert line_of(cell) == "cell [?], line 3"
+        monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))  # type: ignore[arg-type]
+        assert line_of(cell) == "cell [5], line 3"
+        assert line_of("/tmp/ipykernel_77/99.py") == "cell [?], line 3"
 
 
 def test_the_lines_of_the_demo_are_user_code() -> None:

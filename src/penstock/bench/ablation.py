@@ -19,13 +19,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import penstock as ps
 from penstock.bench import machine, models
 from penstock.bench.measure import expect, interleave, ratio
 from penstock.bench.models import OnProgress, Run, Test
-from penstock.llm.model import Model, load
+from penstock.llm.model import CacheType, Model, load
 from penstock.llm.optimizations import ALL, Mechanisms
 
 Row = dict[str, Any]
@@ -52,7 +52,7 @@ def ablate(
     test: Test,
     *,
     batch: int,
-    cache: Literal["f16", "f32"],
+    cache: CacheType,
     repeat: int,
     progress: OnProgress,
 ) -> Iterator[Row]:

@@ -1,23 +1,27 @@
-"""`penstock bench`: a model, `runtime`, `compare` or `report`."""
+"""`penstock bench`: a model, `runtime`, `mechanisms`, `compare` or `report`."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import penstock as ps
-from penstock.bench import forms
+from penstock.bench import forms, plots
 from penstock.bench.values import numbers, pairs
-from penstock.llm.command import find
+from penstock.llm.layers import CACHE_TYPES
+from penstock.llm.modelfile import find
 from penstock.llm.progress_bar import Bar
 
-_OTHERS = ("runtime", "compare", "report")
+_OTHERS = ("runtime", "mechanisms", "compare", "report")
 _USAGE = """penstock bench MODEL… [-p 512] [-n 128] [-d 0] [-r 5] [-o md] [--ablate] …
        penstock bench runtime [-r 20] [-o md] [--only launch,transfer] …
+       penstock bench mechanisms [--only load,access] [--sizes 0.1,2] [--quick] …
        penstock bench compare BEFORE.json AFTER.json
        penstock bench report FILE.json… -o DIRECTORY"""
 
@@ -30,7 +34,10 @@ def add_options(command: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     words: list[str] = arguments.words
     if words and words[0] in _OTHERS:
-        return {"runtime": _runtime, "compare": _compare, "report": _report}[words[0]](words[1:])
+        others = {
+            "runtime": _runtime, "mechanisms": _mechanisms, "compare": _compare, "report": _report,
+        }  # fmt: skip
+        return others[words[0]](words[1:])
     return _model(words)
 
 
@@ -39,6 +46,7 @@ def parsers() -> dict[str, argparse.ArgumentParser]:
     return {
         "": _model_options(),
         "runtime": _runtime_options(),
+        "mechanisms": _mechanisms_options(),
         "compare": _compare_options(),
         "report": _report_options(),
     }
@@ -96,7 +104,14 @@ def _model_options() -> argparse.ArgumentParser:
     add("-pg", dest="both", action="append", default=[], help="a prompt and tokens in one: 512,128")
     add("-d", "--n-depth", action="append", help="tokens in the cache before (0)")
     add("-b", "--batch-size", "-ub", dest="batch", action="append", help="of a prompt (64)")
-    add("-ctk", "-ctv", "--cache-type", dest="cache", default="f16", help="f16, f32 (%(default)s)")
+    add(
+        "-ctk",
+        "-ctv",
+        "--cache-type",
+        dest="cache",
+        default="f16",
+        help="f16, f32, q8_0 (%(default)s)",
+    )
     add("--ablate", action="store_true", help="decode without each mechanism in turn")
     _add_common(parser, repetitions=5)
     add("--delay", type=float, default=0, help="seconds between runs (%(default)s)")
@@ -137,8 +152,10 @@ def _several(option: str, given: Sequence[str] | None, usual: list[int]) -> list
 def _check(repeat: int, caches: Sequence[str], batches: Sequence[int]) -> None:
     if repeat < 1:
         raise ps.InvalidValue(f"-r {repeat}; at least one run is needed")
-    if unknown := [name for name in caches if name not in ("f16", "f32")]:
-        raise ps.InvalidValue(f"-ctk {','.join(unknown)}; keys and values are stored as f16 or f32")
+    if unknown := [name for name in caches if name not in CACHE_TYPES]:
+        raise ps.InvalidValue(
+            f"-ctk {','.join(unknown)}; keys and values are stored as {', '.join(CACHE_TYPES)}"
+        )
     if min(batches) < 1:
         raise ps.InvalidValue("-b 0; at least one token is read at a time")
 
@@ -168,13 +185,88 @@ def _runtime(words: Sequence[str]) -> int:
     if unknown := sorted(set(groups) - set(runtime.GROUPS)):
         raise ps.InvalidValue(f"--only knows {', '.join(runtime.GROUPS)}; not {', '.join(unknown)}")
     _check(asked.repetitions, (), (1,))
-    # Lavapipe's worker threads would compete with the interpreter for the cores. Mesa reads this
-    # when it is loaded, which the device below does.
-    os.environ.setdefault("LP_NUM_THREADS", "0")
+    _leave_a_core()
     with ps.Device(asked.device) as device:
         rows = runtime.measure(device, groups, asked.repetitions, _progress)
         _print(asked, rows, forms.runtime_columns())
     return 0
+
+
+def _leave_a_core() -> None:
+    # Lavapipe's worker threads would compete with the interpreter for the cores. Mesa reads this
+    # when it is loaded, which the first device does.
+    os.environ.setdefault("LP_NUM_THREADS", "0")
+
+
+def _mechanisms_options() -> argparse.ArgumentParser:
+    from penstock.bench.mechanisms.measuring import MECHANISMS
+
+    parser = argparse.ArgumentParser(
+        prog="penstock bench mechanisms",
+        description="What each mechanism is worth where its effect lies: the same work with it on "
+        "and off, in turn. Prints a table, and makes a page and plots of it.",
+    )
+    _add_common(parser, repetitions=10)
+    add = parser.add_argument
+    add("--only", help=f"some of: {', '.join(MECHANISMS)} (default: all)", metavar="NAMES")
+    add("--quick", action="store_true", help="small sizes and two rounds: seconds, not figures")
+    add(
+        "--sizes", default="0.1,0.5,2", metavar="GB",
+        help="of the model files that are loaded (%(default)s); the disk must hold them all",
+    )  # fmt: skip
+    add("--models", type=Path, metavar="DIR", help="keep model files there (default: delete them)")
+    add(
+        "--report", type=Path, default=Path("bench-report"), metavar="DIR",
+        help="where page and plots go (%(default)s)",
+    )  # fmt: skip
+    add("--no-report", action="store_true", help="the table only")
+    add("--docs", type=Path, metavar="FILE", help="also rewrite the generated text of this page")
+    return parser
+
+
+def _mechanisms(words: Sequence[str]) -> int:
+    from penstock.bench.mechanisms import document, measuring, model_files
+    from penstock.bench.mechanisms.comparison import Plan
+
+    asked = _mechanisms_options().parse_args(words)
+    mechanisms = measuring.chosen(asked.only)
+    sizes = _gigabytes(asked.sizes)
+    _check(asked.repetitions, (), (1,))
+    if asked.docs:
+        document.block_in(asked.docs.read_text(encoding="utf-8"), str(asked.docs))
+        if not plots.are_possible():
+            raise ps.Unsupported(plots.MISSING)
+    report = None if asked.no_report else asked.report
+    if report and not plots.are_possible():
+        print(f"no page: {plots.MISSING}", file=sys.stderr)
+        report = None
+    _leave_a_core()
+    with ExitStack() as ending:
+        directory = asked.models
+        if directory is None:
+            directory = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix="penstock-")))
+        directory.mkdir(parents=True, exist_ok=True)
+        if not asked.quick and any(one.name == "load" for one in mechanisms):
+            model_files.check_room(directory, sizes)
+        device = ending.enter_context(ps.Device(asked.device))
+        repeat = min(2, asked.repetitions) if asked.quick else asked.repetitions
+        plan = Plan(device, directory, sizes, repeat, asked.quick, _progress)
+        rows = _print(asked, measuring.measure(plan, mechanisms), document.all_columns())
+    for made in _pages(rows, report, asked.docs):
+        print(made, file=sys.stderr)
+    return 0
+
+
+def _gigabytes(given: str) -> list[float]:
+    try:
+        sizes = [float(one) for one in given.split(",")]
+    except ValueError:
+        sizes = []
+    if not sizes or not all(0.02 <= size <= 16 for size in sizes):
+        raise ps.InvalidValue(
+            f"--sizes {given!r}; write gigabytes from 0.02 to 16, as in 0.1,0.5,2"
+        )
+    return sizes
 
 
 def _compare_options() -> argparse.ArgumentParser:
@@ -216,17 +308,33 @@ def _report_options() -> argparse.ArgumentParser:
         "-o", "--output", type=Path, default=Path("bench-report"), metavar="DIR",
         help="where to (%(default)s)",
     )  # fmt: skip
+    parser.add_argument(
+        "--docs", type=Path, metavar="FILE",
+        help="also rewrite the generated text about mechanisms of this page, and its plots",
+    )  # fmt: skip
     return parser
 
 
 def _report(words: Sequence[str]) -> int:
-    from penstock.bench import compare, report
+    from penstock.bench import compare
 
     asked = _report_options().parse_args(words)
     rows = [row for file in asked.files for row in compare.read(file)]
-    for made in report.write(rows, asked.output):
+    for made in _pages(rows, asked.output, asked.docs):
         print(made)
     return 0
+
+
+def _pages(
+    rows: Sequence[dict[str, Any]], directory: Path | None, docs: Path | None
+) -> Iterator[Path]:
+    """Write what was asked for; each file as it is there."""
+    from penstock.bench import report
+
+    if docs:
+        yield from report.write_docs(rows, docs)
+    if directory:
+        yield from report.write(rows, directory)
 
 
 # Output.
@@ -239,7 +347,8 @@ def _progress(what: str, done: int, total: int) -> None:
 
 def _print(
     asked: argparse.Namespace, rows: Iterable[dict[str, Any]], columns: Sequence[forms.Column]
-) -> None:
+) -> list[dict[str, Any]]:
+    """Print rows as they come, in the forms that were asked for; returns them."""
     kept: list[dict[str, Any]] = []
 
     def keeping() -> Iterable[dict[str, Any]]:
@@ -261,3 +370,4 @@ def _print(
             print(line, file=sys.stderr)
     if asked.save:
         asked.save.write_text("\n".join(forms.write("json", kept, columns)) + "\n")
+    return kept

@@ -17,12 +17,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import penstock as ps
 from penstock.bench import machine
-from penstock.llm.generation import COUNTS, counted
-from penstock.llm.model import Model, load
+from penstock.llm.costs import COUNTS, counted
+from penstock.llm.model import CacheType, Model, load
 from penstock.llm.modelfile import ModelFile
 from penstock.llm.optimizations import AHEAD, ALL, Mechanisms
 
@@ -33,8 +33,9 @@ OnProgress = Callable[[str, int, int], None]
 #: What GGUF's number for the kind of a whole file stands for.
 _FILE_TYPES = {
     0: "all F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1",
+    10: "Q2_K", 11: "Q3_K - Small", 12: "Q3_K - Medium", 13: "Q3_K - Large",
     14: "Q4_K - Small", 15: "Q4_K - Medium", 16: "Q5_K - Small", 17: "Q5_K - Medium", 18: "Q6_K",
-    32: "BF16",
+    25: "IQ4_NL", 30: "IQ4_XS", 32: "BF16", 38: "MXFP4 MoE",
 }  # fmt: skip
 
 
@@ -80,7 +81,7 @@ class Plan:
     models: Sequence[Path]
     tests: Sequence[Test]
     batches: Sequence[int] = (64,)
-    caches: Sequence[Literal["f16", "f32"]] = ("f16",)
+    caches: Sequence[CacheType] = ("f16",)
     repeat: int = 5
     warm_up: bool = True
     delay: float = 0.0

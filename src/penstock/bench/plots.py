@@ -17,8 +17,9 @@ from penstock.errors import Unsupported
 Row = dict[str, Any]
 THEMES = {"light": ("#ffffff", "#1f2328", "#d0d7de"), "dark": ("#0d1117", "#e6edf3", "#30363d")}
 #: Told apart by people who see few colours, and on both backgrounds.
-_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#999999")
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#999999")
 _MARKS = "osD^vPX"
+MISSING = "plots need matplotlib, which is not installed: pip install penstock-gpu[bench]"
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,11 @@ def plots_of(rows: Sequence[Row]) -> list[Plot]:
     return found
 
 
-def save(plot: Plot, directory: Path) -> dict[str, Path]:
+def save(plot: Plot, directory: Path, themes: Sequence[str] = tuple(THEMES)) -> dict[str, Path]:
     """Draw it for every theme; the files."""
     made = {}
-    for theme, (paper, ink, faint) in THEMES.items():
+    for theme in themes:
+        paper, ink, faint = THEMES[theme]
         pyplot = _pyplot()
         with _style(pyplot, paper, ink, faint):
             figure = pyplot.figure(figsize=plot.size, layout="constrained", facecolor=paper)
@@ -75,13 +77,20 @@ def save(plot: Plot, directory: Path) -> dict[str, Path]:
     return made
 
 
+def are_possible() -> bool:
+    """Whether matplotlib is installed; `MISSING` says what to do if not."""
+    try:
+        _pyplot()
+    except Unsupported:
+        return False
+    return True
+
+
 def _pyplot() -> Any:
     try:
         import matplotlib
     except ImportError as error:
-        raise Unsupported(
-            "plots need matplotlib, which is not installed: pip install penstock-gpu[bench]"
-        ) from error
+        raise Unsupported(MISSING) from error
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
@@ -115,7 +124,7 @@ def _transfers(rows: Sequence[Row], figure: Any, ink: str) -> None:
         _line(axes, floors, "numpy.copyto", ink, "--", "")
         for number, path in enumerate(dict.fromkeys(row["path"] for row in those)):
             points = sorted((r["size"], r["median_ns"]) for r in those if r["path"] == path)
-            _line(axes, points, path, _COLOURS[number], "-", _MARKS[number])
+            _line(axes, points, path, COLOURS[number], "-", _MARKS[number])
         axes.set(title=f"{way}, until the bytes are there", xlabel="bytes")
         _log(axes, base=2, ticks=[(1 << 10, "1 KiB"), (1 << 15, "32 KiB"), (1 << 20, "1 MiB"),
                                   (1 << 25, "32 MiB")])  # fmt: skip
@@ -130,7 +139,7 @@ def _compared(rows: Sequence[Row], figure: Any, ink: str) -> None:
         axes.plot([own, floor], [number, number], color=ink, linewidth=1, alpha=0.5)
         label = _once(number, "bare calls")
         axes.plot([floor], [number], "o", mfc="none", color=ink, label=label)
-        axes.plot([own], [number], "o", color=_COLOURS[0], label=_once(number, "penstock"))
+        axes.plot([own], [number], "o", color=COLOURS[0], label=_once(number, "penstock"))
     axes.set_yticks(range(len(rows)), [row["test"] for row in reversed(rows)])
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(_plain)
@@ -149,8 +158,8 @@ def _curves(rows: Sequence[Row], figure: Any, ink: str) -> None:
             axes.axis("off")
             continue
         those = [row for row in rows if row["curve"] == titles[number]]
-        _line(axes, [(r["size"], r["median_ns"]) for r in those], "median", _COLOURS[0], "-", "o")
-        _line(axes, [(r["size"], r["min_ns"]) for r in those], "minimum", _COLOURS[1], "-", "s")
+        _line(axes, [(r["size"], r["median_ns"]) for r in those], "median", COLOURS[0], "-", "o")
+        _line(axes, [(r["size"], r["min_ns"]) for r in those], "minimum", COLOURS[1], "-", "s")
         axes.set_title(titles[number].replace(", ", ",\n"))
         _log(axes)
         low, high = axes.get_ylim()
@@ -162,7 +171,7 @@ def _curves(rows: Sequence[Row], figure: Any, ink: str) -> None:
 def _files(rows: Sequence[Row], figure: Any, ink: str) -> None:
     axes = figure.subplots()
     _line(axes, [(r["size"], r["floor_median_ns"]) for r in rows], "numpy.fromfile", ink, "--", "")
-    _line(axes, [(r["size"], r["median_ns"]) for r in rows], "from_file", _COLOURS[0], "-", "o")
+    _line(axes, [(r["size"], r["median_ns"]) for r in rows], "from_file", COLOURS[0], "-", "o")
     axes.set(xlabel="bytes of the file", ylabel="median, µs")
     _log(axes, base=2, ticks=[(1 << 16, "64 KiB"), (1 << 20, "1 MiB"), (1 << 24, "16 MiB"),
                               (1 << 28, "256 MiB")])  # fmt: skip
@@ -179,7 +188,7 @@ def _context(rows: Sequence[Row], figure: Any, ink: str) -> None:
                 for row in those
             )
             axes.plot(*zip(*points, strict=True), style, marker=_MARKS[number],
-                      label=f"{model}, {which}", color=_COLOURS[number])  # fmt: skip
+                      label=f"{model}, {which}", color=COLOURS[number])  # fmt: skip
     axes.set(xlabel="tokens in the context", ylabel="ms per token")
     axes.set_ylim(bottom=0)
     axes.grid(True)
@@ -191,7 +200,7 @@ def _ablation(rows: Sequence[Row], figure: Any, ink: str) -> None:
     for number, row in enumerate(reversed(rows)):
         value = row["ratio"]
         reach = [[value - row["ratio_low"]], [row["ratio_high"] - value]]
-        axes.errorbar(value, number, xerr=reach, fmt="o", color=_COLOURS[0], capsize=4)
+        axes.errorbar(value, number, xerr=reach, fmt="o", color=COLOURS[0], capsize=4)
     axes.axvline(1, color=ink, linewidth=1)
     axes.set_yticks(range(len(rows)), [row["without"] for row in reversed(rows)])
     axes.set_xlabel(f"time, × with everything on ({rows[0]['model_type']}, {rows[0]['test']})")

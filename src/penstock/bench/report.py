@@ -14,12 +14,15 @@ from string import Template
 from typing import Any
 
 from penstock.bench import forms, plots
+from penstock.bench.mechanisms import document, pictures
+from penstock.errors import InvalidValue
 
 Row = dict[str, Any]
 
 _TITLES = {
+    "mechanisms": "What each mechanism is worth where its effect lies",
     "model": "Language models",
-    "ablation": "What each mechanism is worth",
+    "ablation": "Decoding without each mechanism",
     "runtime": "The runtime compared with bare driver calls",
 }
 
@@ -27,19 +30,32 @@ _TITLES = {
 def write(rows: Sequence[Row], directory: Path) -> Iterator[Path]:
     """Make the plots, then the page; each file as it is there."""
     directory.mkdir(parents=True, exist_ok=True)
-    pictures = []
-    for plot in plots.plots_of(rows):
+    drawn = []
+    for plot in (*pictures.plots_of(rows), *plots.plots_of(rows)):
         files = plots.save(plot, directory)
         yield from files.values()
-        pictures.append((plot, files))
+        drawn.append((plot, files))
     page = directory / "index.html"
-    page.write_text(_page(rows, pictures), encoding="utf-8")
+    page.write_text(_page(rows, drawn), encoding="utf-8")
     yield page
 
 
-def _page(rows: Sequence[Row], pictures: Sequence[tuple[plots.Plot, dict[str, Path]]]) -> str:
+def write_docs(rows: Sequence[Row], file: Path) -> Iterator[Path]:
+    """Replace the generated text of a page of the docs, and the plots that it shows."""
+    own = [row for row in rows if row.get("benchmark") == "mechanisms"]
+    if not own:
+        raise InvalidValue("--docs takes rows of penstock bench mechanisms, and there are none")
+    document.write_block(file, own)
+    yield file
+    images = file.parent / "images"
+    images.mkdir(exist_ok=True)
+    for plot in pictures.plots_of(own):
+        yield plots.save(plot, images, themes=("light",))["light"]
+
+
+def _page(rows: Sequence[Row], drawn: Sequence[tuple[plots.Plot, dict[str, Path]]]) -> str:
     template = Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
-    shown = "\n".join(_figure(plot, files) for plot, files in pictures)
+    shown = "\n".join(_figure(plot, files) for plot, files in drawn)
     tables = "\n".join(
         _section(name, title, [row for row in rows if row.get("benchmark", "model") == name])
         for name, title in _TITLES.items()
@@ -76,6 +92,8 @@ def _figure(plot: plots.Plot, files: dict[str, Path]) -> str:
 def _section(name: str, title: str, rows: Sequence[Row]) -> str:
     if not rows:
         return ""
+    if name == "mechanisms":
+        return _mechanisms(title, rows)
     columns = {
         "model": forms.model_columns(["n_batch", "gpu_info"]),
         "ablation": forms.ablation_columns(),
@@ -87,6 +105,20 @@ def _section(name: str, title: str, rows: Sequence[Row]) -> str:
         if name != "model":
             parts.append(f"<h3>{html.escape(' · '.join(filter(None, where)))}</h3>")
         parts.append(_table(those, columns))
+    return "\n".join(parts)
+
+
+def _mechanisms(title: str, rows: Sequence[Row]) -> str:
+    parts = [f"<h2>{html.escape(title)}</h2>"]
+    for device in dict.fromkeys(row["gpu_info"] for row in rows):
+        for each in document.sections([row for row in rows if row["gpu_info"] == device]):
+            parts += [
+                f"<h3>{html.escape(f'{each.title} · {device}')}</h3>",
+                f"<p>On: {html.escape(each.on)}. Off: {html.escape(each.off)}.</p>",
+                _table(each.rows, document.columns()),
+                f"<p>{html.escape(' '.join(filter(None, (each.finding, each.why))))}</p>",
+                f"<p>Arithmetic, not measured: {html.escape(each.elsewhere)}</p>",
+            ]
     return "\n".join(parts)
 
 

@@ -41,7 +41,7 @@ from penstock.bench.jobs import (
 from penstock.bench.measure import SHADERS, expect, interleave, ratio, timed
 from penstock.bench.models import OnProgress
 from penstock.bench.tracked import Tracked
-from penstock.llm.generation import counted
+from penstock.llm.costs import counted
 
 Row = dict[str, Any]
 Host = npt.NDArray[Any]

@@ -12,6 +12,7 @@ import builtins
 import contextlib
 import io
 import os
+import re
 import runpy
 import sys
 import threading
@@ -81,6 +82,9 @@ def _save(receipt: Trace, files: dict[str, Path], title: str) -> None:
     receipt.wait_for_times()
     lines = str(receipt).splitlines()
     summary = lines[: lines.index("  in detail")] if "  in detail" in lines else lines
+    # The program may print receipts of its own, of parts of it.
+    whole = "penstock receipt of the whole program,"
+    summary = [re.sub("^penstock receipt,", whole, line) for line in summary]
     tips = [f"  advice: {each}" for each in receipt.advice]
     print("\n".join(summary + tips), file=sys.stderr)
     save = {

@@ -75,7 +75,7 @@ def _between(timed: Iterable[TraceEvent]) -> float | None:
 class _Scratch:
     """A trace that is not active, to measure what an event costs."""
 
-    wants_times = wants_kernels = False
+    counts_only = wants_times = wants_kernels = False
 
     def __init__(self) -> None:
         self.records: list[Any] = []

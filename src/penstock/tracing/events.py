@@ -20,18 +20,29 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock import accelerator
+from penstock.locks import RLock
+from penstock.tracing.source_lines import line_in_words
 
 if TYPE_CHECKING:
     from penstock.tracing.device_times import DeviceClock
 
+#: Held while receivers change. Reentrant: a finaliser may end a trace meanwhile.
+activation = RLock()
 _PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 #: Parts of the package that use the runtime as any program would; their lines are user code.
 _APPLICATIONS = (f"{_PACKAGE}cli{os.sep}demo.py",)
+_STARTS = ("<frozen runpy>", contextlib.__file__)  # runs `python -m`; calls users' blocks
 _local = threading.local()
 
 
-class Collector(Protocol):
-    """A receiver of events: a `Trace`."""
+class Recipient(Protocol):
+    """A receiver of events: a `Trace`, which keeps them, or a `Counts`, which counts them."""
+
+    counts_only: bool
+
+
+class Collector(Recipient, Protocol):
+    """A receiver that keeps the events: a `Trace`."""
 
     wants_times: bool
     wants_kernels: bool  #: events and times of the commands inside replayed graphs
@@ -50,6 +61,12 @@ class VirtualClock(Protocol):
     def copied(self, nbytes: int) -> None:
         """Let the time pass that a host copy of `nbytes` bytes takes."""
         ...
+
+
+class Counter(Recipient, Protocol):
+    """A receiver that counts the events: a `Counts`."""
+
+    def add(self, kind: str, nbytes: int, reason: Reason) -> None: ...
 
 
 class TimeSource(Protocol):
@@ -71,8 +88,12 @@ class TimeSource(Protocol):
 #: The clock of all events, in seconds. `use_clock` replaces it.
 clock: Callable[[], float] = time.perf_counter
 _virtual: VirtualClock | None = None
-#: The traces that are collecting now.
-active: tuple[Collector, ...] = ()
+#: The receivers of events now.
+active: tuple[Recipient, ...] = ()
+#: Those of them that keep the events: only for them need a reason be put into words.
+recording: tuple[Collector, ...] = ()
+#: Those of them that only count. The native step counts for them what it does itself.
+counting: tuple[Counter, ...] = ()
 #: Those of them that want the device's timestamps.
 timing: tuple[Collector, ...] = ()
 #: Those that also want the commands inside replayed graphs.
@@ -100,18 +121,45 @@ def use_clock(virtual: VirtualClock | None) -> None:
     Only while no trace is active: all times of a trace are of one clock.
     """
     global clock, _virtual
-    assert not active, "the clock of an active trace is replaced"
+    assert not recording, "the clock of an active trace is replaced"
     clock, _virtual = virtual or time.perf_counter, virtual
 
 
-def activate(collectors: tuple[Collector, ...]) -> None:
-    """Replace the active traces. The caller holds the lock that all traces share."""
-    global active, timing, detailed
-    active, timing = collectors, tuple(each for each in collectors if each.wants_times)
-    detailed = tuple(each for each in collectors if each.wants_kernels)
-    accelerator.native.note_traces(bool(active))
+def activate(recipients: tuple[Any, ...]) -> None:
+    """Replace the active receivers. The caller holds `activation`."""
+    global active, recording, counting, timing, detailed
+    active = recipients
+    recording = tuple(each for each in recipients if not each.counts_only)
+    counting = tuple(each for each in recipients if each.counts_only)
+    timing = tuple(each for each in recording if each.wants_times)
+    detailed = tuple(each for each in recording if each.wants_kernels)
+    accelerator.native.note_traces(bool(recording))
+    accelerator.native.note_counting(bool(counting))
     for device in living_sources():
         device.note_traces()
+
+
+def begin(recipient: Recipient) -> None:
+    """Let a receiver get events from now on."""
+    try:
+        with activation:
+            activate((*active, recipient))
+    except BaseException:  # from a signal handler: its `__exit__` will not be called
+        end(recipient)
+        raise
+
+
+def end(recipient: Recipient) -> None:
+    """Let a receiver get no more events."""
+    with activation:
+        activate(tuple(each for each in active if each is not recipient))
+
+
+def count(kind: str, nbytes: int) -> None:
+    """Count a transfer that is not emitted, because no trace is active. One of no bytes is none."""
+    if nbytes:
+        for counter in counting:
+            counter.add(kind, nbytes, "")
 
 
 def living_sources() -> list[TimeSource]:
@@ -138,7 +186,7 @@ def emit(
     awaited: tuple[Awaited, ...] = (),
     to: tuple[Collector, ...] | None = None,
 ) -> None:
-    """Add an event to every active trace, or only to those in `to`.
+    """Add an event to every active trace, and count it; or add it only to the traces in `to`.
 
     Callers test `active` first: tracing off costs nothing.
 
@@ -146,6 +194,12 @@ def emit(
     values, so that the garbage collector stops tracking it at its first pass. The native step does
     the same for the events of a launch (`native/trace.c`).
     """
+    if to is None:
+        for counter in counting:
+            counter.add(kind, nbytes, reason)
+        to = recording
+    if not to:
+        return
     try:
         thread = _local.thread
     except AttributeError:
@@ -167,7 +221,7 @@ def emit(
         kind, reason, nbytes, buffer, lo, hi, path, start or clock(), seconds,
         code, instruction, thread, at, awaited,
     )  # fmt: skip
-    for collector in active if to is None else to:
+    for collector in to:
         collector.records.append(record)
 
 
@@ -211,7 +265,7 @@ def user_line() -> str:
         name = frame.f_code.co_filename
         if _judge(name):
             # The runtime's own threads have no user code below them.
-            return "" if name == threading.__file__ else f"{name}:{frame.f_lineno}"
+            return "" if name == threading.__file__ else line_in_words(name, frame.f_lineno)
         frame = frame.f_back
     return ""
 
@@ -221,9 +275,15 @@ _is_user: dict[str, bool] = {}
 
 
 def _judge(name: str) -> bool:
-    own = name.startswith(_PACKAGE) or name == contextlib.__file__
+    own = name.startswith(_PACKAGE) or name in _STARTS or _is_command(name)
     _is_user[name] = not own or name.startswith(_APPLICATIONS)
     return _is_user[name]
+
+
+def _is_command(name: str) -> bool:
+    """Whether it is the script that starts `penstock`, which no user wrote."""
+    program = getattr(sys.modules.get("__main__"), "__file__", None)
+    return name == program and os.path.splitext(os.path.basename(name))[0] == "penstock"
 
 
 def _introduce_thread() -> tuple[str, int]:
@@ -232,4 +292,11 @@ def _introduce_thread() -> tuple[str, int]:
     return thread
 
 
+def _after_fork() -> None:
+    """In a forked child: the thread that may hold the lock is not in it."""
+    global activation
+    activation = RLock()
+
+
 accelerator.native.share_events(globals(), threading.__file__)
+os.register_at_fork(after_in_child=_after_fork)

@@ -21,6 +21,7 @@ _SCRIPTS = (
     "words.js", "data.js", "view.js", "draw.js", "lanes.js", "arrows.js", "axis.js", "find.js",
     "table.js", "details.js", "summary.js", "main.js",
 )  # fmt: skip
+_HEIGHT = 600  # pixels of a notebook that it takes
 _PROOF = 6  # events that the page shows as proof of a gap's cause
 
 
@@ -41,6 +42,15 @@ def as_html(trace: Trace, title: str = "") -> str:
     first, *rest = _asset("page.html").split("{{")
     # A single pass: text that was inserted is not searched for placeholders again.
     return first + "".join(parts[name] + text for name, text in (p.split("}}", 1) for p in rest))
+
+
+def as_frame(trace: Trace) -> str:
+    """The page as an element of another page, such as a notebook, whose content it cannot touch."""
+    page = html.escape(as_html(trace), quote=True)
+    return (
+        '<iframe title="Penstock trace" sandbox="allow-scripts" loading="lazy" '
+        f'style="width: 100%; height: {_HEIGHT}px; border: 0" srcdoc="{page}"></iframe>'
+    )
 
 
 def _asset(name: str) -> str:

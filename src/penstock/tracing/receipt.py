@@ -26,9 +26,8 @@ from penstock.tracing.device_times import DeviceClock
 from penstock.tracing.expectations import Expected, fits, in_words
 from penstock.tracing.gaps import is_command
 from penstock.tracing.idle import Use, Used, between, use_of
+from penstock.tracing.source_lines import line_in_words
 from penstock.tracing.verdict import causes_in_words, gaps_in_words
-
-_lock = RLock()  # reentrant: a finaliser may end a trace meanwhile
 
 
 class Point(NamedTuple):
@@ -60,7 +59,7 @@ class TraceEvent(NamedTuple):
     #: How a transfer was made: direct, rename, staged, ordered, adopt, …; of a wait, "bound" if the
     #: host had run ahead of the device as far as it may (docs/performance.md).
     path: str = ""
-    where: str = ""  #: the user's file and line
+    where: str = ""  #: the user's file and line, or a notebook's cell and the line in it
     start: float = 0.0
     seconds: float = 0.0  #: host time; 0 for events without a measured duration
     thread: str = ""  #: the name of the host thread
@@ -122,6 +121,8 @@ _SHOWN = 20  # events that are printed before "… and N more"
 
 class Trace(Used, Handle):
     """The events and counts of everything the runtime did while this trace was active."""
+
+    counts_only = False
 
     def __init__(self, *, times: bool = True, kernels: bool = False) -> None:
         if kernels and not times:
@@ -379,18 +380,11 @@ class Trace(Used, Handle):
     def __enter__(self) -> Trace:
         self.started_at = time.time()
         self.started = events.clock()
-        try:
-            with _lock:
-                events.activate((*events.active, self))
-        except BaseException:  # from a signal handler: `__exit__` will not be called
-            with _lock:
-                events.activate(tuple(each for each in events.active if each is not self))
-            raise
+        events.begin(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        with _lock:
-            events.activate(tuple(each for each in events.active if each is not self))
+        events.end(self)
         for source in events.living_sources():
             source.note_clock((self,))
         self._stopped = events.clock()
@@ -416,6 +410,13 @@ class Trace(Used, Handle):
 
     __repr__ = __str__
 
+    def _repr_html_(self) -> str:
+        """For notebooks: the page of `save_html` inline. Waits like it."""
+        self.wait_for_times()
+        from penstock.tracing.page import as_frame
+
+        return as_frame(self)
+
     def _read(self, record: Any) -> TraceEvent:
         """Format a record that `emit` left."""
         kind, reason, *details, start, seconds, code, instruction, thread, at, awaited = record
@@ -433,7 +434,8 @@ class Trace(Used, Handle):
         key = (id(code), instruction)  # records keep the code alive, so ids are not reused
         where = self._lines.get(key)
         if where is None:
-            where = self._lines[key] = f"{code.co_filename}:{_line(code, instruction)}"
+            line = _line(code, instruction)
+            where = self._lines[key] = line_in_words(code.co_filename, line)
         return where
 
     def _put_device_times(self) -> None:

@@ -129,7 +129,7 @@ def in_words(blame: Blame, *, names: bool) -> str:
 def place(lines: Sequence[str], *, names: bool) -> str:
     """`at line 12`, or `between lines 12 and 14`; with the file's name if asked for."""
     if not lines:
-        return "in a thread of the runtime"
+        return "in Penstock's own code"
     parted = [line.rpartition(":") for line in lines]
     files = [os.path.basename(file) for file, _, _ in parted]
     numbers = [number for _, _, number in parted]

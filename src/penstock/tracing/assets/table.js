@@ -92,6 +92,9 @@ function tableRow(group) {
     element("td", group.line, "line"),
     element("td", reason, "reason"),
   );
+  // On a narrow screen rows are no table to CSS, which would make them none to a screen reader.
+  row.role = "row";
+  for (const cell of row.cells) cell.role = "cell";
   row.addEventListener("click", () => goTo(group.dearest));
   return row;
 }
@@ -113,6 +116,7 @@ function makeTableHead() {
   for (const [by, name, isNumber] of COLUMNS) {
     const cell = element("th", "", isNumber ? "number" : "");
     cell.scope = "col";
+    cell.role = "columnheader";
     cell.dataset.by = by;
     const button = element("button", name);
     button.type = "button";
