@@ -32,6 +32,31 @@ from tests.hip.standin import StandIn  # noqa: E402
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 DRIVERS = ("llvmpipe", "SwiftShader")
+#: Tests of whole-array kernels, of which SwiftShader takes seconds to compile one: a sample runs.
+_SAMPLED = ("tests/ops/", "tests/xp/")
+_SAMPLE = 5
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--whole", action="store_true", help="on SwiftShader, every test of arrays, not a sample"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--whole") or len(items) < 50:
+        return
+
+    def runs(item: pytest.Item) -> bool:
+        if "SwiftShader" not in item.nodeid or not item.nodeid.startswith(_SAMPLED):
+            return True
+        if item.get_closest_marker("many_kernels"):
+            return False
+        return zlib.crc32(item.nodeid.encode()) % _SAMPLE == 0
+
+    left_out = [item for item in items if not runs(item)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if runs(item)]
 
 
 def _has_validation() -> bool:

@@ -18,7 +18,7 @@ import pytest
 import penstock as ps
 from penstock import llm
 from penstock.bench.measure import SHADERS
-from penstock.llm.generation import COUNTS, counted
+from penstock.llm.costs import COUNTS, counted
 from tests.llm.model_builders import gguf
 
 FILE = Path(__file__).with_name("counts.json")

@@ -77,9 +77,27 @@ def test_the_site_is_built_without_a_broken_link(tmp_path: Path) -> None:
 
 
 def test_the_site_leads_to_every_page() -> None:
-    led_to = set(re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.M))
-    pages = {page.name for page in (ROOT / "docs").glob("*.md")}
-    assert led_to == pages, "every page of docs/ stands in the nav of mkdocs.yml, and no other"
+    led_to = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.M)
+    pages = [page.name for page in (ROOT / "docs").glob("*.md")]
+    assert sorted(led_to) == sorted(pages), "every page of docs/ stands in the nav, and once"
+
+
+#: Macros of C, which are spelled like variables of the environment.
+_MACROS = {"PENSTOCK_LAYOUT_H", "PENSTOCK_POINTS_H", "PENSTOCK_SOURCES"}
+
+
+def test_every_variable_of_the_environment_is_listed() -> None:
+    places = ("src", "native", "tests", "tools", "scripts", "benchmarks", "mutation", "examples")
+    files = [path for place in places for path in (ROOT / place).rglob("*")]
+    read = {
+        name
+        for path in files
+        if path.suffix in ("", ".py", ".c", ".h") and path.is_file()
+        for name in re.findall(r"\bPENSTOCK_[A-Z_]+\b", path.read_text("utf-8", "replace"))
+    }
+    page = (ROOT / "docs/environment.md").read_text()
+    listed = re.findall(r"^\| `(PENSTOCK_\w+)` \|", page, re.M)
+    assert sorted(listed) == sorted(read - _MACROS)
 
 
 def test_pictures_can_be_made_again() -> None:
@@ -150,6 +168,18 @@ def test_contributing_names_what_exists() -> None:
         assert re.search(rf"\b{name}\b", (ROOT / path).read_text()), f"{path}: {name}"
 
 
+def test_forms_of_issues_are_valid() -> None:
+    yaml = pytest.importorskip("yaml")
+    forms = {p.stem: p.read_text() for p in (ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml")}
+    assert {"bug", "device", "feature"} <= forms.keys()
+    for name in ("bug", "device", "feature"):
+        form = yaml.safe_load(forms[name])
+        assert {"name", "description", "body"} <= form.keys()
+        assert all(part["attributes"] for part in form["body"])
+    assert "`penstock doctor --report`" in forms["device"]
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["authors"]
+
+
 def command(*words: str) -> str:
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
@@ -175,21 +205,3 @@ def test_bad_commands_end_with_advice(capsys: pytest.CaptureFixture[str]) -> Non
     assert "no device has 'no such device' in its name" in capsys.readouterr().err
     assert main(["demo", "--size", "0"]) == 1
     assert "size must be at least 1" in capsys.readouterr().err
-
-
-def test_the_readme_names_what_stands_out_from_the_noise() -> None:
-    """The text beside the plot, and the figures that the plot is made from."""
-    (file,) = (ROOT / "benchmarks/results").glob("*-ablation-qwen3-*.json")
-    rows = {row["without"]: row for row in json.loads(file.read_text())}
-    noise = next(row["ratio_high"] for name, row in rows.items() if name.startswith("noise"))
-    clear = {name for name, row in rows.items() if row["ratio_low"] > noise}
-    assert clear == {"persistent scratch", "any of them"}
-    text = " ".join((ROOT / "README.md").read_text().split())
-    for words in (
-        "one mechanism stands out from the noise: without persistent scratch a token takes {:.2f}",
-        "Without any of them it is {:.2f} times",
-    ):
-        name = next(name for name in clear if name in words)
-        assert words.format(rows[name]["ratio"]) in text
-    alone = rows["graph replay"]["ratio"]
-    assert f"Without graph replay alone it is {alone:.2f} times, but that interval" in text

@@ -170,7 +170,7 @@ WRITES: dict[str, Case] = {
         lambda b: b.dev.array([(b"abcdef",)], [("a", "V4")]),
     ),
     "new of inexact beside a fraction, of any dtype": (
-        ps.InvalidValue, "9007199254740993 does not fit float64.*astype",
+        ps.InvalidValue, "9007199254740993 does not fit float32.*astype",
         lambda b: b.dev.array([2**53 + 1, 0.5]),
     ),
     "new record": (
@@ -263,19 +263,13 @@ READS: dict[str, Case] = {
     "no copy": (
         ps.InvalidValue, "float64.*copy=False", lambda b: np.array(b.x, np.float64, copy=False)
     ),
-    "equal": (ps.ArgumentError, r"'x' == Array.*x\.numpy\(\) ==.*'is'", lambda b: b.x == b.y),
-    "equal to itself": (ps.ArgumentError, r"==.*x\.numpy", lambda b: b.x == b.x),
-    "unlike": (ps.ArgumentError, r"x\.numpy\(\) !=", lambda b: b.x != b.y),
-    "equal to None": (ps.ArgumentError, "NoneType.*'is'.*None", lambda b: b.x == None),  # noqa: E711
-    "element equal": (ps.ArgumentError, r"x\.item\(\) ==", lambda b: b.x[1] == 1.0),
-    "less": (ps.ArgumentError, r"x\.numpy\(\) <", lambda b: b.x < 1),
-    "at most": (ps.ArgumentError, r"x\.numpy\(\) <=", lambda b: b.x <= 1),
-    "reflected": (ps.ArgumentError, r"x\.numpy\(\) >", lambda b: 1.0 < b.x),  # noqa: SIM300
-    "at least": (ps.ArgumentError, r"x\.numpy\(\) >=", lambda b: b.x >= b.y),
-    "in": (ps.ArgumentError, r"in array 'x'.*in x\.numpy\(\)", lambda b: 1.0 in b.x),
+    "equal to None": (ps.ArgumentError, "None.*'x is None'", lambda b: b.x == None),  # noqa: E711
+    "equal to an array of the host": (
+        ps.ArgumentError, r"not ndarray.*dev\.xp\.asarray", lambda b: b.x == np.ones(64)
+    ),
     "item of many": (ps.ShapeMismatch, "64", lambda b: b.x.item()),
     "length of none": (ps.ArgumentError, "0-d", lambda b: len(b.x[0])),
-    "index": (ps.ArgumentError, "integers.*str.*numpy", lambda b: b.x["a"]),
+    "index": (ps.ArgumentError, "masks and arrays of integers, not str", lambda b: b.x["a"]),
     "too many indices": (ps.InvalidValue, "1 dimension.*2", lambda b: b.x[0, 0]),
 }  # fmt: skip
 SHAPES: dict[str, Case] = {
@@ -294,7 +288,8 @@ SHAPES: dict[str, Case] = {
     "reshape to an array": (ps.Error, "shape", lambda b: b.x.reshape(np.array([3, 5]))),
     "reshape twice unknown": (ps.ShapeMismatch, "-1, -1", lambda b: b.x.reshape(-1, -1)),
     "reshape of a slice": (
-        ps.ShapeMismatch, r"contiguous.*copy\(\)", lambda b: b.grid[:, 1:].reshape(-1)
+        ps.InvalidValue, "takes a copy.*copy=False",
+        lambda b: b.dev.xp.reshape(b.grid[:, 1:], -1, copy=False),
     ),
     "reinterpret": (ps.ShapeMismatch, "12.*float64", lambda b: b.x[:3].reinterpret(np.float64)),
     "pitched too far": (
@@ -615,8 +610,8 @@ def test_a_buffer_shorter_than_its_block_is_refused(dev: ps.Device) -> None:
 @pytest.mark.parametrize(
     ("options", "kind", "words"),
     [
-        ({"which": "no such GPU"}, ps.NoDevice, "'no such GPU'.*there are 0: "),
-        ({"which": 99}, ps.NoDevice, "number 99.*there are 0: "),
+        ({"which": "no such GPU"}, ps.NoDevice, "'no such GPU'.*the devices are 0: "),
+        ({"which": 99}, ps.NoDevice, "number 99.*the devices are 0: "),
         ({"which": -1}, ps.NoDevice, "number -1"),
         ({"which": 1.5}, ps.ArgumentError, r"name or a number, not 1\.5"),
         ({"which": True}, ps.ArgumentError, "not True"),

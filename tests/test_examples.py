@@ -22,7 +22,14 @@ RUNS: dict[str, tuple[list[str], str, list[str]]] = {
     "torch_dlpack": (["--size", "4096"], "as PyTorch computes it", []),
     "service": (["--clients", "3", "--requests", "4"], "12 of 12 answers were right", []),
     "decode": (["--tokens", "4"], "tokens per second", []),
+    "kmeans": (["--size", "400"], "as NumPy computes them", []),
+    "blur": (["--size", "48"], "as NumPy computes it", ["blur.png"]),
+    "normalise": (["--size", "50"], "as NumPy computes them", []),
+    "mandelbrot": (["--size", "32"], "as NumPy computes it", ["mandelbrot.png"]),
+    "histogram": (["--size", "500"], "as NumPy computes them", []),
 }
+#: Those with a NumPy version in the same file, and no kernel of their own.
+BESIDE_NUMPY = ("kmeans", "blur", "normalise", "mandelbrot", "histogram")
 NEEDS = {"torch_dlpack": "torch", "decode": "tokenizers"}
 
 
@@ -53,6 +60,14 @@ def test_life_without_a_file(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "#" in done.stdout
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", BESIDE_NUMPY)
+def test_arrays_alone_are_enough(name: str) -> None:
+    text = (EXAMPLES / f"{name}.py").read_text()
+    assert "def with_numpy(" in text
+    assert "def on_device(" in text
+    assert not any(word in text for word in ("dev.kernel", "elementwise", "layout("))
 
 
 def test_all_are_listed_and_run() -> None:

@@ -9,7 +9,7 @@ import sys
 import tarfile
 import tomllib
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -52,14 +52,6 @@ def python(program: str, *paths: Path | str, **environment: str) -> str:
     return run.stdout
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What is compiled here is compiled once."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PENSTOCK_CACHE_DIR", str(tmp_path_factory.mktemp("compiled")))
-        yield
-
-
 def build(kind: str, into: Path, before: str = "") -> Path:
     """Build it in a process that first runs `before`."""
     pytest.importorskip("hatchling")
@@ -95,6 +87,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run
 
 
+@pytest.mark.timeout(900)  # the first builds the wheel, which compiles a thousand kernels
 class TestWheel:
     def test_it_is_the_same_each_time(self, wheel: Path, tmp_path: Path) -> None:
         assert build("wheel", tmp_path / "again").read_bytes() == wheel.read_bytes()
@@ -127,6 +120,9 @@ class TestWheel:
         for extra in ("bench", "demo", "dev", "glsl", "hip", "llm"):
             assert f"Provides-Extra: {extra}\n" in metadata
         assert "\nName: penstock-gpu\n" in metadata
+        assert f"\nVersion: {ps.__version__}\n" in metadata
+        licences = {name.rpartition("/")[2] for name in names if "/licenses/" in name}
+        assert licences == {"LICENSE", "NOTICE"}
         assert wheel.name.startswith("penstock_gpu-")
         assert "penstock = penstock.__main__:main" in entries
         assert "penstock.pytest_plugin = penstock.pytest_plugin" in entries
@@ -176,6 +172,47 @@ class TestWheel:
                         wanted = getattr(x, name)()
                         assert getattr(y, name)().result() == wanted, (dtype, name)
                     assert y.dot(y).result() == x.dot(x), dtype
+            """)
+
+    def test_arrays_need_no_compiler(self, installed: Run) -> None:
+        """Operators in every dtype, and each kind of function; on a second driver, operators."""
+        installed("""if True:
+            import numpy as np, penstock as ps
+            for info in ps.devices("vulkan"):
+                with ps.Device(info.name) as dev:
+                    xp = dev.xp
+                    quick = "llvmpipe" in info.name  # others take seconds for a kernel
+                    for name, dtype in xp.__array_namespace_info__().dtypes().items():
+                        if not quick and name not in ("int64", "float32"):
+                            continue
+                        x = xp.asarray(np.array([[0, 1, 1], [1, 0, 1]], dtype))
+                        host = x.numpy()
+                        assert ((x == x) & (x[:, ::2].T == x[:, ::2].T).all()).all(), name
+                        if name == "bool":
+                            assert ((x | ~x) ^ x).tolist() == (~host).tolist()
+                            continue
+                        for made, wanted in (
+                            (x + x * 2, host + host * 2), (x.sum(axis=0), host.sum(0)),
+                            (x[:, 1:] * x[:, :2], host[:, 1:] * host[:, :2]),
+                            (x @ x.T, host @ host.T),
+                        ):
+                            assert made.tolist() == wanted.tolist(), (info.name, name)
+                    if not quick:
+                        continue
+                    x = xp.asarray(np.arange(12, dtype=np.float32)[::-1].reshape(3, 4).copy())
+                    host = x.numpy()
+                    np.testing.assert_allclose(xp.exp(x / 9).numpy(), np.exp(host / 9), 1e-6)
+                    assert xp.sort(x, axis=1).tolist() == np.sort(host, 1).tolist()
+                    assert x[x > 5].tolist() == host[host > 5].tolist()
+                    assert x[[2, 0]].tolist() == host[[2, 0]].tolist()
+                    assert xp.cumulative_sum(x, axis=1).tolist() == host.cumsum(1).tolist()
+                    assert (x - x.mean()).tolist() == (host - host.mean()).tolist()
+                    assert xp.where(x > 5, x, 0).tolist() == np.where(host > 5, host, 0).tolist()
+                    assert x.T.copy().astype("int8").tolist() == host.T.astype("int8").tolist()
+                    assert xp.concat([x, xp.ones((1, 4))]).shape == (4, 4)
+                    assert xp.linspace(0, 1, 3).tolist() == [0, 0.5, 1]
+                    assert xp.unique_values(x).shape == (12,)
+                    assert 0 <= float(dev.random.default_rng(1).random(()).numpy()) < 1
             """)
 
     def test_the_conformance_suite_needs_no_compiler(self, installed: Run) -> None:
@@ -284,10 +321,16 @@ def test_no_text_installs_the_other_project() -> None:
 
 
 def test_versions_agree() -> None:
+    """The version is kept in the package; a release has a date in the changelog and a citation."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     run = subprocess.run(
         [sys.executable, "-m", "penstock", "--version"], capture_output=True, text=True, check=True,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
     )  # fmt: skip
-    assert project["version"] == ps.__version__
+    assert "version" in project["dynamic"]
+    newest = re.search(r"^## (\S+) \((\S+)\)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert newest is not None
+    assert newest[1] == ps.__version__
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {newest[1]}\ndate-released: {newest[2]}\n" in citation
     assert run.stdout == f"penstock {ps.__version__}\n"

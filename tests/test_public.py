@@ -115,7 +115,7 @@ def handles(dev: ps.Device) -> dict[str, Any]:
             "Scratch": dev.scratch(),
             "Stream": dev.default_stream,
         }
-    return made | {"Trace": trace}
+    return made | {"Trace": trace, "Counts": ps.count()}
 
 
 def test_dir_of_a_handle_shows_what_users_may_use(dev: ps.Device) -> None:

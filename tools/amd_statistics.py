@@ -1,6 +1,8 @@
 """Register use of the language-model kernels on AMD GPUs, without such a GPU.
 
-`python -m tools.amd_statistics` compiles every kernel with RADV, Mesa's driver for AMD GPUs.
+`python -m tools.amd_statistics` compiles every kernel with RADV, Mesa's driver for AMD GPUs; with
+`--for-gpus`, those that GPUs run; with `--arrays`, the kernels of matrix products and random
+numbers instead.
 RADV_FORCE_FAMILY makes the driver act as if a GPU of that family were present: it compiles, but
 cannot run anything. The driver reports how many registers each kernel uses, and whether it spills:
 a spilled value is kept in memory instead of a register, which costs far more than it saves.
@@ -21,13 +23,15 @@ from typing import Any
 
 import penstock as ps
 from penstock.llm.kernels import Shader
-from penstock.llm.shaders import every_kernel
+from penstock.llm.shaders import FOR_CPUS, every_kernel
+from penstock.ops import product_plans, random
 from penstock.shader.glsl import compile_glsl
 from penstock.shader.spirv import Interface, reflect
 
 Row = dict[str, Any]
 
 ROOT = Path(__file__).parent.parent
+_SHADERS = Path(product_plans.__file__).with_name("shaders")
 
 #: By architecture, the driver's names for it. The first that the driver accepts is used.
 FAMILIES = {"gfx1100": ("gfx1100", "navi31"), "gfx1030": ("navi21", "gfx1030")}
@@ -62,8 +66,24 @@ def driver_file() -> Path | None:
     return None
 
 
-def statistics(family: str, only: str = "") -> list[Row]:
-    """Compile each kernel with `only` in its name for a family of GPUs; return a row for each."""
+def is_for_gpus(shader: Shader) -> bool:
+    """Whether GPUs run it.
+
+    Windows, lanes that take whole rows, and attention of one token through texels are for CPU
+    drivers, and made to measure for them.
+    """
+    return not any(
+        word in shader.name for word in ("windowed", " rows ", " TEXELS_EACH=", FOR_CPUS)
+    )
+
+
+def statistics(
+    family: str, only: str = "", *, arrays: bool = False, for_gpus: bool = False
+) -> list[Row]:
+    """Compile each kernel with `only` in its name for a family of GPUs; return a row for each.
+
+    With `for_gpus`, leave out the kernels that only CPU drivers run.
+    """
     manifest = driver_file()
     if manifest is None:
         raise NoCompiler("RADV is not installed; on Debian and Ubuntu: mesa-vulkan-drivers")
@@ -79,6 +99,8 @@ def statistics(family: str, only: str = "") -> list[Row]:
         }
         settings.pop("VK_ADD_DRIVER_FILES", None)
         command = [sys.executable, "-m", "tools.amd_statistics", "--here", "--only", only]
+        command += ["--arrays"] if arrays else []
+        command += ["--for-gpus"] if for_gpus else []
         run = subprocess.run(
             command, env=settings, cwd=ROOT, capture_output=True, text=True, check=False
         )
@@ -89,21 +111,42 @@ def statistics(family: str, only: str = "") -> list[Row]:
     raise NoCompiler(f"RADV compiles nothing for {family}: {said or 'no reason given'}")
 
 
+def kernels_of_arrays() -> Iterator[Shader]:
+    """The kernels of products and random numbers as GPUs run them."""
+    for shader, defines in product_plans.every_variant():
+        subgroup = defines.keys() & {"TEXELS"} or ("ALONG" in defines and "TREE" not in defines)
+        if shader not in ("product_lanes", "product_pack") and not subgroup:
+            size = {} if shader == "product_shared" else {"local_size_x": 64}
+            name = " ".join([shader, *(f"{key}={value}" for key, value in defines.items())])
+            yield Shader(name, _SHADERS / f"{shader}.comp", defines, size)
+    for defines in random.every_variant():
+        name = " ".join(["random", *defines])
+        constants = {"local_size_x": 256, "MODE": 3, "SIZE": 8 if defines else 4, "SIGNED": True}
+        yield Shader(name, _SHADERS / "random.comp", defines, constants)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.amd_statistics", description=__doc__)
     parser.add_argument("--family", action="append", help=f"{', '.join(FAMILIES)} (default: all)")
     parser.add_argument(
         "--only", default="", metavar="TEXT", help="kernels with this in their name"
     )
+    parser.add_argument("--arrays", action="store_true", help="kernels of products and numbers")
+    parser.add_argument("--for-gpus", action="store_true", help="no kernels that are for CPUs")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
     if chosen.here:
-        kernels = [shader for shader in every_kernel() if chosen.only in shader.name]
+        every = kernels_of_arrays() if chosen.arrays else every_kernel()
+        kernels = [shader for shader in every if chosen.only in shader.name]
+        kernels = [one for one in kernels if not chosen.for_gpus or is_for_gpus(one)]
         print(json.dumps(list(_compile_all(kernels))))
         return 0
     try:
-        found = {name: statistics(name, chosen.only) for name in chosen.family or FAMILIES}
+        found = {
+            name: statistics(name, chosen.only, arrays=chosen.arrays, for_gpus=chosen.for_gpus)
+            for name in chosen.family or FAMILIES
+        }
     except NoCompiler as error:
         print(f"tools.amd_statistics: {error}", file=sys.stderr)
         return 1
@@ -252,8 +295,12 @@ class _Compiler:
         if not count[0]:
             raise NoCompiler("the driver has no GPU")
         # Enable every feature that the device supports, because shaders may need any of them.
+        dots = self._new(
+            "VkPhysicalDeviceShaderIntegerDotProductFeatures",
+            "PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES",
+        )
         twelve = self._new(
-            "VkPhysicalDeviceVulkan12Features", "PHYSICAL_DEVICE_VULKAN_1_2_FEATURES"
+            "VkPhysicalDeviceVulkan12Features", "PHYSICAL_DEVICE_VULKAN_1_2_FEATURES", pNext=dots
         )
         eleven = self._new(
             "VkPhysicalDeviceVulkan11Features", "PHYSICAL_DEVICE_VULKAN_1_1_FEATURES", pNext=twelve
@@ -268,11 +315,17 @@ class _Compiler:
             raise NoCompiler("the driver reports no statistics of pipelines")
         queue = self._new("VkDeviceQueueCreateInfo", "DEVICE_QUEUE_CREATE_INFO", queueCount=1)
         queue.pQueuePriorities = self._keep(ffi.new("float[]", [1.0]))
-        name = self._keep(ffi.new("char[]", b"VK_KHR_pipeline_executable_properties"))
-        names = self._keep(ffi.new("char *[]", [name]))
+        extensions = [
+            self._keep(ffi.new("char[]", name))
+            for name in (
+                b"VK_KHR_pipeline_executable_properties", b"VK_KHR_shader_integer_dot_product",
+            )
+        ]  # fmt: skip
+        names = self._keep(ffi.new("char *[]", extensions))
         made = self._new(
             "VkDeviceCreateInfo", "DEVICE_CREATE_INFO", pNext=features, queueCreateInfoCount=1,
-            pQueueCreateInfos=queue, enabledExtensionCount=1, ppEnabledExtensionNames=names,
+            pQueueCreateInfos=queue, enabledExtensionCount=len(extensions),
+            ppEnabledExtensionNames=names,
         )  # fmt: skip
         device = ffi.new("VkDevice *")
         self._check(lib.vkCreateDevice(physical[0], made, ffi.NULL, device), "opening the GPU")

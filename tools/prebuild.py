@@ -17,8 +17,29 @@ from typing import NamedTuple
 from penstock.conformance.kernels import KERNELS, TOTAL
 from penstock.llm.kernels import Shader
 from penstock.llm.shaders import every_kernel
-from penstock.ops import reductions
+from penstock.ops import (
+    axes_kernels,
+    indexing,
+    moves,
+    operation_text,
+    product_plans,
+    ramps,
+    random,
+    reductions,
+    scans,
+    selection,
+    sets,
+    sorting,
+)
+from penstock.ops.portable import Program
 from penstock.shader import glsl, prebuilt
+
+#: Kernels that are generated for GLSL and for HIP from one text.
+_PROGRAMS: tuple[Program, ...] = (
+    indexing.COMBINE, moves.MOVE, ramps.RAMP, ramps.RAMP32, ramps.RAMP64, selection.PEEK,
+    selection.SCAN, selection.SELECT, selection.UNRAVEL, sets.CHANGES, sets.GAPS, sorting.RADIX,
+    sorting.ROWSORT, sorting.SEARCH,
+)  # fmt: skip
 
 _PACKAGE = Path(reductions.__file__).parents[1]
 _BENCH = _PACKAGE / "bench/shaders"
@@ -37,6 +58,12 @@ def every_shader() -> Iterable[Shader]:
     yield Shader("pick", _BENCH / "pick.comp", {"AS_RESULT": 1}, {})
     for defines in reductions.every_variant():
         yield Shader("reduction", _PACKAGE / "ops/shaders/reduction.comp", defines, {})
+    in_files = (
+        *axes_kernels.every_variant(), *scans.every_variant(), *product_plans.every_variant(),
+        *(("random", defines) for defines in random.every_variant()),
+    )  # fmt: skip
+    for name, defines in in_files:
+        yield Shader(name, _PACKAGE / f"ops/shaders/{name}.comp", defines, {})
     for size in _SUBGROUPS:
         yield from every_kernel(size)
 
@@ -73,9 +100,19 @@ class _Compilation(NamedTuple):
 
 
 def _compilations() -> Iterable[_Compilation]:
+    seen = set()
     for shader in every_shader():
+        variant = shader.path, tuple(sorted(shader.defines.items()))
+        if variant in seen:  # of several subgroup sizes, for which most kernels are the same
+            continue
+        seen.add(variant)
         source = shader.path.read_text("utf-8")
         yield _Compilation(shader.name, source, shader.defines, shader.path.parent)
+    for program in _PROGRAMS:
+        yield _Compilation(program.name, program.glsl, {}, None)
+        yield _Compilation(program.name, program.texel_glsl, {}, None)
+    for text in operation_text.every_text():
+        yield _Compilation("operation", text, {}, None)
     kernels = KERNELS.values()
     with_texels = (kernel.texel_source for kernel in kernels if kernel.texels)
     for source in (TOTAL, *(kernel.source for kernel in kernels), *with_texels):

@@ -36,6 +36,7 @@ def take() -> tuple[str, ps.Trace]:
             with ps.trace() as receipt:
                 saxpy(x=x, y=y, a=2.0, n=x.size, threads=x.size)
                 y.view()
+        receipt.wait_for_times()
         return dev.name, receipt
 
 
@@ -51,7 +52,8 @@ def picture(device: str, receipt: ps.Trace) -> str:
         for event in receipt.of_kind("wait")
         for line in textwrap.wrap(_short(str(event)), COLUMNS, subsequent_indent="    ")
     ]
-    height = TOP + LINE * (len(counts) + len(reasons) + 4)
+    verdict = textwrap.wrap(re.sub(r" at line \d+", " at your line", receipt.verdict), COLUMNS)
+    height = TOP + LINE * (len(counts) + len(reasons) + len(verdict) + 5)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
         f'width="{WIDTH}" height="{height}" role="img" aria-label="A receipt of Penstock">',
@@ -81,6 +83,13 @@ def picture(device: str, receipt: ps.Trace) -> str:
         at += LINE
         parts.append(
             f'<text x="{LEFT}" y="{at}" fill="{FAINT}" xml:space="preserve">{escape(line)}</text>'
+        )
+    at += LINE // 2 + 4
+    parts.append(_rule(at))
+    for line in verdict:
+        at += LINE
+        parts.append(
+            f'<text x="{LEFT}" y="{at}" fill="{INK}" xml:space="preserve">{escape(line)}</text>'
         )
     parts.append(
         f'<text x="{WIDTH / 2}" y="{at + LINE + 14}" text-anchor="middle" fill="{MARK}">'

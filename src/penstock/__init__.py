@@ -37,14 +37,16 @@ if TYPE_CHECKING:
     from penstock.schedule.event import Event
     from penstock.schedule.pending import Pending
     from penstock.schedule.stream import Stream
+    from penstock.tracing.counting import Counts, count
     from penstock.tracing.gaps import Cause, Gap
     from penstock.tracing.receipt import Point, Trace, TraceEvent, trace
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Array",
     "Cause",
+    "Counts",
     "Device",
     "DeviceInfo",
     "Elementwise",
@@ -61,6 +63,7 @@ __all__ = [
     "Stream",
     "Trace",
     "TraceEvent",
+    "count",
     "devices",
     "trace",
     *_errors,
@@ -71,6 +74,7 @@ __all__ = [
 _HOMES = {
     "Array": "array.array",
     "Cause": "tracing.gaps",
+    "Counts": "tracing.counting",
     "Device": "device",
     "DeviceInfo": "driver.protocol",
     "Elementwise": "ops.elementwise",
@@ -87,6 +91,7 @@ _HOMES = {
     "Stream": "schedule.stream",
     "Trace": "tracing.receipt",
     "TraceEvent": "tracing.receipt",
+    "count": "tracing.counting",
     "devices": "device",
     "trace": "tracing.receipt",
 }

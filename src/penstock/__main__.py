@@ -103,6 +103,8 @@ def _parser() -> argparse.ArgumentParser:
         if name == "demo":
             command.add_argument("--device", help="part of a device's name (default: the best)")
             command.add_argument("--size", type=int, default=1 << 20, help="elements (%(default)s)")
+        if name == "doctor":
+            _add_report_options(command)
         if name == "check":
             _add_check_options(command)
         if name == "devices":
@@ -159,10 +161,25 @@ def _devices(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _doctor(arguments: argparse.Namespace) -> int:
-    from penstock.cli import doctor
+def _add_report_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--report", action="store_true",
+        help="check and time one device, and print what to paste into an issue",
+    )  # fmt: skip
+    of_it = command.add_argument_group("with --report")
+    of_it.add_argument("--device", help="part of a device's name (default: the best)")
+    of_it.add_argument(
+        "--driver", choices=LISTING, default="vulkan", help="of that device (%(default)s)"
+    )
+    of_it.add_argument(
+        "--programs", type=int, default=100, help="random programs to check (%(default)s)"
+    )
 
-    return doctor.run(arguments)
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from penstock.cli import doctor, report
+
+    return report.run(arguments) if arguments.report else doctor.run(arguments)
 
 
 def _demo(arguments: argparse.Namespace) -> int:
