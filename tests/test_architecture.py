@@ -21,7 +21,6 @@ LONG = {
     "array.array": "NumPy's names, each a few lines",
     "conformance.oracle": "the contract as a program: split, it could not be read as one",
     "shader.glsl": "the way of a text to SPIR-V: what a compiler may see, the compilers, the cache",
-    "shader.spirv": "a parser of one binary format",
 }
 MOST_LINES = 500
 
