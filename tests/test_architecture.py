@@ -20,7 +20,6 @@ SOURCE = ROOT / "src"
 LONG = {
     "array.array": "one class: its views, transfers and roles, each method a few lines",
     "conformance.oracle": "the contract as a program: split, it could not be read as one",
-    "shader.glsl": "the way of a text to SPIR-V: what a compiler may see, the compilers, the cache",
 }
 MOST_LINES = 500
 
