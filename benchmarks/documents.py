@@ -232,6 +232,7 @@ def _line(cells: list[str]) -> str:
 BLOCKS: dict[str, tuple[str, Callable[[Result], str]]] = {
     "arrays": ("docs/performance-tables.md", _arrays),
     "peers": ("docs/performance.md", _peers),
+    "peers in short": ("README.md", _peers),
     "runtime": ("docs/performance-tables.md", _runtime),
     "mechanisms": ("docs/performance.md", _mechanisms),
     "mechanisms and more": ("docs/performance.md", _findings),

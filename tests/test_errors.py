@@ -404,6 +404,9 @@ KERNELS: dict[str, Case] = {
     "unknown constant": (
         ps.ArgumentError, "'SIZE'.*none", lambda b: b.dev.kernel(SPIRV, constants={"SIZE": 1})
     ),
+    "constant by its number": (
+        ps.ArgumentError, "constants=.*3 is no name", lambda b: b.dev.kernel(SPIRV, constants={3: 1})
+    ),
 }  # fmt: skip
 STREAMS: dict[str, Case] = {
     "wait for nothing": (ps.ArgumentError, "Event, not str", lambda b: b.dev.stream().wait("e")),

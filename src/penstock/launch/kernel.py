@@ -420,6 +420,9 @@ def _check_source(source: KernelSource) -> None:
     ):  # fmt: skip
         if not isinstance(given, Mapping):
             raise ArgumentError(f"{what}= is a dict of names and values, not {given!r}")
+        for key in given:
+            if not isinstance(key, str):
+                raise ArgumentError(f"{what}= is a dict of names and values: {key!r} is no name")
     name: Any = source.name
     if not isinstance(name, str) or "\0" in name:
         raise ArgumentError(f"name= is text without NUL, not {name!r}")
