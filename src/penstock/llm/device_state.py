@@ -32,7 +32,7 @@ import penstock as ps
 #: The words of `state`, by their name in shaders.
 STATE = {"POSITION": 0, "STEP": 1, "PADDING": 2}
 STATE_WORDS = 4
-#: An id that no vocabulary has.
+#: An id that no vocabulary has: padding, or the token of a step whose logits were not numbers.
 NO_TOKEN = 0xFFFFFFFF
 
 

@@ -26,6 +26,7 @@ from penstock.llm.cached_tokens import CachedTokens
 from penstock.llm.config import Config
 from penstock.llm.delta_layers import Activations, DeltaLayers
 from penstock.llm.device_state import NO_TOKEN, STATE_WORDS, DeviceState
+from penstock.llm.errors import not_finite
 from penstock.llm.feed_forward import Block, FeedForward
 from penstock.llm.kv_cache import Cache
 from penstock.llm.network_kernels import Kernels
@@ -248,7 +249,11 @@ class Network(Outputs):
                 "logit_bias, and no presence or frequency penalty"
             )
         for _ in range(count):
-            self._chosen = int(self.logits([self._chosen])[0].argmax())
+            logits = self.logits([self._chosen])[0]
+            if np.isnan(logits).any():
+                self._cached.keep(0)
+                raise not_finite(self.position)
+            self._chosen = int(logits.argmax())
             yield self._chosen
 
     def read(self, ids: Sequence[int], end: End) -> None:
@@ -266,10 +271,18 @@ class Network(Outputs):
         self._do(1, False, end)
 
     def token(self, number: int) -> int:
-        """Return generated token `number`; waits for the step that sampled it."""
+        """Return generated token `number`; waits for the step that sampled it.
+
+        Raises `ModelError` if its logits are not finite, and then forgets the KV cache, whose rows
+        may not be finite, either.
+        """
         self._before_access()
         token = int(self._log[number].item())
-        self._cached.note_sampled(token, self.position - self._log.length + 1 + number)
+        position = self.position - self._log.length + 1 + number
+        if token == NO_TOKEN:
+            self._cached.keep(0)
+            raise not_finite(position)
+        self._cached.note_sampled(token, position)
         return token
 
     def logprobs(self, number: int, count: int) -> tuple[float, list[int], list[float]]:

@@ -1,4 +1,5 @@
-// The end of a step: writes the token where the next step, penalties and the host read it.
+// The end of a step: writes the token where the next step, penalties and the host read it. If one of the
+// logits was NaN, so that their highest key is NOT_A_NUMBER, it writes NO_TOKEN instead.
 //
 //   tokens    uint32: word 0 becomes the token
 //   history   uint32, `history_size` words: the token at its position
@@ -13,7 +14,8 @@ layout(push_constant) uniform Arguments { uint count; uint history_size; uint ri
 
 uint next_position() { return state[POSITION] + count - state[PADDING]; }
 
-void finish(uint token) {
+void finish(uint highest, uint token) {
+    if (highest == NOT_A_NUMBER) token = NO_TOKEN;
     uint position = next_position(), step = state[STEP];
     tokens[0] = token;
     history[position % history_size] = token;

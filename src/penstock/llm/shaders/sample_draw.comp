@@ -109,5 +109,5 @@ void main() {
             }
         }
     }
-    if (subgroupElect()) finish(token_in(block, left, ties_before));
+    if (subgroupElect()) finish(control[PEAK], token_in(block, left, ties_before));
 }
