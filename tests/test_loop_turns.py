@@ -113,6 +113,7 @@ TURNS = {
     "llm/shaders/gate.comp": NO_LOOP,
     "llm/shaders/group.glsl": "a turn for each subgroup of up to 256 invocations, or 8 of a tree",
     "llm/shaders/input.glsl": NO_LOOP,
+    "llm/shaders/largest.glsl": NO_LOOP,
     "llm/shaders/mix.comp": "a turn for each of up to 64 experts of a token",
     "llm/shaders/packed.glsl": NO_LOOP,
     "llm/shaders/packed_tiles.comp": "test_products_in_tiles",

@@ -92,12 +92,17 @@ class Layer:
         flat = vector(device, self.taps.reshape(-1), "F32", 2)
         self.taps_weight = dataclasses.replace(flat, rows=net.channels, columns=net.taps)
 
-    def run(self, inputs: Inputs, position: int) -> Host:
-        """Read tokens from that position on; returns the input of the layer's last product."""
-        count, acts = len(inputs.mixed), self.acts
-        self.state.write(np.array([position, 0, 0, 0], np.uint32))
+    def run(self, inputs: Inputs, position: int, padding: int = 0) -> Host:
+        """Read tokens from that position on; returns the input of the layer's last product.
+
+        The padding after them has numbers, too.
+        """
+        real, acts = len(inputs.mixed), self.acts
+        count = real + padding
+        self.state.write(np.array([position, 0, padding, 0], np.uint32))
         for into, values in zip(acts[:4], inputs, strict=True):
-            into[:count].write(values)
+            into[:real].write(values)
+            into[real:count].fill(2)
         memory = self.memory.of_layer[0]
         self.delta.convolve(acts, self.taps_weight, memory, self.state, count=count)
         rates, bias = (
@@ -107,7 +112,7 @@ class Layer:
         self.delta.scan(acts, rates, bias, memory, self.state, count=count)
         norm = vector(self.device, self.norm, "F16")
         self.delta.finish(acts, norm, count=count, eps=1e-6)
-        return acts.y[:count].numpy(force=True)
+        return acts.y[:real].numpy(force=True)
 
     def expected(self, inputs: Inputs) -> Host:
         """The same of all tokens from position 0 on, by the reference of whole models."""
@@ -207,7 +212,8 @@ def go_back_at_random(layer: Layer, seed: int) -> None:
         for one, new in zip(every, Inputs.random(layer.net, count, random), strict=True):
             one[position : position + count] = new
         layer.memory.begin(position + count)
-        got = layer.run(every.part(position, position + count), position)
+        padding = int(random.choice([0, 0, 1, 13])) if count > 1 else 0
+        got = layer.run(every.part(position, position + count), position, padding)
         position += count
         layer.memory.advance(position)
         if random.random() < 0.3:
@@ -227,7 +233,7 @@ MUTANTS = {
         "store_memory(to, 0.0);",
     ),
     "the window is moved on in place": (
-        "delta_convolve.comp", "uint to = (position + count) %", "uint to = position %",
+        "delta_convolve.comp", "uint to = (position + real) %", "uint to = position %",
     ),
     "a first token sees an old window": (
         "delta_convolve.comp", "position == 0u || n == TAPS - 1", "n == TAPS - 1",
@@ -239,13 +245,23 @@ MUTANTS = {
         "delta_scan.comp", "uint to = (position + 1u) %", "uint to = position %",
     ),
     "a batch changes its state in place": (
-        "delta_scan.comp", "uint to = (position + count) %", "uint to = position %",
+        "delta_scan.comp", "(position + count - state[PADDING]) %", "position %",
     ),
     "every chunk begins with the state before the batch": (
         "delta_scan.comp", "begins == 0u ? from : to;", "from;",
     ),
     "the state does not fade over a chunk": (
         "delta_scan.comp", "four * left;", "four;",
+    ),
+    "padding moves the window on": ("delta_convolve.comp", "if (token < real) {", "{"),
+    "padding fades the state": (
+        "delta_factors.comp", "left += token < real ? fade : 0.0;", "left += fade;",
+    ),
+    "padding writes into the state": (
+        "delta_factors.comp", "= token < real ? sigmoid", "= true ? sigmoid",
+    ),
+    "padding changes which slot is written": (
+        "delta_scan.comp", "count - state[PADDING]) %", "count) %",
     ),
 }  # fmt: skip
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.llm.device_state import DeviceState
+from penstock.llm.device_state import NO_TOKEN, DeviceState
 from penstock.llm.sampling import MOST_RANKS, ROW, Sampler, Sampling, Shape
 from tests.llm.references import Host
 
@@ -320,7 +320,7 @@ def test_a_bias_of_every_token_and_infinite_ones(dev: ps.Device) -> None:
 
 
 def log_softmax(logits: Host) -> Host:
-    wide = np.where(np.isnan(logits), -np.inf, logits).astype(np.float64)
+    wide = logits.astype(np.float64)
     highest = wide.max()
     with np.errstate(invalid="ignore"):
         below = np.where(wide == highest, 0.0, wide - highest)
@@ -344,7 +344,7 @@ def test_logprobs_are_of_the_logits_as_computed(
     logits = random_logits(vocabulary)
     logits[-3:] = logits.max()
     if vocabulary == 1000:
-        logits[[1, 600, 601]] = np.nan, -np.inf, 40
+        logits[[600, 601]] = -np.inf, 40
     made = drawer(dev, vocabulary, variant)
     settings = Sampling(
         temperature=0.3, bias={0: 5.0}, frequency=1.0, penalty=2.0, logprobs=20, seed=3
@@ -356,7 +356,7 @@ def test_logprobs_are_of_the_logits_as_computed(
         made.logits.write(logits)
         made.sampler.sample(made.logits, made.progress, extras=settings.extras, rows=rows)
     wanted = log_softmax(logits)
-    order = np.lexsort((np.arange(vocabulary), -wanted, np.isnan(logits)))[:20]
+    order = np.lexsort((np.arange(vocabulary), -wanted))[:20]
     for step in range(3):
         own, ids, logprobs = listed(rows, step, 20)
         token = made.progress.ring.numpy()[step]
@@ -385,11 +385,13 @@ def test_a_launch_may_list_only_some_ranks(dev: ps.Device, monkeypatch: pytest.M
 
 
 ODD = {
-    "all NaN": ([np.nan] * 7, {0}, set(range(7))),
-    "some NaN": ([np.nan, 1, np.nan, 1, -np.inf, 0, 1], {1}, {1, 3, 5, 6}),
+    "all NaN": ([np.nan] * 7, {NO_TOKEN}, {NO_TOKEN}),
+    "some NaN": ([1, 1, np.nan, 1, -np.inf, 0, 1], {NO_TOKEN}, {NO_TOKEN}),
+    "-NaN at the end": ([1, 1, 2, 1, -np.inf, 0, -np.nan], {NO_TOKEN}, {NO_TOKEN}),
+    "NaN and +inf": ([0, np.inf, 3e38, np.inf, np.nan, -np.inf, 1], {NO_TOKEN}, {NO_TOKEN}),
     "all -inf": ([-np.inf] * 7, {0}, set(range(7))),
-    "-inf above NaN": ([np.nan, -np.inf, np.nan, -np.inf] + [np.nan] * 3, {1}, {1, 3}),
-    "+inf": ([0, np.inf, 3e38, np.inf, np.nan, -np.inf, 1], {1}, {1, 3}),
+    "some -inf": ([-np.inf, 1, -np.inf, 1, -np.inf, 0, 1], {1}, {1, 3, 5, 6}),
+    "+inf": ([0, np.inf, 3e38, np.inf, 2, -np.inf, 1], {1}, {1, 3}),
     "largest apart": ([-3e38, 3e38, 3e38, 0, 0, 0, 0], {1}, {1, 2}),
 }
 
@@ -402,6 +404,53 @@ def test_odd_logits(dev: ps.Device, name: str) -> None:
     assert set(made.draw(logits, 3, greedy=True)) == greedy
     assert set(made.draw(logits, 60, seed=2)) == drawn
     assert set(made.draw(logits, 30, seed=2, top_k=6, top_p=0.999, min_p=1e-6)) <= drawn
+
+
+@pytest.mark.parametrize("vocabulary", [1000, 50_001])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"temperature": 0.0},
+        {},
+        {"temperature": 0.3, "top_k": 5},
+        {"top_p": 0.5, "min_p": 0.1},
+        {"penalty": 2.0, "frequency": 1.0, "presence": 1.0},
+        {"bias": {3: -np.inf, 17: -np.inf}},
+        {"logprobs": 20},
+    ],
+    ids=str,
+)
+def test_every_way_notices_a_nan(
+    dev: ps.Device, variant: str, vocabulary: int, settings: dict[str, Any]
+) -> None:
+    """A single one, wherever it is; and none in the step after it, which has no NaN."""
+    how = Sampling(**settings)
+    made = drawer(dev, vocabulary, variant)
+    rows = dev.zeros((4, ROW["ROW"]), np.uint32)
+    made.sampler.set(how)
+    made.progress.restart()
+    for place in (3, vocabulary - 1, None):
+        logits = random_logits(vocabulary)
+        if place is not None:
+            logits[place] = np.nan
+        made.logits.write(logits)
+        made.sampler.sample(
+            made.logits, made.progress, greedy=how.temperature == 0, extras=how.extras, rows=rows
+        )
+    found = made.progress.ring.numpy()[:3].tolist()
+    assert found[:2] == [NO_TOKEN, NO_TOKEN]
+    assert found[2] < vocabulary
+
+
+def test_no_penalty_makes_a_nan(dev: ps.Device) -> None:
+    """Penalties beyond what float32 holds, and logits of 0."""
+    made = drawer(dev, 7)
+    made.progress.restart()
+    for penalty in (1e300, 1e300, 1e-300):
+        made.sampler.set(Sampling(temperature=0.0, penalty=penalty))
+        made.logits.write(np.zeros(7, np.float32))
+        made.sampler.sample(made.logits, made.progress, greedy=True)
+    assert made.progress.ring.numpy()[:3].tolist() == [0, 0, 0]
 
 
 def test_extreme_temperatures(dev: ps.Device) -> None:

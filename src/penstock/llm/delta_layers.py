@@ -127,7 +127,7 @@ class DeltaLayers:
         chunks = -(-count // chunk)
         kernel = self._kernel(factors(traits, net, kinds, chunk))
         kernel(
-            **vectors, factors=acts.factors, count=count, stride=acts.writes.shape[-1],
+            **vectors, factors=acts.factors, state=state, count=count, stride=acts.writes.shape[-1],
             groups=(-(-net.value_heads // kernel.local_size[0]), chunks),
         )  # fmt: skip
         self._kernel(normalize(traits, net))(qk=acts.qk, groups=(2 * net.key_heads, count))

@@ -6,12 +6,18 @@ replays it, and reads the ring of tokens when it needs them.
 =========  ==========================================================================
 `state`    uint32: word `POSITION` is the position of the first token of the next batch,
            which is the number of filled rows of the KV cache; word `STEP` counts the
-           sampled tokens
+           sampled tokens; word `PADDING` is how many tokens at the end of the batch are
+           `NO_TOKEN`
 `tokens`   uint32: the next batch; a sampled token becomes its token 0
 `history`  uint32: the token at position p is at `p % len(history)`, sampled or not;
            repetition penalties read it
 `ring`     uint32: the token of step s is at `s % len(ring)`; the host reads it
 =========  ==========================================================================
+
+**Padding.** A step is recorded for a number of tokens. A batch of fewer ends with `NO_TOKEN`.
+Kernels compute rows for these, but nothing that lasts depends on them: the position advances by the
+other tokens, history and states of DeltaNet layers leave the padding out, and the next batch
+overwrites its rows of the KV cache.
 """
 
 from __future__ import annotations
@@ -24,8 +30,10 @@ import numpy as np
 import penstock as ps
 
 #: The words of `state`, by their name in shaders.
-STATE = {"POSITION": 0, "STEP": 1}
+STATE = {"POSITION": 0, "STEP": 1, "PADDING": 2}
 STATE_WORDS = 4
+#: An id that no vocabulary has: padding, or the token of a step whose logits were not numbers.
+NO_TOKEN = 0xFFFFFFFF
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from penstock.llm.attention_kernels import (
     attention_token,
     attention_windows,
 )
-from penstock.llm.device_state import STATE
+from penstock.llm.device_state import NO_TOKEN, STATE
 from penstock.llm.kernels import Shader
 from penstock.llm.kv_cache import CACHE_TYPES, Cache
 from penstock.llm.traits import Traits
@@ -47,11 +47,12 @@ class Layers(Attention):
 
     def rmsnorm(
         self, x: ps.Array, weight: Weight, y: ps.Array, *, count: int, eps: float, first: int = 0,
-        shift: float = 0.0,
+        shift: float = 0.0, padded: ps.Array | None = None,
     ) -> None:  # fmt: skip
         """y[:count] = the rows of x from `first` on, each divided by its root mean square.
 
-        And times the weight, to which `shift` is added.
+        And times the weight, to which `shift` is added. With a state `padded`, the rows are as many
+        before `first` as it says that the batch has padding.
         """
         n = x.shape[-1]
         words, offset = _vector(weight, n)
@@ -59,14 +60,16 @@ class Layers(Attention):
         if n > _MOST_ROW:
             raise ps.Unsupported(f"rmsnorm of rows of {n:,}; up to {_MOST_ROW:,} are supported")
         traits = replace(self.traits, shared=True) if n > _LONG_ROW else self.traits
-        small = self._small(count, x[first : first + 1])
+        small = padded is None and self._small(count, x[first : first + 1])
         # With few rows, one workgroup each would leave cores idle.
         parts = min(4, -(-n // 256)) if count < 8 and not traits.shared else 1
-        kernel = self._kernel(rmsnorm(traits, weight.kind, n if small else None))
+        kernel = self._kernel(
+            rmsnorm(traits, weight.kind, n if small else None, padded=padded is not None)
+        )
         kernel(
             x=x[first : first + 1] if small else x, words=words, y=y, n=n,
             first_row=0 if small else first, first=offset, eps=eps, shift=shift,
-            groups=(parts, count),
+            groups=(parts, count), **({} if padded is None else {"state": padded}),
         )  # fmt: skip
 
     def rope_store(
@@ -141,14 +144,17 @@ class Layers(Attention):
         kernel(q=q, y=y, n=count * n, threads=count * n)
 
     def remember(self, tokens: ps.Array, history: ps.Array, state: ps.Array, *, count: int) -> None:
-        """Write the tokens of a batch to the history. Must come before the position advances."""
+        """Write the tokens of a batch to the history, and count its padding in the state.
+
+        Must come before all that depends on the padding, and before the position advances.
+        """
         self._kernel(_REMEMBER)(
             tokens=tokens, history=history, state=state, count=count, size=history.size,
             threads=count,
         )  # fmt: skip
 
     def advance(self, state: ps.Array, *, count: int) -> None:
-        """Advance the position by `count`, after a batch from which no token is sampled."""
+        """Advance the position past a batch from which no token is sampled, less its padding."""
         self._kernel(_ADVANCE)(state=state, count=count, groups=1)
 
     def _small(self, count: int, *arrays: ps.Array) -> bool:
@@ -159,11 +165,13 @@ class Layers(Attention):
 # What each kernel is compiled from.
 
 
-def rmsnorm(traits: Traits, kind: str, small: int | None) -> Shader:
+def rmsnorm(traits: Traits, kind: str, small: int | None, *, padded: bool = False) -> Shader:
     defines, constants = traits.group(256)
     defines["KIND"] = VECTOR_KINDS[kind]
     if small:
         defines["SMALL"] = small
+    if padded:
+        defines |= {"PADDED": 1, **STATE}
     return Shader.of("rmsnorm", "rmsnorm", defines, constants)
 
 
@@ -193,7 +201,9 @@ def attention_gate(head_size: int) -> Shader:
     )
 
 
-_REMEMBER = Shader.of("remember", "remember", STATE, {"local_size_x": 64})
+_REMEMBER = Shader.of(
+    "remember", "remember", {**STATE, "NO_TOKEN": f"{NO_TOKEN:#x}u"}, {"local_size_x": 64}
+)
 _ADVANCE = Shader.of("advance", "advance", STATE, {})
 
 
@@ -224,6 +234,7 @@ def layer_kernels(subgroup_size: int = 64) -> list[Shader]:
     for traits in Traits.typical(subgroup_size):
         single = [None] if traits.shared else [None, 1024]
         found += [rmsnorm(traits, kind, n) for kind in VECTOR_KINDS for n in single]
+        found += [rmsnorm(traits, kind, None, padded=True) for kind in VECTOR_KINDS]
         for cache in CACHE_TYPES:
             shape = Shape(16, 8, 128, cache)
             found += [

@@ -21,10 +21,12 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 import penstock as ps
+from penstock.llm import batches
 from penstock.llm.cached_tokens import CachedTokens
 from penstock.llm.config import Config
 from penstock.llm.delta_layers import Activations, DeltaLayers
-from penstock.llm.device_state import STATE_WORDS, DeviceState
+from penstock.llm.device_state import NO_TOKEN, STATE_WORDS, DeviceState
+from penstock.llm.errors import not_finite
 from penstock.llm.feed_forward import Block, FeedForward
 from penstock.llm.kv_cache import Cache
 from penstock.llm.network_kernels import Kernels
@@ -43,7 +45,6 @@ Apart: TypeAlias = Callable[[], AbstractContextManager[object]]
 _HISTORY = 1024  # tokens that a repetition penalty can look back at
 _GRAPHS = 24  # most that are kept; the least recently used goes first
 _SURE = 1024  # steps to record ahead for; graphs for later steps are recorded when they come
-_EXACT = 4  # a batch of up to this many tokens may have any size; larger ones are powers of two
 _MOST_BATCH = 1 << 15  # tokens: an invocation of a DeltaNet layer's convolution takes them all
 
 
@@ -174,10 +175,12 @@ class Network(Outputs):
             return
         keys: list[Key] = []
         rows, read = self.position, self.position + count
-        for part in self._parts(count):
+        for part in batches.split(count, self.batch):
+            size = batches.padded(part, min(self.batch, self.context - rows))
+            reach = self._reach(size, rows + size)
             rows += part
             way = self._with_extras(end if rows == read else "nothing")
-            keys.append((part, True, way, self._reach(part, rows)))
+            keys.append((size, True, way, reach))
         rows, last = read + 1, min(read + min(steps, _SURE), self.context)
         while rows <= last:
             keys.append((1, False, self._with_extras(end), self._reach(1, rows)))
@@ -197,15 +200,6 @@ class Network(Outputs):
         compiled.compile(listed, show=self._kernels.show_progress)
         for key in missing:
             self._graph(key)
-
-    def _parts(self, count: int) -> list[int]:
-        """Split `count` tokens into batches. Few sizes occur, because each needs its own graph."""
-        parts = [self.batch] * (count // self.batch)
-        left = count % self.batch
-        while left > _EXACT:
-            parts.append(1 << (left.bit_length() - 1))
-            left -= parts[-1]
-        return [*parts, left] if left else parts
 
     def tokens(
         self, ids: Sequence[int], most: int, end: End, apart: Apart = nullcontext
@@ -255,13 +249,17 @@ class Network(Outputs):
                 "logit_bias, and no presence or frequency penalty"
             )
         for _ in range(count):
-            self._chosen = int(self.logits([self._chosen])[0].argmax())
+            logits = self.logits([self._chosen])[0]
+            if np.isnan(logits).any():
+                self._cached.keep(0)
+                raise not_finite(self.position)
+            self._chosen = int(logits.argmax())
             yield self._chosen
 
     def read(self, ids: Sequence[int], end: End) -> None:
         """Prefill tokens; with an `end` other than "nothing", sample the next one."""
         start = 0
-        for count in self._parts(len(ids)):
+        for count in batches.split(len(ids), self.batch):
             is_last = start + count == len(ids)
             self._append(ids[start : start + count], end if is_last else "nothing")
             start += count
@@ -273,10 +271,18 @@ class Network(Outputs):
         self._do(1, False, end)
 
     def token(self, number: int) -> int:
-        """Return generated token `number`; waits for the step that sampled it."""
+        """Return generated token `number`; waits for the step that sampled it.
+
+        Raises `ModelError` if its logits are not finite, and then forgets the KV cache, whose rows
+        may not be finite, either.
+        """
         self._before_access()
         token = int(self._log[number].item())
-        self._cached.note_sampled(token, self.position - self._log.length + 1 + number)
+        position = self.position - self._log.length + 1 + number
+        if token == NO_TOKEN:
+            self._cached.keep(0)
+            raise not_finite(position)
+        self._cached.note_sampled(token, position)
         return token
 
     def logprobs(self, number: int, count: int) -> tuple[float, list[int], list[float]]:
@@ -299,18 +305,24 @@ class Network(Outputs):
 
     def _append(self, ids: Sequence[int], end: str) -> None:
         """Write a batch of tokens, and issue the step that reads them."""
+        size = len(ids)
+        if end != "every":
+            size = batches.padded(size, min(self.batch, self.context - self.position))
+        batch = np.full(size, NO_TOKEN, np.uint32)
+        batch[: len(ids)] = ids
         self._cached.note_read(ids, self.position)
         self._before_access()
-        self._progress.tokens[: len(ids)].write(np.array(ids, np.uint32))
-        self._do(len(ids), True, end)
+        self._progress.tokens[:size].write(batch)
+        self._do(size, True, end, size - len(ids))
 
     def _before_access(self) -> None:
         if not self.mechanisms.access:
             self.device.synchronize()
 
-    def _do(self, count: int, prompt: bool, end: str) -> None:
+    def _do(self, count: int, prompt: bool, end: str, padding: int = 0) -> None:
         rows = self.position + count
         key = (count, prompt, self._with_extras(end), self._reach(count, rows))
+        rows -= padding
         if self._memory is not None:
             self._memory.begin(rows)
         if self.mechanisms.records_once:
@@ -322,6 +334,8 @@ class Network(Outputs):
                 self._make_activations()
             with self._record(*key) as graph:
                 graph.replay()
+        if padding:
+            self._cache.reset(keep=rows, axis=1)
         if self._memory is not None:
             self._memory.advance(rows)
 
@@ -367,7 +381,7 @@ class Network(Outputs):
             self._cache.advance(count, axis=1)
             way, *extras = end.split("+")  # `extras` are those of the settings, too
             if way in ("greedy", "sampled"):
-                self._head(self._logits, count - 1, 1)
+                self._head(self._logits, count - 1, 1, padded=count > 1)
                 self._sampler.sample(
                     self._logits.ravel(), progress, count=count, greedy=way == "greedy",
                     extras=self._extras, rows=self._ranks,
@@ -459,21 +473,26 @@ class Network(Outputs):
             self._kernels.products, self._kernels.routing, weight, self._h, self._x, count
         )
 
-    def _head(self, logits: ps.Array, first: int, count: int) -> None:
-        """Compute the logits of `count` tokens of the batch, from token `first` on."""
-        self._output_norm(self._h, first, count)
+    def _head(self, logits: ps.Array, first: int, count: int, *, padded: bool = False) -> None:
+        """Compute the logits of `count` tokens of the batch, from token `first` on.
+
+        If it may be `padded`, of tokens that are as many before these as it has padding.
+        """
+        self._output_norm(self._h, first, count, padded=padded)
         self._kernels.products.multiply(self._output, self._h, logits, count)
 
-    def _output_norm(self, into: ps.Array, first: int, count: int) -> None:
+    def _output_norm(self, into: ps.Array, first: int, count: int, *, padded: bool = False) -> None:
         """Normalise the final hidden state of `count` tokens of the batch, from `first` on."""
-        self._norm(self._weights["output_norm.weight"], count, first, into)
+        self._norm(self._weights["output_norm.weight"], count, first, into, padded=padded)
 
     def _norm(
-        self, weight: Weight, count: int, first: int = 0, into: ps.Array | None = None
-    ) -> None:
+        self, weight: Weight, count: int, first: int = 0, into: ps.Array | None = None, *,
+        padded: bool = False,
+    ) -> None:  # fmt: skip
         """Normalise rows of `_x`, from `first` on, into `_h` or another array."""
         config = self.config
         self._kernels.layers.rmsnorm(
             self._x, weight, self._h if into is None else into, count=count, first=first,
             eps=config.norm_epsilon, shift=config.norm_shift,
+            padded=self._progress.state if padded else None,
         )  # fmt: skip

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 import penstock as ps
+from penstock.llm import batches
 from penstock.llm.config import Config
 
 _LOGITS = 1 << 24  # bytes of logits computed at a time
@@ -48,7 +49,7 @@ class Outputs(ABC):
             self._hidden = self.device.empty(shape, np.float32, name="hidden", role="output")
         start = 0
         found: list[ps.Pending[npt.NDArray[np.float32]]] = []
-        for count in self._parts(len(ids)):
+        for count in batches.split(len(ids), self.batch):
             self._append(ids[start : start + count], "hidden")
             start += count
             self._before_access()
@@ -57,10 +58,6 @@ class Outputs(ABC):
             elif start == len(ids):
                 found.append(self._hidden[count - 1 : count].read())
         return np.concatenate([each.result() for each in found])
-
-    @abstractmethod
-    def _parts(self, count: int) -> list[int]:
-        """Split `count` tokens into batches."""
 
     @abstractmethod
     def _append(self, ids: Sequence[int], end: str) -> None:

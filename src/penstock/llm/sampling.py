@@ -20,8 +20,9 @@ Log-probabilities are those of the logits as the model computed them, before bia
 temperature. A bias, frequency and presence penalties and log-probabilities take launches of their
 own, which a step has only if its settings ask for them (`Sampling.extras`).
 
-NaN counts as the lowest logit and is drawn only if all logits are NaN; infinite logits share the
-draw among themselves.
+If a logit is NaN, every way of sampling chooses `NO_TOKEN`: weights that are right give none.
+Infinite logits are legal, since a bias or a penalty may make them: those of +inf share the draw
+among themselves, and those of -inf are drawn only if there are no others.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ import numpy as np
 
 import penstock as ps
 from penstock.llm.compiling import Compiled
-from penstock.llm.device_state import STATE, DeviceState
+from penstock.llm.device_state import NO_TOKEN, STATE, DeviceState
 from penstock.llm.kernels import MOST_TURNS, Shader
 from penstock.llm.traits import Choice, Defines, Traits
 
@@ -57,6 +58,9 @@ ROW = {"MOST_RANKS": MOST_RANKS, "ROW": 1 + 2 * MOST_RANKS}
 CONTROL = {"PEAK": 0, "FLOOR": 1, "BY_NUMBER": 2, "BY_WEIGHT": 9}
 CURSOR = {"DEPTH": 0, "KEY": 1, "LEFT": 2, "ABOVE": 4, "TIES": 6, "CURSOR_WORDS": 7}
 _CONTROL_WORDS = 16
+
+#: What takes the place of the highest key, and of the token, if a logit is NaN.
+NONE = {"NOT_A_NUMBER": "~0u", "NO_TOKEN": f"{NO_TOKEN:#x}u"}
 
 _BINS = 2048
 _MOST_BIAS = 3e38  # larger ones, infinite ones too, are taken for it
@@ -179,8 +183,9 @@ class Sampling:
         found[SETTINGS["TOP_K"]] = 1 if greedy else self.top_k
         found[SETTINGS["TOP_P"]] = min(int(self.top_p * 2**32), 2**32 - 1)
         floats[SETTINGS["LOG_MIN_P"]] = math.log(self.min_p) if self.min_p else -3e38
-        floats[SETTINGS["PENALTY"]] = self.penalty
-        floats[SETTINGS["INVERSE_PENALTY"]] = 1 / self.penalty
+        # Not infinite, so that the penalty of a logit of 0 is not NaN.
+        floats[SETTINGS["PENALTY"]] = min(self.penalty, 3e38)
+        floats[SETTINGS["INVERSE_PENALTY"]] = min(1 / self.penalty, 3e38)
         found[SETTINGS["LAST_N"]] = self.last_n
         found[SETTINGS["SEED"]] = self.seed & 0xFFFFFFFF
         found[SETTINGS["SEED"] + 1] = self.seed >> 32
@@ -270,10 +275,10 @@ class Sampler:
         """Sample a token from the logits of the last of `count` tokens, and end the step.
 
         Writes the token to the history, the ring and token 0 of the next batch, and advances the
-        position by `count` and the step by one. Bias and penalties change the logits in place. With
-        `greedy` the token is the highest whatever the temperature, top-k, top-p and min-p, and
-        takes fewer launches. `extras` are those of the settings. Log-probabilities go to the step's
-        row of `rows`, uint32 (…, `ROW`).
+        position by `count` and the step by one. If a logit is NaN, the token is `NO_TOKEN`. Bias
+        and penalties change the logits in place. With `greedy` the token is the highest whatever
+        the temperature, top-k, top-p and min-p, and takes fewer launches. `extras` are those of the
+        settings. Log-probabilities go to the step's row of `rows`, uint32 (…, `ROW`).
         """
         if logits.size != self.vocabulary:
             raise ps.ShapeMismatch(f"{logits.size} logits for a vocabulary of {self.vocabulary}")
@@ -437,7 +442,7 @@ class Shape:
     def make(self, file: str, narrow: bool = False) -> Shader:
         """Return what a kernel is compiled from."""
         defines: Defines = {
-            **STATE, **SETTINGS, **CONTROL, **CURSOR, **ROW, "VOCABULARY": self.vocabulary,
+            **STATE, **SETTINGS, **CONTROL, **CURSOR, **ROW, **NONE, "VOCABULARY": self.vocabulary,
             "BLOCKS": self.blocks, "SPAN": self.span, "COPIES": self.copies,
         }  # fmt: skip
         if self.wide:

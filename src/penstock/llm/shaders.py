@@ -8,7 +8,7 @@ from penstock.llm.gpu_kernels import gpu_kernels
 from penstock.llm.kernels import Shader, weight_kernels
 from penstock.llm.layers import layer_kernels
 from penstock.llm.routing import routing_kernels
-from penstock.llm.sampling import CONTROL, CURSOR, ROW, SETTINGS, sampling_kernels
+from penstock.llm.sampling import CONTROL, CURSOR, NONE, ROW, SETTINGS, sampling_kernels
 
 
 def every_kernel(subgroup_size: int = 64) -> list[Shader]:
@@ -41,4 +41,4 @@ def _told_apart(shader: Shader) -> str:
 FOR_CPUS = "for CPUs"
 _OF_CPUS = {"LONE", "LANES", "SMALL", "WINDOW_ROWS", "EACH"}
 #: Defines that are equal in all variants of a kernel, and so left out of names.
-_ALWAYS = {*STATE, *SETTINGS, *CONTROL, *CURSOR, *ROW, "CURSOR_WORDS"}
+_ALWAYS = {*STATE, *SETTINGS, *CONTROL, *CURSOR, *ROW, *NONE, "CURSOR_WORDS"}

@@ -1,6 +1,6 @@
-// Advances the position by `count` tokens, after a batch from which no token is sampled.
+// Advances the position by `count` tokens less the padding, after a batch from which no token is sampled.
 //
-//   state   its word POSITION
+//   state   POSITION grows; PADDING becomes 0: the next step may have a single token, and no padding
 //
 // One invocation.
 
@@ -9,4 +9,7 @@ layout(local_size_x = 1) in;
 layout(binding = 0) buffer State { uint state[]; };
 layout(push_constant) uniform Arguments { uint count; };
 
-void main() { state[POSITION] += count; }
+void main() {
+    state[POSITION] += count - state[PADDING];
+    state[PADDING] = 0u;
+}

@@ -2,9 +2,10 @@
 //
 //   mixed    float32 (count, stride), from number `mixed_first` on: see delta.glsl
 //   words    (channels, TAPS) weights, from byte `first` on; see vector.glsl. The last is the token's own
-//   state    its word POSITION is the position of token 0
+//   state    its word POSITION is the position of token 0; the last PADDING tokens do not move the window
 //   memory   the layer's memory, from number `memory_first` on; see delta.glsl. The window of the slot at
-//            POSITION is read, and that of the slot at POSITION + count is written; they may be one slot
+//            POSITION is read, and that of the slot at POSITION + count - PADDING is written; they may be
+//            one slot
 //   qk       float32 (count, 2 * KEYS), from number `qk_first` on: all queries, all keys
 //   v        float32 (count, VALUES), from number `v_first` on
 //
@@ -38,10 +39,10 @@ layout(push_constant) uniform Arguments {
 void main() {
     uint channel = gl_GlobalInvocationID.x;
     if (channel >= uint(CHANNELS)) return;
-    uint position = state[POSITION];
+    uint position = state[POSITION], real = count - state[PADDING];
     uint window = memory_first + uint(WINDOW_AT) + channel;
     uint from = position % uint(SLOTS) * uint(SLOT_SIZE) + window;
-    uint to = (position + count) % uint(SLOTS) * uint(SLOT_SIZE) + window;
+    uint to = (position + real) % uint(SLOTS) * uint(SLOT_SIZE) + window;
 
     float taps[TAPS], rows[TAPS];
 #define BEGIN(n)                                                                              \
@@ -60,7 +61,9 @@ void main() {
         if (of_key) store_qk(qk_first + token * uint(2 * KEYS) + channel, sum);
         else store_v(v_first + token * uint(VALUES) + channel - uint(2 * KEYS), sum);
 #define MOVE(n) rows[n] = rows[min(n + 1, TAPS - 1)];
-        REPEAT(TAPS, MOVE)
+        if (token < real) {
+            REPEAT(TAPS, MOVE)
+        }
     }
 #define KEEP(n) if (n < TAPS - 1) store_memory(to + n * CHANNELS, rows[n]);
     REPEAT(TAPS, KEEP)

@@ -6,6 +6,7 @@
 //   factors        float32 (count, VALUE_HEADS, 4). With g the logarithm of what is left of the state
 //                  after token t that was there before its chunk: exp(g); how much t writes; exp(g of the
 //                  chunk's last token - g); g
+//   state          its last PADDING tokens neither fade nor write
 //
 // Groups (value heads, chunks); an invocation for each value head of a chunk.
 
@@ -19,6 +20,7 @@ layout(binding = 1) readonly buffer Fades { float fades[]; };
 VECTOR_OF(RATE_KIND, 2, Rates, rate_words, rate_of)
 VECTOR_OF(BIAS_KIND, 3, Biases, bias_words, bias_of)
 layout(binding = 4) buffer Factors { float factors[]; };
+layout(binding = 5) readonly buffer State { uint state[]; };
 layout(push_constant) uniform Arguments { uint count; uint stride; uint rate_first; uint bias_first; };
 
 void main() {
@@ -29,13 +31,15 @@ void main() {
     rate = -exp(rate);
 #endif
     uint begins = gl_WorkGroupID.y * uint(CHUNK), ends = min(begins + uint(CHUNK), count);
+    uint real = count - state[PADDING];
     uvec2 places = places_of_factors(head);
     float left = 0.0;
     for (uint token = begins; token < ends; ++token) {
-        left += rate * softplus(fades[token * stride + places.y] + bias);
+        float fade = rate * softplus(fades[token * stride + places.y] + bias);
+        left += token < real ? fade : 0.0;
         uint at = 4u * (token * uint(VALUE_HEADS) + head);
         factors[at] = exp(left);
-        factors[at + 1u] = sigmoid(writes[token * stride + places.x]);
+        factors[at + 1u] = token < real ? sigmoid(writes[token * stride + places.x]) : 0.0;
         factors[at + 3u] = left;
     }
     for (uint token = begins; token < ends; ++token) {

@@ -17,7 +17,7 @@
 //   v        float32 (count, VALUES), from number `v_first` on
 //   state    its word POSITION is the position of token 0
 //   memory   the layer's memory, from quad `memory_first` on; see delta.glsl. The states of the slot at
-//            POSITION are read, and those of the slot at POSITION + count are written
+//            POSITION are read, and those of the slot at POSITION + count - PADDING are written
 //   y        float32 (count, VALUES), from number `y_first` on
 //   factors  from quad `factors_first` on; see delta_factors.comp
 //   pairs    from quad `pairs_first` on; see delta_pairs.comp
@@ -161,7 +161,7 @@ void main() {
         store_memory(to + i * uint(VALUE_SIZE), four * fade + load_qk(at + i) * write);
     }
 #else
-    uint to = (position + count) % uint(SLOTS) * uint(SLOT_SIZE / 4) + place;
+    uint to = (position + count - state[PADDING]) % uint(SLOTS) * uint(SLOT_SIZE / 4) + place;
     last = last_token - 1u;
 #define CLEAR(n) written[n] = 0.0;
     for (uint begins = first_token; begins < last_token; begins += uint(CHUNK)) {

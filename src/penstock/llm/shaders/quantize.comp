@@ -3,7 +3,7 @@
 //   x        float32[tokens, columns]; columns is a multiple of 32
 //   bytes    int8[tokens, columns], four to an int32: x divided by the factor, rounded
 //   factors  float32[tokens, columns / 32, 2]: the largest magnitude of 32 columns divided by 127,
-//            and the sum of their rounded values
+//            and the sum of their rounded values times that; NaN if one of them is not finite
 //
 // Groups (columns / 256, tokens); an invocation takes four columns.
 
@@ -13,6 +13,8 @@ layout(binding = 0) readonly buffer X { vec4 x[]; };
 layout(binding = 1) writeonly buffer Bytes { int bytes[]; };
 layout(binding = 2) writeonly buffer Factors { vec2 factors[]; };
 layout(push_constant) uniform Arguments { uint columns; };
+
+#include "largest.glsl"
 
 shared float peaks[64];
 shared int totals[64];
@@ -25,8 +27,7 @@ void main() {
     vec4 values = vec4(0.0);
     if (exists) values = x[at];
 
-    vec4 sizes = abs(values);
-    peaks[lane] = max(max(sizes.x, sizes.y), max(sizes.z, sizes.w));
+    peaks[lane] = largest(values);
     barrier();
     float peak = 0.0;
     for (uint i = 0; i < 8; ++i) peak = max(peak, peaks[first + i]);
@@ -41,7 +42,7 @@ void main() {
         if (lane == first) {
             int total = 0;
             for (uint i = 0; i < 8; ++i) total += totals[first + i];
-            float factor = peak / 127.0;
+            float factor = is_finite(peak) ? peak / 127.0 : uintBitsToFloat(0x7FC00000u);
             factors[at / 8] = vec2(factor, factor * float(total));
         }
     }

@@ -1,6 +1,7 @@
 // RMSNorm: y = x / sqrt(mean(x²) + eps) * (w + shift), row by row.
 //
 //   x      float32, rows of n; `first_row` is the first to be normalised (0 with SMALL)
+//   state  with PADDED: the first row is as many before `first_row` as its word PADDING says
 //   words  the n weights, from byte `first` on; see vector.glsl
 //   y      float32, rows of n, from row 0 on; must not alias x
 //
@@ -17,12 +18,18 @@ layout(local_size_x_id = 0) in;
 INPUT(0, X, x, SMALL);
 VECTOR(1, W, words, weight)
 layout(binding = 2) writeonly buffer Y { float y[]; };
+#ifdef PADDED
+layout(binding = 3) readonly buffer State { uint state[]; };
+#define FIRST_ROW (first_row - state[PADDING])
+#else
+#define FIRST_ROW first_row
+#endif
 layout(push_constant) uniform Arguments { uint n; uint first_row; uint first; float eps; float shift; };
 
 void main() {
     uint lane = gl_LocalInvocationID.x, lanes = gl_WorkGroupSize.x;
     uint row = gl_WorkGroupID.y;
-    uint from = (first_row + row) * n;
+    uint from = (FIRST_ROW + row) * n;
     float squares = 0.0;
     for (uint i = lane; i < n; i += lanes) {
         float value = x[from + i];

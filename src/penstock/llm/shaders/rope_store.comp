@@ -154,13 +154,12 @@ float turned_k(uint i) {
 vec4 four_k(uint i) { return vec4(turned_k(i), turned_k(i + 1u), turned_k(i + 2u), turned_k(i + 3u)); }
 vec4 four_v(uint i) { return vec4(v_at(i), v_at(i + 1u), v_at(i + 2u), v_at(i + 3u)); }
 
-float largest(vec4 four) {
-    vec4 sizes = abs(four);
-    return max(max(sizes.x, sizes.y), max(sizes.z, sizes.w));
-}
+#include "largest.glsl"
 
-// The factor of 32 elements, as a float16: never less than a 127th of the largest.
+// The factor of 32 elements, as a float16: never less than a 127th of the largest. NaN if one of them is
+// not finite.
 uint factor_of(float peak) {
+    if (!is_finite(peak)) return 0x7E00u;
     float exact = peak / 127.0;
     uint bits = packHalf2x16(vec2(exact, 0.0));
     if (unpackHalf2x16(bits).x < exact) ++bits;

@@ -83,7 +83,7 @@ void main() {
     for (uint start = 0u; start < BLOCKS; start += lanes) {
         total = plus(total, subgroup_sum(share_of(start + lane, ties, weight_of_tie).weight));
     }
-    uvec4 random = philox(uvec4(state[POSITION] + count, 0u, 0u, 0u),
+    uvec4 random = philox(uvec4(next_position(), 0u, 0u, 0u),
                           uvec2(settings[SEED], settings[SEED + 1u]));
     uvec2 left = upper(random.xy, total);
 
@@ -109,5 +109,5 @@ void main() {
             }
         }
     }
-    if (subgroupElect()) finish(token_in(block, left, ties_before));
+    if (subgroupElect()) finish(control[PEAK], token_in(block, left, ties_before));
 }

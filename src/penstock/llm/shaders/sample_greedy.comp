@@ -25,5 +25,5 @@ void main() {
     }
     uint peak = subgroupMax(best);
     uint token = subgroupMin(best == peak ? best_id : ~0u);
-    if (subgroupElect()) finish(min(token, VOCABULARY - 1u));
+    if (subgroupElect()) finish(peak, min(token, VOCABULARY - 1u));
 }

@@ -4,7 +4,7 @@
 //   logits    float32, VOCABULARY; changed in place
 //   history   uint32: the token of position p is at p % size
 //   marks     uint32, a bit for each token, all 0; those that occur are set
-//   state     POSITION: the history holds the tokens before POSITION + count
+//   state     POSITION, PADDING: the history holds the tokens before POSITION + count - PADDING
 //   settings  PENALTY, INVERSE_PENALTY, LAST_N
 //
 // The tokens of the history are dealt out to invocations in turn: those of one workgroup, or of as
@@ -22,7 +22,7 @@ layout(push_constant) uniform Arguments { uint count; uint size; };
 void main() {
     float penalty = uintBitsToFloat(settings[PENALTY]);
     float inverse = uintBitsToFloat(settings[INVERSE_PENALTY]);
-    uint known = state[POSITION] + count;
+    uint known = state[POSITION] + count - state[PADDING];
     uint looked_at = penalty == 1.0 ? 0u : min(min(settings[LAST_N], known), size);
     uint step = gl_NumWorkGroups.x * gl_WorkGroupSize.x;
     for (uint i = gl_GlobalInvocationID.x; i < looked_at; i += step) {

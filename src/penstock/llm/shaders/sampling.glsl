@@ -2,7 +2,8 @@
 //
 // Tokens are ordered by key, an unsigned integer in the order of the logits, and tokens of the same
 // key by id, the lower first. Top-k, top-p and min-p each keep a prefix of that order, and so do all
-// three together. NaN counts as lower than everything, 0 and -0 as equal.
+// three together. 0 and -0 count as equal. NaN, and nothing else, has the key 0; if there is one, the
+// highest key of all is taken to be NOT_A_NUMBER, which no logit has, and the step samples NO_TOKEN.
 //
 // Weights are integers, UNITY for the highest logit, so that sums do not depend on the order of
 // additions, and exponentials use exact operations only: the same logits, settings and seed give the
