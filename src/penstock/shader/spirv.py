@@ -229,6 +229,7 @@ def _blocks(module: _Module, uses: dict[int, int]) -> tuple[list[int], int | Non
 
 def _bindings(module: _Module, blocks: list[int], uses: dict[int, int]) -> tuple[Binding, ...]:
     found: dict[tuple[int, int], Binding] = {}
+    used: dict[tuple[Any, ...], Binding] = {}
     for variable in blocks:
         inferred = uses.get(variable, 0)
         make = _texel_binding if variable in module.images else _binding
@@ -236,6 +237,16 @@ def _bindings(module: _Module, blocks: list[int], uses: dict[int, int]) -> tuple
         old = found.setdefault((new.set, new.binding), new)
         if old is not new:
             found[new.set, new.binding] = _merge(old, new)
+        # Blocks of several layouts share a binding on purpose; of one layout, by mistake.
+        layout = (new.dtype, new.header, new.stride, new.min_size, new.elements, new.fetched)
+        other = used.setdefault((new.set, new.binding, layout), new) if variable in uses else new
+        if other is not new:
+            raise Unsupported(
+                f"SPIR-V: {other.name!r} and {new.name!r} are both at set {new.set}, binding "
+                f"{new.binding}, with the same elements. A launch passes one array for each "
+                "binding, so both would be that array: give one of them a binding of its own; if "
+                "they are to be one array, declare one block"
+            )
     return tuple(found[key] for key in sorted(found))
 
 
@@ -336,10 +347,12 @@ def _allowed_access(module: _Module, variable: int, struct: int | None, inferred
 
 
 def _merge(old: Binding, new: Binding) -> Binding:
+    both = f"SPIR-V: {old.name!r} and {new.name!r} are one binding"
+    where = f"(set {new.set}, binding {new.binding}); give one of them a binding of its own"
     if old.kind != new.kind:
-        raise Unsupported(f"SPIR-V: {old.name!r} and {new.name!r} are different kinds of buffer")
+        raise Unsupported(f"{both} of two kinds of buffer {where}")
     if (old.fetched, old.format) != (new.fetched, new.format):
-        raise Unsupported(f"SPIR-V: {old.name!r} and {new.name!r} are one binding of two formats")
+        raise Unsupported(f"{both} of two formats {where}")
     return replace(
         old,
         access=old.access if old.access == new.access else "rw",
