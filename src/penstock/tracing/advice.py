@@ -9,7 +9,8 @@ program followed the advice; 0 where the trace does not show that. The rules, by
   issued first; in a loop, all commands could have been, and the code could have run afterwards. If
   something did, as a loader's batch is written before its launch, and the same lines left gaps
   repeatedly, the code could have run ahead while the device worked: it saves as much of the part
-  as the device was busy before the gap.
+  as the device was busy before the gap. If the host does not wait for the device, it does so
+  already, and two threads would have taken half of its time.
 - *copy*: a staged copy of bytes that the next command does not use could have been left to the
   runtime (`borrow=True`); a direct read could have been a view; other writes could have gone to
   memory that the device uses in place. It saves the part.
@@ -234,9 +235,13 @@ class _Rules:
             what = self._take(wait, _AFTER_LOOP if repeats else f"after the {_work(gap)} {there}")
         yield _Change(what, (wait.where,), "read"), part.seconds
 
-    def _take(self, wait: TraceEvent, later: str) -> str:
-        """The sentence to take a value later, for which the host waited, or which it read."""
+    def _take(self, wait: TraceEvent, later: str, code: str = "") -> str:
+        """The sentence to take a value later, for which the host waited, or which it read.
+
+        `code`, if given, is where the code is that uses the value.
+        """
         here = self._at(wait.where)
+        later = f"and run the code {code} with it, {later}" if code else later
         if wait.buffer:
             begin, take = _read_in_words(wait)
             return f"read {here} without a wait: {begin}, and take {take} {later}"
@@ -252,10 +257,7 @@ class _Rules:
         repeats = self._places[part.lines] > 1
         if self._carried(gap.after, part.start):
             if repeats:
-                what = f"run the code {code} ahead, in another thread, while the device works; it"
-                what = f"{what} may write on a second stream (`dev.stream()`)"
-                busy = self._busy_before.get(gap.start, 0.0)
-                yield _Change(what, part.lines), min(part.seconds, busy)
+                yield self._run_ahead(gap, part, code)
             return
         if repeats or is_turn(part.lines):
             yield self._after_loop(gap, part, code, there), part.seconds
@@ -271,14 +273,27 @@ class _Rules:
                 what = f"{what} take {take} after the code"
                 yield _Change(what, (read.where,), "read"), part.seconds
 
+    def _run_ahead(self, gap: Gap, part: Part, code: str) -> tuple[_Change, float]:
+        """The change to code that makes the input of launches, and what it saves."""
+        busy = self._busy_before.get(gap.start, 0.0)
+        since = self._between(gap.after, min(part.start, gap.before.start))
+        if any(event.kind == "wait" for event in since):
+            what = f"run the code {code} ahead, in another thread, while the device works; it"
+            saved = min(part.seconds, busy)
+        else:  # it does, and takes longer
+            what = f"make the code {code} faster, or run it ahead in two or more threads: it runs"
+            what = f"{what} while the device works, and takes longer; threads"
+            saved = min(part.seconds, (part.seconds + busy) / 2)
+        what = f"{what} may write on a second stream (`dev.stream()`)"
+        return _Change(what, part.lines), saved
+
     def _after_loop(self, gap: Gap, part: Part, code: str, there: str) -> _Change:
         """The change that moves code out of a loop, with the value that the code may use."""
         since = min(part.start, gap.before.start)
         for event in self._between(gap.after, since):
             waits = event.kind == "wait" and event.path != "bound" and not _takes_no_value(event)
             if (waits or _is_read(event)) and not _is_one_call(event, gap.after):
-                later = f"{_AFTER_LOOP}, and so the code {code}"
-                return _Change(self._take(event, later), (event.where,), "read")
+                return _Change(self._take(event, _AFTER_LOOP, code), (event.where,), "read")
         what = f"run the code {code} after the loop, or in another thread"
         return _Change(f"{what}: the {_work(gap)} {there} does not need it", part.lines)
 

@@ -421,6 +421,8 @@ def _is_same_call(event: TraceEvent, following: TraceEvent) -> bool:
         return following.kind == "copy"
     if event.kind in ("allocation", "rename"):  # in the middle of what they are for
         return True
+    if event.kind == "compile" and event.instruction == following.instruction >= 0:
+        return True  # the first call of a kernel
     return event.kind == "copy" == following.kind and is_command(following)
 
 
