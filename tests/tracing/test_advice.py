@@ -17,7 +17,7 @@ from penstock.tracing.receipt import Point, TraceEvent
 from penstock.tracing.split_calls import Split, split_pending, split_read, view_of
 from penstock.tracing.verdict import place
 from tests.tracing.planted import PLANTED, Planted, Scene
-from tests.tracing.test_gaps import host, launch
+from tests.tracing.test_gaps import host, launch, submitted
 from tests.tracing.test_idle import in_virtual_time, traced
 
 TURNS = 6
@@ -224,6 +224,40 @@ def test_a_change_that_undoes_another_is_not_advised() -> None:
             each for each in given if "read" in each.sentence or "view" in each.sentence
         ]
         assert len(about_reading) == 1, given
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_flush_is_advised_where_the_next_command_could_begin_earlier(ahead: bool) -> None:
+    """Otherwise the device would be idle after the command in place of before it."""
+    recorded = 12e-3 if ahead else 30e-3
+    events = [
+        launch(1, (1e-3, 1e-3), start=0.0, seconds=1e-3, line=1),
+        launch(2, (31e-3, 1e-4), start=10e-3, seconds=1e-3, line=2),
+        launch(2, (31.1e-3, 1e-4), start=recorded, seconds=1e-3, line=3, command=2),
+        submitted(2, 31e-3, reason="2 commands: synchronize() waits for it"),
+    ]
+    given = advice(use_of(events), events)
+    assert [each.sentence for each in given if each.cause is Cause.UNSUBMITTED] == [
+        "call `stream.flush()` after the launch at line 2"
+    ] * ahead
+
+
+@pytest.mark.parametrize(("length", "expected"), [(10e-6, True), (10e-3, False)])
+def test_short_launches_of_one_submission_are_advised_to_be_fewer(
+    length: float, expected: bool
+) -> None:
+    gap = length * 2
+    events = [submitted(1, 0.9e-3)]
+    for number in range(8):
+        begun = 1e-3 + number * (length + gap)
+        events.append(
+            launch(1, (begun, length), start=number * 1e-6, line=1 + number % 2, command=number + 1)
+        )
+    given = advice(use_of(events), events)
+    assert bool(given) is expected
+    for each in given:
+        assert each.sentence.startswith("make fewer, larger launches between lines 1 and 2: ")
+        assert each.seconds == pytest.approx(7 * gap / 2, rel=1e-3)
 
 
 @pytest.mark.parametrize(
