@@ -539,7 +539,7 @@ layout(binding = 3) buffer C { %s c[]; };"""
 )
 def test_blocks_of_one_layout_at_one_binding_are_refused(body: str, types: tuple[str, ...]) -> None:
     """Each would be the same array, and only one of the names an argument."""
-    with pytest.raises(Unsupported, match="set 0, binding 3.*binding of its own") as raised:
+    with pytest.raises(Unsupported, match=r"set 0, binding 3.*binding of its own") as raised:
         kernel(ONE_BINDING % types, body)
     assert "'b'" in str(raised.value)
     assert "'c'" in str(raised.value)

@@ -260,6 +260,20 @@ def test_short_launches_of_one_submission_are_advised_to_be_fewer(
         assert each.seconds == pytest.approx(7 * gap / 2, rel=1e-3)
 
 
+@pytest.mark.parametrize("repeats", [False, True])
+def test_a_graph_is_advised_for_the_lines_that_repeat(repeats: bool) -> None:
+    events = []
+    for number in range(6):
+        start, line = number * 100e-6, 1 + number % 2 if repeats else number
+        made = launch(number + 1, (start + 80e-6, 10e-6), start=start, seconds=70e-6, line=line)
+        events += [made, submitted(number + 1, start + 70e-6, 10e-6, line=line)]
+    given = advice(use_of(events), events)
+    issuing = [each.sentence for each in given if each.cause is Cause.ISSUING]
+    assert [sentence.partition(" (")[0] for sentence in issuing] == [
+        "record the launches between lines 1 and 2, which repeat, as a graph"
+    ] * repeats
+
+
 @pytest.mark.parametrize(
     ("call", "read", "pending", "view"),
     [
