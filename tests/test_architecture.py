@@ -18,10 +18,8 @@ SOURCE = ROOT / "src"
 
 #: Modules that may be long, and why.
 LONG = {
-    "array.array": "NumPy's names, each a few lines",
+    "array.array": "one class: its views, transfers and roles, each method a few lines",
     "conformance.oracle": "the contract as a program: split, it could not be read as one",
-    "shader.glsl": "the way of a text to SPIR-V: what a compiler may see, the compilers, the cache",
-    "shader.spirv": "a parser of one binary format",
 }
 MOST_LINES = 500
 

@@ -26,7 +26,8 @@ from penstock.llm.kernels import Shader
 from penstock.llm.shaders import FOR_CPUS, every_kernel
 from penstock.ops import product_plans, random
 from penstock.shader.glsl import compile_glsl
-from penstock.shader.spirv import Interface, reflect
+from penstock.shader.interface import Interface
+from penstock.shader.spirv import reflect
 
 Row = dict[str, Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -22,9 +22,8 @@ from penstock.bench.measure import Case, Samples, interleave
 _HERE = Path(__file__).parent
 _AT_A_TIME = 4  # rounds that a peer runs before the next one's turn; the first warms its caches
 _LAYER = "VK_LAYER_PENSTOCK_non_semantic_info"
-_OWN = ("penstock", "penstock-explicit")
-_FLOORS = ("c", "cffi", "numpy")
-_ELSEWHERE = ("pyopencl",)  # on another driver, so no measure of what can be done on this one
+OWN = ("penstock", "penstock-explicit")
+FLOORS = ("c", "cffi", "numpy")
 
 #: What Penstock wants to reach: row, at most how many times whom ("" is the fastest peer).
 _AIMS = (
@@ -62,7 +61,18 @@ def compare(
         measured = {row: _measure(row, present, repeat) for row in JOBS}
         tables = [_table(row, present, *measured[row]) for row in JOBS]
     samples = {row: taken for row, (taken, _) in measured.items()}
-    return [_participants(present, absent), *tables, _standing(samples), _aims(samples)]
+    apart = elsewhere({name: peer.about["device"] for name, peer in present.items()}, device.name)
+    standing, aims = _standing(samples, apart), _aims(samples, apart)
+    return [_participants(present, absent), *tables, standing, aims]
+
+
+def elsewhere(devices: Mapping[str, str], device: str) -> list[str]:
+    """The peers that do not run on this device: no measure of what can be done on its driver.
+
+    `devices` has what each peer says that it runs on. A floor belongs to the device whatever it
+    says: NumPy's copies run on none.
+    """
+    return [name for name, own in devices.items() if name not in FLOORS and device not in own]
 
 
 def _layer(name: str, programs: Path) -> dict[str, str]:
@@ -135,7 +145,7 @@ def _table(
         taken, base = samples.get(name, nothing), samples.get(floor, nothing)
         if row in peer.how:
             words = failed.get(name, peer.how[row])
-        elif name in _FLOORS or name == "penstock-explicit":
+        elif name in FLOORS or name == "penstock-explicit":
             continue
         else:
             words = f"none: {peer.lacks.get(row, 'there is no such thing')}"
@@ -151,11 +161,11 @@ def _table(
     return Section(f"{JOBS[row].title}; ratios to {floor}", rows, (f"{note} checked in each",))
 
 
-def _standing(samples: dict[str, dict[str, Samples]]) -> Section:
+def _standing(samples: dict[str, dict[str, Samples]], apart: list[str]) -> Section:
     """Row by row: the fastest peer, the better way of Penstock's, and who is ahead."""
     rows: list[Row] = []
     for row, taken in samples.items():
-        peer, own = _fastest(taken, _others(taken)), _fastest(taken, _OWN)
+        peer, own = _fastest(taken, _others(taken, apart)), _fastest(taken, OWN)
         if peer is None:
             continue
         line: Row = {"row": row, "fastest_peer": peer, "peer_min_us": taken[peer].minimum * 1e6}
@@ -171,20 +181,18 @@ def _standing(samples: dict[str, dict[str, Samples]]) -> Section:
                 "ahead": f"{own}" if ratio <= 1 else f"{peer} is ahead of {own}",
             }
         rows.append(line)
-    title = (
-        "Penstock beside the fastest peer in each row; left out: the floors, and pyopencl, which "
-        "is on another driver"
-    )
+    left_out = ", ".join(["the floors", *(f"{name} (on another driver)" for name in apart)])
+    title = f"Penstock beside the fastest peer in each row; left out: {left_out}"
     return Section(title, rows or [{"row": "no peer was measured"}])
 
 
-def _aims(samples: dict[str, dict[str, Samples]]) -> Section:
+def _aims(samples: dict[str, dict[str, Samples]], apart: list[str]) -> Section:
     rows: list[Row] = []
     for row, most, whom in _AIMS:
         taken = samples[row]
-        other = whom if whom in taken else None if whom else _fastest(taken, _others(taken))
+        other = whom if whom in taken else None if whom else _fastest(taken, _others(taken, apart))
         # The aim is for what a user writes first; spelt out, only where that cannot be done.
-        own = next((name for name in _OWN if name in taken), None)
+        own = next((name for name in OWN if name in taken), None)
         ratio = taken[own].minimum / taken[other].minimum if own and other else None
         rows.append(
             {
@@ -201,8 +209,8 @@ def _aims(samples: dict[str, dict[str, Samples]]) -> Section:
     return Section("Penstock's aims, judged by the minima", rows)
 
 
-def _others(taken: dict[str, Samples]) -> list[str]:
-    return [name for name in taken if name not in (*_OWN, *_FLOORS, *_ELSEWHERE)]
+def _others(taken: dict[str, Samples], apart: list[str]) -> list[str]:
+    return [name for name in taken if name not in (*OWN, *FLOORS, *apart)]
 
 
 def _fastest(taken: dict[str, Samples], names: Iterable[str]) -> str | None:

@@ -43,6 +43,8 @@ KINDS = {
     "quadrants": Kind(("quadrants", "numpy")),
     "taichi": Kind(("taichi", "numpy")),
     "pyopencl": Kind(("pyopencl[pocl]", "numpy")),
+    "warp": Kind(("warp-lang", "numpy")),
+    "tinygrad": Kind(("tinygrad", "numpy")),
 }
 #: llama.cpp on the CPU, which decodes the models of `benchmarks/peers/decoding.py`.
 LLAMA = "xllamacpp"

@@ -21,7 +21,7 @@ from benchmarks.peers import comparison, environments
 from benchmarks.peers.conversation import Conversation, Lost
 from penstock.bench.floors import programs as kernels
 from penstock.bench.jobs import JOBS
-from penstock.bench.measure import SHADERS
+from penstock.bench.measure import SHADERS, Samples
 from penstock.llm.random_model import shape_of, write_random_model
 from penstock.shader.glsl import compile_glsl
 from tests.conftest import simulated
@@ -136,6 +136,16 @@ def test_command_compares_and_reports_the_absent(tmp_path: Path) -> None:
     assert waits["c"]["ratio_of_minima"] == 1
     assert waits["penstock"]["min_us"] > 0
     assert {row["row"] for row in sections[-1]["rows"]} == {aim[0] for aim in comparison._AIMS}
+
+
+def test_a_peer_on_another_driver_is_not_the_fastest() -> None:
+    devices = {"numpy": "none", "penstock": "card", "wgpu": "card, Vulkan", "warp": "the processor"}
+    apart = comparison.elsewhere(devices, "card")
+    assert apart == ["warp"]
+    taken = {name: Samples([time]) for name, time in (("penstock", 9), ("wgpu", 8), ("warp", 1))}
+    standing = comparison._standing({"wait": taken}, apart)
+    assert standing.rows[0]["fastest_peer"] == "wgpu"
+    assert "warp (on another driver)" in standing.title
 
 
 def test_models_are_compared_with_another_checkout(

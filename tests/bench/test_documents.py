@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import documents
+from penstock.bench.jobs import JOBS
 
 
 @pytest.mark.parametrize("name", documents.BLOCKS)
@@ -30,3 +31,28 @@ def test_writing_changes_the_blocks_alone(tmp_path: Path) -> None:
         file.write_text(changed, "utf-8")
     documents.write(tmp_path)
     assert {path: (tmp_path / path).read_text("utf-8") for path in texts} == texts
+
+
+def test_peers_on_another_driver_are_named_and_not_ranked() -> None:
+    devices = {
+        "penstock": "card", "wgpu": "card, Vulkan", "c": "card", "numpy": "none",
+        "warp": "the processor", "kp": "does not take part: there is no network",
+    }  # fmt: skip
+    least = {"penstock": 9, "wgpu": 8, "c": 3, "numpy": 2, "warp": 1}
+    timed = [{"peer": peer, "min_us": time} for peer, time in least.items()]
+    jobs = [
+        {"title": f"{job.title}; ratios to {job.floor}", "rows": timed} for job in JOBS.values()
+    ]
+    takes_part = [{"peer": peer, "device": device} for peer, device in devices.items()]
+    machine = dict.fromkeys(["cpu_info", "cpu_count", "load", "python", "numpy"], "")
+    text = documents._peers({
+        "command": "", "commit": "", "date": "", "machine": {"gpu_info": "card"} | machine,
+        "sections": [{"title": "Who takes part", "rows": takes_part}, *jobs],
+    })  # fmt: skip
+    first = {
+        line.split(" | ")[0]: line.split(" | ")[1] for line in text.splitlines() if "|" in line
+    }
+    assert {peer: first[f"| {peer}"] for peer in least} == {
+        "penstock": "9", "wgpu": "**8**", "c": "3", "numpy": "2", "warp": "1",
+    }  # fmt: skip
+    assert "not ranked: *warp* (the processor)." in text

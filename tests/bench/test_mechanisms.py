@@ -160,7 +160,7 @@ def test_a_report_has_tables_plots_and_the_docs(
     some = tmp_path / "some.json"
     some.write_text(json.dumps([one for one in rows if one["group"] == "load"]))
     docs = tmp_path / "page.md"
-    docs.write_text(f"before\n\n{document.BEGIN}\nold\n{document.END}\n\nafter\n")
+    docs.write_text(f"before\n\n{document.BLOCK.begin}\nold\n{document.BLOCK.end}\n\nafter\n")
     words = ["report", str(some), "-o", str(tmp_path / "out"), "--docs", str(docs)]
     assert main(["bench", *words]) == 0
     made = {Path(file).name for file in capsys.readouterr().out.split()}
@@ -175,7 +175,9 @@ def test_a_report_has_tables_plots_and_the_docs(
     assert "### Zero-copy load" in text
     for image in re.findall(r"\]\((images/.*?)\)", text):
         assert (tmp_path / image).exists()
-    document.write_block(docs, compare.read(some))  # once more, on its own outcome
+    document.BLOCK.write(
+        docs, document.markdown(compare.read(some))
+    )  # once more, on its own outcome
     assert docs.read_text() == text
 
 
@@ -187,8 +189,7 @@ def test_docs_need_rows_of_mechanisms(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_the_docs_are_made_from_the_kept_rows() -> None:
-    page = ROOT / "docs/performance.md"
-    kept = document.block_in(page.read_text(), str(page))
+    kept = document.BLOCK.read(ROOT / "docs/performance.md")
     assert kept == document.markdown(compare.read(KEPT)), (
         f"penstock bench report {KEPT.relative_to(ROOT)} --docs docs/performance.md"
     )

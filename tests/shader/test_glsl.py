@@ -13,7 +13,7 @@ import pytest
 
 from penstock import install_hints as installing
 from penstock.errors import CompileError, CompilerNotFound, InvalidValue
-from penstock.shader import glsl
+from penstock.shader import glsl, spirv_cache
 from penstock.shader.glsl import GlslError, compile_glsl, compilers
 from penstock.shader.spirv import reflect
 
@@ -287,7 +287,7 @@ class TestCache:
         assert entry.read_bytes() == data
 
     def test_size_is_bounded(self, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(glsl, "_MAX_ENTRIES", 2)
+        monkeypatch.setattr(spirv_cache, "_MAX_ENTRIES", 2)
         cache.mkdir()
         (cache / "unrelated").write_text("kept")
         keys = [f"{i:064x}" for i in range(4)]
@@ -316,10 +316,10 @@ class TestCache:
     def test_place(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("PENSTOCK_CACHE_DIR")
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-        assert glsl.cache_directory() == tmp_path / "xdg" / "penstock"
+        assert spirv_cache.cache_directory() == tmp_path / "xdg" / "penstock"
         monkeypatch.delenv("XDG_CACHE_HOME")
         monkeypatch.setenv("HOME", str(tmp_path))
-        assert glsl.cache_directory() == tmp_path / ".cache" / "penstock"
+        assert spirv_cache.cache_directory() == tmp_path / ".cache" / "penstock"
 
     def test_threads(self) -> None:
         results: dict[int, bytes] = {}

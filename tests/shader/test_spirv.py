@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from penstock.errors import InvalidSpirv, Unsupported
 from penstock.shader.glsl import compile_glsl, compilers
-from penstock.shader.spirv import Binding, Interface, Member, reflect
+from penstock.shader.interface import Binding, Interface, Member
+from penstock.shader.spirv import reflect
 
 needs_compiler = pytest.mark.skipif(not compilers(), reason="no GLSL compiler")
 TYPES = "#version 450\n#extension GL_EXT_shader_explicit_arithmetic_types : require\n"

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from penstock.errors import InvalidSpirv, InvalidValue, Unsupported
-from penstock.shader.spirv import Binding, reflect
+from penstock.shader.interface import Binding
+from penstock.shader.spirv import reflect
 from penstock.shader.texels import FORMATS, default_format, format_named
 from tests.shader.test_spirv import (
     POINTER,

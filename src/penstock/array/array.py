@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
@@ -15,19 +14,18 @@ from penstock import accelerator
 from penstock.array import transfer
 from penstock.array.append_counter import move_counter
 from penstock.array.buffer import Buffer
+from penstock.array.conversions import Conversions
 from penstock.array.element_methods import ElementMethods
 from penstock.array.host_access import check_source
 from penstock.array.host_values import as_source
 from penstock.array.operators import Operators
 from penstock.array.rearranging import Rearranging
-from penstock.array.text import printed_values, values_in_text
+from penstock.array.reducing import Reducing
 from penstock.array.view import show
 from penstock.driver.protocol import PLACE
 from penstock.dtypes import Dtype, Shape, as_dtype, as_integers, as_shape
 from penstock.errors import (
     ArgumentError,
-    DtypeMismatch,
-    Error,
     InvalidValue,
     ReadOnly,
     RoleViolation,
@@ -50,15 +48,10 @@ from penstock.shader.texels import format_named
 
 if TYPE_CHECKING:
     from penstock.device import Device
-    from penstock.launch.result import Result
     from penstock.memory.pool import Backing
     from penstock.schedule.stream import Stream
 
 Host = npt.NDArray[Any]
-
-Axes = int | tuple[int, ...] | None
-
-_DLPACK_CPU = (1, 0)
 
 
 @accelerator.share
@@ -91,7 +84,7 @@ _NO_WINDOWS: dict[int, Any] = {}
 
 
 @accelerator.share
-class Array(ElementMethods, Rearranging, Operators, Closing):
+class Array(ElementMethods, Reducing, Rearranging, Operators, Conversions, Closing):
     """Bytes of a buffer, interpreted as numbers. Slices and reshapes share the buffer.
 
     Only `numpy`, `view` and what needs values at once (`item`, `float(x)`, `np.asarray(x)`) wait,
@@ -168,16 +161,6 @@ class Array(ElementMethods, Rearranging, Operators, Closing):
             raise ArgumentError("iteration over a 0-d array")
         return (self[index] for index in range(len(self)))
 
-    def __repr__(self) -> str:
-        """The values as NumPy shows them, with dtype and device. Waits for what is shown."""
-        if self._is_shown:
-            with contextlib.suppress(Error):  # another thread writes it through a view, …
-                values = values_in_text(self)
-                shape = f", shape={self.shape}" if not self.size and self.ndim != 1 else ""
-                return f"Array({values}{shape}, dtype={self.dtype}, device={self.device.name!r})"
-        state = ", closed" if self.buffer.closed else ""
-        return f"<Array {self.name!r} {self.shape} {self.dtype} on {self.device.name}{state}>"
-
     # Other arrays over the same bytes. Copies nothing, waits for nothing.
 
     def __getitem__(self, index: Any) -> Array:
@@ -250,10 +233,6 @@ class Array(ElementMethods, Rearranging, Operators, Closing):
         )
         layout = self.layout._replace(shape=dims, strides=steps)
         return Array(self.buffer, layout, self.dtype, repeats=True)
-
-    def ravel(self) -> Array:
-        """The same bytes in one dimension."""
-        return self.reshape(-1)
 
     def reinterpret(self, dtype: npt.DTypeLike) -> Array:
         """The same bytes as another dtype; the last dimension changes size to match."""
@@ -433,10 +412,6 @@ class Array(ElementMethods, Rearranging, Operators, Closing):
                 each()
             raise
 
-    def astype(self, dtype: npt.DTypeLike, *, copy: bool = True) -> Array:
-        """The elements converted to another dtype on the device; see `dev.xp.astype`."""
-        return self.device.xp.astype(self, dtype, copy=copy)
-
     def to_device(self, device: Device, /, *, stream: Stream | None = None) -> Array:
         """The array itself, or a copy on another device: read by the host, which waits for it."""
         if device is self.device:
@@ -574,31 +549,7 @@ class Array(ElementMethods, Rearranging, Operators, Closing):
         if not force:
             self.buffer.check_host_read(self.region, what)
 
-    # Other libraries.
-
-    def __dlpack__(
-        self,
-        *,
-        stream: Any = None,
-        max_version: tuple[int, int] | None = None,
-        dl_device: tuple[int, int] | None = None,
-        copy: bool | None = None,
-    ) -> Any:
-        """Export the bytes to another library, as if by `view()`; with `copy`, a copy of them.
-
-        DLPack before 1.0 cannot mark memory as read-only, so a library that uses it gets a writable
-        view, and device work on the bytes waits until the library drops it.
-        """
-        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
-            raise BufferError(f"array {self.name!r} can be exported for the CPU only")
-        if copy:
-            return self.numpy().__dlpack__(max_version=max_version)
-        marks = max_version is not None and tuple(max_version) >= (1, 0)
-        shown = self.view("r" if marks else "rw")
-        return shown.__dlpack__(max_version=max_version)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return _DLPACK_CPU
+    # Copies.
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the content, which unpickles as a NumPy array: a device cannot be pickled."""
@@ -609,196 +560,6 @@ class Array(ElementMethods, Rearranging, Operators, Closing):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Array:
         return self.copy()
-
-    def __str__(self) -> str:
-        """The values, as NumPy prints them; for scratch and closed arrays, the `repr`."""
-        return printed_values(self) if self._is_shown else repr(self)
-
-    def __format__(self, spec: str) -> str:
-        """The text; of one element without dimensions, as its number is formatted."""
-        if not spec:
-            return str(self)
-        if self.shape:
-            raise ArgumentError(
-                f"format {spec!r} is for one number; the array has shape {self.shape}. Format its "
-                "elements, or np.array2string(x.numpy(), …)"
-            )
-        return format(self.item(), spec)
-
-    @property
-    def _is_shown(self) -> bool:
-        """Whether text shows its values: not those of scratch, nor of what is closed or lost."""
-        scheduler = self.buffer.scheduler
-        return (
-            self.buffer.policy.host_reads
-            and not self.closed
-            and not scheduler.closed
-            and scheduler.lost is None
-            and not scheduler.captures
-        )
-
-    # Reductions, with NumPy's arguments, dtypes and rules. Without arguments they reduce the whole
-    # array and return a pending value, and only its use waits. With an axis, a dtype or `keepdims`
-    # they return an array. `out` must be None.
-
-    def sum(
-        self, axis: Axes = None, dtype: npt.DTypeLike | None = None, out: None = None,
-        keepdims: bool | None = None, *, stream: Stream | None = None,
-    ) -> Any:  # fmt: skip
-        """The sum of all elements, or along axes; integers are summed in 64 bits."""
-        return self._reduce("sum", stream, out, axis=axis, dtype=dtype, keepdims=keepdims)
-
-    def prod(
-        self, axis: Axes = None, dtype: npt.DTypeLike | None = None, out: None = None,
-        keepdims: bool | None = None, *, stream: Stream | None = None,
-    ) -> Array:  # fmt: skip
-        """The product of all elements, or along axes, as an array; integers in 64 bits."""
-        return self._along("prod", stream, out, axis=axis, dtype=dtype, keepdims=keepdims)
-
-    def mean(
-        self, axis: Axes = None, dtype: npt.DTypeLike | None = None, out: None = None,
-        keepdims: bool | None = None, *, stream: Stream | None = None,
-    ) -> Any:  # fmt: skip
-        """The mean of all elements, or along axes; that of integers is a float64."""
-        return self._reduce("mean", stream, out, axis=axis, dtype=dtype, keepdims=keepdims)
-
-    def var(
-        self, axis: Axes = None, dtype: npt.DTypeLike | None = None, out: None = None,
-        ddof: float = 0, keepdims: bool | None = None, *, stream: Stream | None = None,
-    ) -> Array:  # fmt: skip
-        """The variance of all elements, or along axes, as an array; `ddof` lessens the divisor."""
-        return self._along(
-            "var", stream, out, axis=axis, dtype=dtype, correction=ddof, keepdims=keepdims
-        )
-
-    def std(
-        self, axis: Axes = None, dtype: npt.DTypeLike | None = None, out: None = None,
-        ddof: float = 0, keepdims: bool | None = None, *, stream: Stream | None = None,
-    ) -> Array:  # fmt: skip
-        """The root of the variance of all elements, or along axes, as an array."""
-        return self._along(
-            "std", stream, out, axis=axis, dtype=dtype, correction=ddof, keepdims=keepdims
-        )
-
-    def min(
-        self, axis: Axes = None, out: None = None, keepdims: bool | None = None, *,
-        stream: Stream | None = None,
-    ) -> Any:  # fmt: skip
-        """The smallest element, of all or along axes, or NaN if there is one."""
-        return self._reduce("min", stream, out, axis=axis, keepdims=keepdims)
-
-    def max(
-        self, axis: Axes = None, out: None = None, keepdims: bool | None = None, *,
-        stream: Stream | None = None,
-    ) -> Any:  # fmt: skip
-        """The largest element, of all or along axes, or NaN if there is one."""
-        return self._reduce("max", stream, out, axis=axis, keepdims=keepdims)
-
-    def argmin(
-        self, axis: int | None = None, out: None = None, *, keepdims: bool | None = None,
-        stream: Stream | None = None,
-    ) -> Any:  # fmt: skip
-        """The index of the first smallest element, or of the first NaN: along an axis, or flat."""
-        return self._reduce("argmin", stream, out, axis=axis, keepdims=keepdims)
-
-    def argmax(
-        self, axis: int | None = None, out: None = None, *, keepdims: bool | None = None,
-        stream: Stream | None = None,
-    ) -> Any:  # fmt: skip
-        """The index of the first largest element, or of the first NaN: along an axis, or flat."""
-        return self._reduce("argmax", stream, out, axis=axis, keepdims=keepdims)
-
-    def any(
-        self, axis: Axes = None, out: None = None, keepdims: bool | None = None, *,
-        stream: Stream | None = None,
-    ) -> Any:  # fmt: skip
-        """Whether any element is true, of all or along axes."""
-        return self._reduce("any", stream, out, axis=axis, keepdims=keepdims)
-
-    def all(
-        self, axis: Axes = None, out: None = None, keepdims: bool | None = None, *,
-        stream: Stream | None = None,
-    ) -> Any:  # fmt: skip
-        """Whether all elements are true, of all or along axes."""
-        return self._reduce("all", stream, out, axis=axis, keepdims=keepdims)
-
-    def cumsum(
-        self, axis: int | None = None, dtype: npt.DTypeLike | None = None, out: None = None, *,
-        stream: Stream | None = None,
-    ) -> Array:  # fmt: skip
-        """Running sums along an axis, or of the flat array, as an array."""
-        return self._along("cumsum", stream, out, axis=axis, dtype=dtype)
-
-    def cumprod(
-        self, axis: int | None = None, dtype: npt.DTypeLike | None = None, out: None = None, *,
-        stream: Stream | None = None,
-    ) -> Array:  # fmt: skip
-        """Running products along an axis, or of the flat array, as an array."""
-        return self._along("cumprod", stream, out, axis=axis, dtype=dtype)
-
-    def dot(self, y: Array, *, stream: Stream | None = None) -> Result:
-        """The inner product with another array of one dimension and the same dtype."""
-        return self.device.reductions.dot(self, y, stream)
-
-    def _reduce(self, operation: str, stream: Stream | None, out: None, **given: Any) -> Any:
-        for value in given.values():
-            if value is not None:
-                return self._along(operation, stream, out, **given)
-        _check_out(operation, out)
-        return self.device.reductions.reduce(operation, self, stream=stream)
-
-    def _along(self, operation: str, stream: Stream | None, out: None, **given: Any) -> Array:
-        _check_out(operation, out)
-        return self.device.reductions.along(operation, self, stream, **given)
-
-    # Values that the host needs now; all of these wait.
-
-    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Host:
-        """For `np.asarray(x)`: a copy, or with `copy=False` a view like `view("r")`."""
-        if copy is False:
-            if dtype is not None and np.dtype(dtype) != self.dtype:
-                raise InvalidValue(
-                    f"array {self.name!r} is {self.dtype}; converting it to {np.dtype(dtype)} "
-                    "takes a copy, which copy=False forbids"
-                )
-            return self.view("r")
-        content = self.numpy()
-        return content if dtype is None else content.astype(dtype, copy=False)
-
-    def item(self, *index: Any) -> Any:
-        """The one element, or the one at `index`, as a Python number."""
-        if index:
-            return self[index].item()
-        if self.size != 1:
-            raise ShapeMismatch(f"only an array of one element has an item; this has {self.size}")
-        return self.numpy().item()
-
-    def tolist(self) -> Any:
-        """The values as nested lists of Python numbers, or one number. Waits for them."""
-        return self.numpy().tolist()
-
-    def __bool__(self) -> bool:
-        if self.size != 1:
-            raise ShapeMismatch(
-                f"the truth of an array of {self.size} elements is ambiguous; use x.any() or "
-                "x.all()"
-            )
-        return bool(self.item())
-
-    def __float__(self) -> float:
-        return float(self.item())
-
-    def __complex__(self) -> complex:
-        return complex(self.item())
-
-    def __index__(self) -> int:
-        value = self.item()
-        if not isinstance(value, int):
-            raise DtypeMismatch(f"an array of {self.dtype} is not an index")
-        return value
-
-    def __int__(self) -> int:
-        return int(self.item())
 
     # Closing.
 
@@ -833,12 +594,6 @@ def _is_basic(index: Any) -> bool:
 _CHOOSING = (Array, np.ndarray, list, range)
 
 
-def _check_out(operation: str, out: object) -> None:
-    if out is not None:
-        raise Unsupported(
-            f"{operation} with out=: the result is a new array; y[...] = x.{operation}(…) copies it"
-        )
-
-
+# Pickles name it, so it stays here.
 def _as_it_is(content: Host) -> Host:
     return content

@@ -37,9 +37,14 @@ _HABITS = {
 
 
 class ElementMethods:
-    """What an array inherits. Everything runs on the device; only `tobytes` waits."""
+    """What an array inherits. Everything runs on the device; nothing waits."""
 
     __slots__ = ()
+
+    def astype(self, dtype: npt.DTypeLike, *, copy: bool = True) -> Array:
+        """The elements converted to another dtype on the device; see `dev.xp.astype`."""
+        me = cast("Array", self)
+        return me.device.xp.astype(me, dtype, copy=copy)
 
     def clip(self, min: Any = None, max: Any = None, out: None = None) -> Array:
         """Each element, or the bound that it lies beyond."""
@@ -112,10 +117,6 @@ class ElementMethods:
                 f"{type(self).__name__!r} object has no attribute {name!r}{advice}",
                 name=name, obj=self,
             )  # fmt: skip
-
-    def tobytes(self) -> bytes:
-        """The content as bytes, in C order. Blocks until the work that writes it is done."""
-        return cast("Array", self).numpy().tobytes()
 
 
 def _part(x: Array, number: int) -> Array:

@@ -66,6 +66,10 @@ class Rearranging:
         """The indices of the elements that are not zero. Waits for their number."""
         return cast("tuple[Array, ...]", self.device.xp.nonzero(self))
 
+    def ravel(self) -> Array:
+        """The same bytes in one dimension."""
+        return cast("Array", self).reshape(-1)
+
     def flatten(self) -> Array:
         """A copy in one dimension."""
         return cast("Array", self).copy().reshape(-1)

@@ -1,12 +1,15 @@
-"""Arrays as text: the values that `repr` shows, of which it reads no more than it shows."""
+"""Arrays as text: what `repr`, `str` and `format` return. They read no more than they show."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+from penstock.errors import ArgumentError, Error
 
 if TYPE_CHECKING:
     from penstock.array.array import Array
@@ -14,19 +17,51 @@ if TYPE_CHECKING:
 Host = npt.NDArray[Any]
 
 
-def values_in_text(array: Array) -> str:
-    """The values as NumPy's `repr` shows them: all, or of a large array the ends of each axis."""
-    content, threshold = _shown(array)
-    return np.array2string(content, separator=", ", prefix="Array(", threshold=threshold)
+def shown(array: Array) -> str:
+    """Its `repr`: the values as NumPy's shows them; of a large array, the ends of each axis."""
+    if _has_values(array):
+        with contextlib.suppress(Error):  # another thread writes it through a view, …
+            content, threshold = _content(array)
+            values = np.array2string(content, separator=", ", prefix="Array(", threshold=threshold)
+            shape = f", shape={array.shape}" if not array.size and array.ndim != 1 else ""
+            return f"Array({values}{shape}, dtype={array.dtype}, device={array.device.name!r})"
+    state = ", closed" if array.buffer.closed else ""
+    return f"<Array {array.name!r} {array.shape} {array.dtype} on {array.device.name}{state}>"
 
 
-def printed_values(array: Array) -> str:
-    """The values as NumPy's `str` shows them, of a large array as many as `repr` does."""
-    content, threshold = _shown(array)
+def printed(array: Array) -> str:
+    """Its `str`: the values as NumPy's shows them, of a large array as many as `repr` does."""
+    if not _has_values(array):
+        return repr(array)
+    content, threshold = _content(array)
     return np.array2string(content, threshold=threshold) if content.ndim else str(content)
 
 
-def _shown(array: Array) -> tuple[Host, int]:
+def formatted(array: Array, spec: str) -> str:
+    """The text in a format, which only an element without dimensions has."""
+    if not spec:
+        return str(array)
+    if array.shape:
+        raise ArgumentError(
+            f"format {spec!r} is for one number; the array has shape {array.shape}. Format its "
+            "elements, or np.array2string(x.numpy(), …)"
+        )
+    return format(array.item(), spec)
+
+
+def _has_values(array: Array) -> bool:
+    """Whether text shows its values: not those of scratch, nor of what is closed or lost."""
+    scheduler = array.buffer.scheduler
+    return (
+        array.buffer.policy.host_reads
+        and not array.closed
+        and not scheduler.closed
+        and scheduler.lost is None
+        and not scheduler.captures
+    )
+
+
+def _content(array: Array) -> tuple[Host, int]:
     """What text shows of an array, and the number of elements above which NumPy leaves some out."""
     options = np.get_printoptions()
     edge, threshold = options["edgeitems"], options["threshold"]

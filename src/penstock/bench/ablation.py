@@ -72,16 +72,13 @@ def ablate(
             transfers, _ = CASES[name]
             times = [one.seconds for one in found]
             base = [one.seconds for one in runs[NOTHING]]
-            compared = ratio(times, base, paired=True)
             yield {
                 **models.identity(loaded[transfers], batch, cache),
                 "benchmark": "ablation",
                 "test_time": started,
                 "without": name,
                 **models.row_of(test, found),
-                "ratio": compared.value,
-                "ratio_low": compared.low,
-                "ratio_high": compared.high,
+                **ratio(times, base, paired=True).columns("ratio"),
             }
 
 

@@ -233,7 +233,7 @@ def _mechanisms(words: Sequence[str]) -> int:
     sizes = _gigabytes(asked.sizes)
     _check(asked.repetitions, (), (1,))
     if asked.docs:
-        document.block_in(asked.docs.read_text(encoding="utf-8"), str(asked.docs))
+        document.BLOCK.read(asked.docs)  # raises before anything is measured
         if not plots.are_possible():
             raise ps.Unsupported(plots.MISSING)
     report = None if asked.no_report else asked.report

@@ -58,6 +58,10 @@ class Interval(NamedTuple):
     low: float
     high: float
 
+    def columns(self, name: str) -> dict[str, float]:
+        """The columns of a row: the ratio under `name`, and its bounds."""
+        return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
+
     def __str__(self) -> str:
         return f"{self.value:.3g} [{self.low:.3g}, {self.high:.3g}]"
 

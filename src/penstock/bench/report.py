@@ -45,7 +45,7 @@ def write_docs(rows: Sequence[Row], file: Path) -> Iterator[Path]:
     own = [row for row in rows if row.get("benchmark") == "mechanisms"]
     if not own:
         raise InvalidValue("--docs takes rows of penstock bench mechanisms, and there are none")
-    document.write_block(file, own)
+    document.BLOCK.write(file, document.markdown(own))
     yield file
     images = file.parent / "images"
     images.mkdir(exist_ok=True)

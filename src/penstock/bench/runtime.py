@@ -96,7 +96,6 @@ def _measured(
     progress(what, repeat + 2, repeat + 2)
     for number, piece in enumerate(pieces):
         own, floor = samples[f"{number}"].seconds, samples[f"{number} floor"].seconds
-        compared = ratio(own, floor, paired=True)
         yield {
             "benchmark": "runtime",
             "group": group,
@@ -108,9 +107,7 @@ def _measured(
             **_times("", own),
             "floor": piece.floor,
             **_times("floor_", floor),
-            "ratio": compared.value,
-            "ratio_low": compared.low,
-            "ratio_high": compared.high,
+            **ratio(own, floor, paired=True).columns("ratio"),
             **_counts(device, piece.once),
             **piece.about,
         }

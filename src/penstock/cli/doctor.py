@@ -21,7 +21,7 @@ from penstock.driver import list_devices
 from penstock.driver.protocol import DeviceInfo
 from penstock.errors import Error
 from penstock.install_hints import commands
-from penstock.shader import glsl
+from penstock.shader import glsl, spirv_cache
 from penstock.shader.prebuilt import shipped_count
 
 #: By package: the extra that installs it; "" for those that are always required.
@@ -144,7 +144,7 @@ def diagnose() -> Diagnosis:
         problem=problem,
         compilers=compilers,
         shipped_kernels=shipped_count(),
-        cache=str(glsl.cache_directory() or ""),
+        cache=str(spirv_cache.cache_directory() or ""),
         hip=_hip(),
         missing=list(_missing(packages, loader, checked, compilers)),
     )

@@ -39,8 +39,8 @@ from typing import Any, NamedTuple, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
+from penstock.shader.interface import Interface
 from penstock.shader.source import KernelSource, LoadedKernel
-from penstock.shader.spirv import Interface
 
 #: Regions of a copy: rows of (source offset, destination offset, byte count).
 CopyRegions = npt.NDArray[np.uint64]

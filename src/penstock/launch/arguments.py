@@ -13,7 +13,7 @@ import numpy as np
 from penstock import accelerator
 from penstock.dtypes import exactly
 from penstock.errors import DtypeMismatch, ShapeMismatch
-from penstock.shader.spirv import Binding, Member
+from penstock.shader.interface import Binding, Member
 
 if TYPE_CHECKING:
     from penstock.array.array import Array

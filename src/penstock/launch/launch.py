@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.launch.result import Result
     from penstock.ledger.hazards import Region, Use
     from penstock.schedule.stream import Stream
-    from penstock.shader.spirv import Interface
+    from penstock.shader.interface import Interface
 
 
 class Bindings:

@@ -25,7 +25,7 @@ from penstock.ledger.hazards import Lane, Region, Use
 if TYPE_CHECKING:
     from penstock.array.array import Array
     from penstock.schedule.scheduler import Scheduler
-    from penstock.shader.spirv import Member
+    from penstock.shader.interface import Member
 
 _FIRST = 16  # slots in a new ring or pool
 _AT_ONCE = 4 << 20  # bytes of result slots allocated at once (at least one slot)

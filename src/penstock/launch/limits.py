@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.driver.protocol import DeviceInfo
 from penstock.errors import InvalidSpirv, Unsupported
-from penstock.shader.spirv import Binding, Interface
+from penstock.shader.interface import Binding, Interface
 
 #: Names of a call's own arguments, which no kernel argument may have.
 _RESERVED = frozenset({"stream", "threads", "groups"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import sys
+from collections.abc import Sequence
 from types import EllipsisType
 from typing import Any, NamedTuple, SupportsIndex, TypeAlias
 
@@ -69,14 +70,7 @@ def index_layout(layout: Layout, index: Index | tuple[Index, ...]) -> Layout:
     """The layout that NumPy's basic indexing selects, by integers, slices, `...` and None."""
     items = list(index) if isinstance(index, tuple) else [index]
     taken = sum(item is not None and item is not Ellipsis for item in items)
-    if taken > len(layout.shape):
-        raise BadIndex(
-            f"too many indices: the array has {len(layout.shape)} dimensions, {taken} were indexed"
-        )
-    dots = [place for place, item in enumerate(items) if item is Ellipsis]
-    if len(dots) > 1:
-        raise BadIndex("an index can have only one ellipsis ('...')")
-    place = dots[0] if dots else len(items)
+    place = place_of_rest(items, taken, len(layout.shape))
     items[place : place + 1] = [slice(None)] * (len(layout.shape) - taken)
     offset, axis = layout.offset, 0
     shape: list[int] = []
@@ -99,6 +93,19 @@ def index_layout(layout: Layout, index: Index | tuple[Index, ...]) -> Layout:
             offset += _position(item, length, axis) * stride
         axis += 1
     return Layout(offset, tuple(shape), tuple(strides), layout.itemsize)
+
+
+def place_of_rest(items: Sequence[Any], taken: int, ndim: int) -> int:
+    """Where the dimensions go that an index does not name: at its ellipsis, or at its end.
+
+    `taken` dimensions of `ndim` are named.
+    """
+    if taken > ndim:
+        raise BadIndex(f"too many indices: the array has {ndim} dimensions, {taken} were indexed")
+    dots = [place for place, item in enumerate(items) if item is Ellipsis]
+    if len(dots) > 1:
+        raise BadIndex("an index can have only one ellipsis ('...')")
+    return dots[0] if dots else len(items)
 
 
 def _bounds(item: slice, length: int) -> tuple[int, int, int]:

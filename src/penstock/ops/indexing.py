@@ -25,7 +25,7 @@ from penstock.errors import (
     ShapeMismatch,
     Unsupported,
 )
-from penstock.memory.layout import index_layout
+from penstock.memory.layout import index_layout, place_of_rest
 from penstock.ops.moves import Moves, kept_within, view
 from penstock.ops.portable import Program, signed
 from penstock.ops.selection import Selection
@@ -189,18 +189,11 @@ class Indexing:
         items = list(index) if isinstance(index, tuple) else [index]
         items = [_as_item(each) for each in items]
         taken = sum(_dimensions(each) for each in items)
-        if taken > x.ndim:
-            raise BadIndex(
-                f"too many indices: the array has {x.ndim} dimensions, {taken} were indexed"
-            )
-        dots = [place for place, each in enumerate(items) if each is Ellipsis]
-        if len(dots) > 1:
-            raise BadIndex("an index can have only one ellipsis ('...')")
-        place = dots[0] if dots else len(items)
+        place = place_of_rest(items, taken, x.ndim)
         rest: list[Any] = [slice(None)] * (x.ndim - taken)
         # Arrays with an ellipsis between them are not side by side, even if it stands for nothing.
         expanded = [*items[:place], *rest, *items[place + 1 :]]
-        marks = [*map(_is_place, items[:place]), *([False] if dots else ()),
+        marks = [*map(_is_place, items[:place]), *([False] if place < len(items) else ()),
                  *map(_is_place, items[place + 1 :])]  # fmt: skip
         basic: list[Any] = []
         arrays: list[tuple[int, Array]] = []  # with their axes in the slice

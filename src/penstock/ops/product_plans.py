@@ -133,10 +133,11 @@ def shared_depth(kind: Kind) -> int:
     return 8 if KINDS[kind].size == 16 else 16
 
 
-def segments_of(inner: int, groups: int, way: Way, least: int, most: int) -> int:
-    """How many segments to divide `inner` into, so that none is too long or too short."""
+def segments_of(inner: int, groups: int, way: Way, least: int, most: int) -> tuple[int, int]:
+    """How many segments to divide `inner` into, and their span: neither too long nor too short."""
     wanted = min(-(-way.busy // groups), inner // least)
-    return max(1, -(-inner // most), wanted)
+    span = -(-inner // max(1, -(-inner // most), wanted))
+    return -(-inner // span), span
 
 
 def three(values: tuple[int, ...], fill: int) -> tuple[int, int, int]:

@@ -229,23 +229,12 @@ class Products:
         segments = segments_of(
             shape.inner, plan.groups * shape.batches, self._way, plan.least, plan.most
         )
-        span = -(-shape.inner // segments)
-        segments = -(-shape.inner // span)
         to_row, to_column = (1, shape.rows) if plan.swapped else (shape.columns, 1)
-        sums = self._sums(out, segments, dtype)
-        _call(
-            kernel,
-            left=one, right=other, **_at("sums", sums),
-            rows=shape.rows, columns=shape.columns, inner=shape.inner, span=span,
-            batches=shape.batches, batch_0=shape.sizes[0], batch_1=shape.sizes[1],
-            left_at=at_left, left_row=_u32(left.line_stride), left_inner=_u32(left.inner_stride),
-            right_at=at_right, right_column=_u32(right.line_stride),
-            right_inner=_u32(right.inner_stride), to_row=to_row, to_column=to_column,
-            **_batch("left", left), **_batch("right", right),
-            groups=(*plan.grid, shape.batches * segments), stream=stream,
+        self._sum_up(
+            kernel, out, shape, plan.grid, segments, dtype, stream,
+            left=one, right=other, inner=shape.inner, **_strides(left, at_left, right, at_right),
+            to_row=to_row, to_column=to_column,
         )  # fmt: skip
-        if sums is not out:
-            self._finish(out, sums, dtype, stream)
 
     def _lanes(
         self, out: Array, shape: Shape, left: Operand, right: Operand, dtype: Element,
@@ -264,8 +253,6 @@ class Products:
         grid = (-(-shape.columns // (columns * lanes)), -(-shape.rows // ROWS))
         tiles = grid[0] * grid[1] * shape.batches
         segments = segments_of(parts, tiles, self._way, 128, MOST_EACH)
-        span = -(-parts // segments)
-        segments = -(-parts // span)
         texels = max(one.size, other.size) // 4 <= self._texels
         defines: dict[str, Any] = {"COLUMNS": columns}
         if texels:
@@ -273,18 +260,12 @@ class Products:
         loads = max(1, ROWS // lanes)
         kernel = self._kernel("product_lanes", dtype, defines, local_size_x=lanes, LOADS=loads)
         to_row, to_column = (1, shape.rows) if swapped else (shape.columns, 1)
-        sums = self._sums(out, segments, dtype)
-        _call(
-            kernel,
-            left=one, right=other, **_at("sums", sums),
-            rows=shape.rows, columns=shape.columns, parts=parts, span=span,
-            batches=shape.batches, batch_0=shape.sizes[0], batch_1=shape.sizes[1],
+        self._sum_up(
+            kernel, out, shape, grid, segments, dtype, stream,
+            left=one, right=other, parts=parts,
             **_batch("left", of_left), **_batch("right", of_right),
             to_row=to_row, to_column=to_column,
-            groups=(*grid, shape.batches * segments), stream=stream,
         )  # fmt: skip
-        if sums is not out:
-            self._finish(out, sums, dtype, stream)
 
     def _packed(
         self, operand: Operand, shape: Shape, width: int, parts: int, dtype: Element,
@@ -331,8 +312,6 @@ class Products:
         tiles = grid[0] * grid[1] * shape.batches
         depth = shared_depth(KIND_OF[dtype.compute])
         segments = segments_of(shape.inner, tiles, self._way, 512, MOST_EACH)
-        span = -(-shape.inner // segments)
-        segments = -(-shape.inner // span)
         constants = {
             "ROWS_FIRST": abs(left.line_stride) < abs(left.inner_stride),
             "COLUMNS_FIRST": abs(right.line_stride) < abs(right.inner_stride),
@@ -340,17 +319,23 @@ class Products:
         kernel = self._kernel("product_shared", dtype, {"DEPTH": depth}, **constants)
         one, at_left = left.array.words()
         other, at_right = right.array.words()
-        sums = self._sums(out, segments, dtype)
+        self._sum_up(
+            kernel, out, shape, grid, segments, dtype, stream,
+            left=one, right=other, inner=shape.inner, **_strides(left, at_left, right, at_right),
+        )  # fmt: skip
+
+    def _sum_up(
+        self, kernel: Kernel, out: Array, shape: Shape, grid: tuple[int, int],
+        segments: tuple[int, int], dtype: Element, stream: Stream | None, **operands: Any,
+    ) -> None:  # fmt: skip
+        """Launch a kernel of a `grid` of groups for each of the segments, and add these up."""
+        count, span = segments
+        sums = self._sums(out, count, dtype)
         _call(
-            kernel,
-            left=one, right=other, **_at("sums", sums),
-            rows=shape.rows, columns=shape.columns, inner=shape.inner, span=span,
+            kernel, **_at("sums", sums),
+            rows=shape.rows, columns=shape.columns, span=span,
             batches=shape.batches, batch_0=shape.sizes[0], batch_1=shape.sizes[1],
-            left_at=at_left, left_row=_u32(left.line_stride), left_inner=_u32(left.inner_stride),
-            right_at=at_right, right_column=_u32(right.line_stride),
-            right_inner=_u32(right.inner_stride),
-            **_batch("left", left), **_batch("right", right),
-            groups=(*grid, shape.batches * segments), stream=stream,
+            groups=(*grid, shape.batches * count), stream=stream, **operands,
         )  # fmt: skip
         if sums is not out:
             self._finish(out, sums, dtype, stream)
@@ -473,6 +458,16 @@ def _at(name: str, x: Array) -> dict[str, Any]:
     """A contiguous array of words, and the first of them that belongs to it."""
     words, at = x.words()
     return {name: words, sys.intern(f"{name}_at"): at // 4}
+
+
+def _strides(left: Operand, at_left: int, right: Operand, at_right: int) -> dict[str, int]:
+    """Where the elements of operands are that are not packed."""
+    return {
+        "left_at": at_left, "left_row": _u32(left.line_stride),
+        "left_inner": _u32(left.inner_stride), **_batch("left", left),
+        "right_at": at_right, "right_column": _u32(right.line_stride),
+        "right_inner": _u32(right.inner_stride), **_batch("right", right),
+    }  # fmt: skip
 
 
 def _batch(name: str, operand: Operand) -> dict[str, int]:

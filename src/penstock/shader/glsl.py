@@ -16,8 +16,7 @@ body. Drivers optimize anyway.
 Penstock's own kernels are precompiled (`penstock.shader.prebuilt`) and need no compiler, unless
 `PENSTOCK_COMPILER` selects one.
 
-Results are kept in memory and on disk, in `PENSTOCK_CACHE_DIR`, `$XDG_CACHE_HOME/penstock` or
-`~/.cache/penstock`. An unusable cache is never an error; compilation is only slower.
+Results are cached (`penstock.shader.spirv_cache`).
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ import math
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,9 +43,10 @@ from penstock.install_hints import advice
 from penstock.locks import RLock
 from penstock.shader.glslc import Glslc, Rejected
 from penstock.shader.prebuilt import shipped
+from penstock.shader.spirv_cache import Cache
 from penstock.tracing import events
 
-__all__ = ["Defines", "GlslError", "assemble", "cache_directory", "compile_glsl", "compilers"]
+__all__ = ["Defines", "GlslError", "assemble", "compile_glsl", "compilers"]
 
 Define = str | int | float
 Defines = Mapping[str, Define]
@@ -431,107 +430,5 @@ _FINDERS: dict[str, Callable[[], _Compiler | None]] = {
 _COMPUTE = 2  # shaderc_compute_shader
 _VULKAN_1_2 = 1 << 22 | 2 << 12
 
-
-# Caching results.
-
-
-class _Cache:
-    """Compiled SPIR-V by key: in memory, backed by a directory that processes share."""
-
-    def __init__(self) -> None:
-        self._memory: dict[str, bytes] = {}
-        self.unlock()
-
-    def unlock(self) -> None:
-        """Also in a forked child: the thread that may hold the lock is not in it."""
-        self._lock = RLock()
-
-    def get(self, key: str) -> bytes | None:
-        with self._lock:
-            spirv = self._memory.get(key)
-        if spirv is None:
-            spirv = _load(key)
-            if spirv is not None:
-                self._remember(key, spirv)
-        return spirv
-
-    def put(self, key: str, spirv: bytes) -> None:
-        self._remember(key, spirv)
-        with contextlib.suppress(OSError):
-            _store(key, spirv)
-
-    def clear(self) -> None:
-        """Clear the part in memory."""
-        with self._lock:
-            self._memory.clear()
-
-    def _remember(self, key: str, spirv: bytes) -> None:
-        with self._lock:
-            self._memory[key] = spirv
-            while len(self._memory) > _MAX_ENTRIES:
-                del self._memory[next(iter(self._memory))]
-
-
-def _load(key: str) -> bytes | None:
-    directory = cache_directory()
-    with contextlib.suppress(OSError):
-        if directory is not None:
-            data = (directory / f"{key}.spv").read_bytes()
-            if data[:32] == _seal(key, data[32:]):
-                return data[32:]
-    return None
-
-
-def _store(key: str, spirv: bytes) -> None:
-    directory = cache_directory()
-    if directory is None:
-        return
-    directory.mkdir(0o700, parents=True, exist_ok=True)
-    name = f"{key}.spv"
-    descriptor, temporary = tempfile.mkstemp(".tmp", name, directory)
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(_seal(key, spirv) + spirv)
-        os.replace(temporary, directory / name)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-    _prune(directory)
-
-
-def _prune(directory: Path) -> None:
-    with os.scandir(directory) as entries:
-        # Only files named like cache entries, in case the directory also has other files.
-        ours = [entry for entry in entries if _ENTRY.match(entry.name)]
-    if len(ours) > _MAX_ENTRIES:
-        ours.sort(key=lambda entry: entry.stat().st_mtime_ns)
-        for entry in ours[: len(ours) - _MAX_ENTRIES]:
-            os.unlink(entry)
-
-
-def cache_directory() -> Path | None:
-    """The cache's directory; None if its path is relative, or other users could write to it."""
-    if chosen := os.environ.get("PENSTOCK_CACHE_DIR"):
-        path = Path(chosen).absolute()
-    else:
-        home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-        path = Path(home) / "penstock"
-        if not path.is_absolute():
-            return None
-    with contextlib.suppress(OSError):
-        status = path.stat()
-        if hasattr(os, "getuid"):
-            foreign = status.st_uid not in (os.getuid(), 0)
-            return None if foreign or status.st_mode & 0o022 else path
-    return path
-
-
-def _seal(key: str, spirv: bytes) -> bytes:
-    return hashlib.sha256(key.encode() + spirv).digest()
-
-
-_FORMAT = 1
-_MAX_ENTRIES = 4096
-_ENTRY = re.compile(r"[0-9a-f]{64}\.spv")
-_cache = _Cache()
-os.register_at_fork(after_in_child=_cache.unlock)
+_FORMAT = 1  # of cache entries
+_cache = Cache()

@@ -10,12 +10,10 @@ from array import array
 from dataclasses import replace
 
 from penstock.errors import Unsupported
-from penstock.shader.spirv import Binding, Interface
+from penstock.shader import spirv_numbers as spv
+from penstock.shader.interface import Binding, Interface
 
 # The numbers are those of the SPIR-V specification.
-_CAPABILITY, _POINTER, _VARIABLE, _DECORATE, _MEMBER_DECORATE = 17, 32, 59, 71, 72
-_PUSH_CONSTANT, _STORAGE_BUFFER = 9, 12
-_NON_WRITABLE, _BINDING, _DESCRIPTOR_SET = 24, 33, 34
 _PUSH_16, _STORAGE_16, _PUSH_8, _STORAGE_8 = 4435, 4433, 4450, 4448
 _CAPABILITIES = {_PUSH_16: _STORAGE_16, _PUSH_8: _STORAGE_8}
 _NAMES = {
@@ -51,20 +49,20 @@ def _rewritten(code: bytes, binding: int) -> bytes:
     at = 5
     while at < len(words):
         size, op = words[at] >> 16, words[at] & 0xFFFF
-        if op == _CAPABILITY:
+        if op == spv.CAPABILITY:
             words[at + 1] = _CAPABILITIES.get(words[at + 1], words[at + 1])
-        elif op == _POINTER and words[at + 2] == _PUSH_CONSTANT:
-            words[at + 2] = _STORAGE_BUFFER
-        elif op == _VARIABLE and words[at + 3] == _PUSH_CONSTANT:
-            words[at + 3] = _STORAGE_BUFFER
+        elif op == spv.POINTER and words[at + 2] == spv.PUSH_CONSTANT:
+            words[at + 2] = spv.STORAGE_BUFFER
+        elif op == spv.VARIABLE and words[at + 3] == spv.PUSH_CONSTANT:
+            words[at + 3] = spv.STORAGE_BUFFER
             variable = words[at + 2]
-        elif op in (_DECORATE, _MEMBER_DECORATE):
+        elif op in (spv.DECORATE, spv.MEMBER_DECORATE):
             decorations_end = at + size
         at += size
     new = [
-        4 << 16 | _DECORATE, variable, _DESCRIPTOR_SET, 0,
-        4 << 16 | _DECORATE, variable, _BINDING, binding,
-        3 << 16 | _DECORATE, variable, _NON_WRITABLE,
+        4 << 16 | spv.DECORATE, variable, spv.DESCRIPTOR_SET, 0,
+        4 << 16 | spv.DECORATE, variable, spv.BINDING, binding,
+        3 << 16 | spv.DECORATE, variable, spv.NON_WRITABLE,
     ]  # fmt: skip
     words[decorations_end:decorations_end] = array("I", new)
     return words.tobytes()

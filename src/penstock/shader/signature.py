@@ -21,7 +21,7 @@ import numpy as np
 
 from penstock.dtypes import Dtype
 from penstock.errors import InvalidValue
-from penstock.shader.spirv import Access, Binding, Interface, Member, Purpose
+from penstock.shader.interface import Access, Binding, Interface, Member, Purpose
 
 _ACCESS: dict[str, Access] = {"in": "r", "out": "w", "inout": "rw"}
 _TYPES = ("bool", *(f"{u}int{bits}" for u in ("", "u") for bits in (8, 16, 32, 64)))

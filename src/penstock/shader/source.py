@@ -18,8 +18,9 @@ import numpy as np
 from penstock.dtypes import exactly
 from penstock.errors import ArgumentError, CompileError, InvalidValue
 from penstock.shader.glsl import compile_glsl
+from penstock.shader.interface import Interface
 from penstock.shader.rewrite import arguments_in_buffer
-from penstock.shader.spirv import Interface, reflect
+from penstock.shader.spirv import reflect
 from penstock.shader.texels import format_named
 
 #: Magic numbers of SPIR-V, of a HIP code object, and of bundles of code objects.

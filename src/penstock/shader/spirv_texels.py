@@ -6,18 +6,12 @@ other image or sampler is refused, with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
-
-import numpy as np
+from typing import NamedTuple
 
 from penstock.errors import InvalidSpirv, Unsupported
+from penstock.shader import spirv_numbers as spv
+from penstock.shader.spirv_module import Module
 from penstock.shader.texels import FORMATS, SPIRV_FORMATS, Fetched, TexelFormat
-
-#: Of a type's id: its opcode and operands.
-TypeOf: TypeAlias = Callable[[int], tuple[int, Sequence[int]]]
-#: Of a type's id: the scalar that it consists of.
-ScalarOf: TypeAlias = Callable[[int], "np.dtype[Any] | None"]
 
 
 class TexelBuffer(NamedTuple):
@@ -28,20 +22,22 @@ class TexelBuffer(NamedTuple):
     format_number: int  # SPIR-V's; 0: none is declared
 
 
-def texel_buffer(name: str, image: int, type_of: TypeOf, scalar_of: ScalarOf) -> TexelBuffer:
-    """The texel buffer that a variable of the type `image` is; raises if it is something else."""
-    op, operands = type_of(image)
-    if op == _SAMPLED_IMAGE:
-        op, operands = type_of(operands[0])
-    if op in (_ARRAY, _RUNTIME_ARRAY):
+def texel_buffer(module: Module, variable: int) -> TexelBuffer:
+    """The texel buffer that a variable is; raises if it is another image or a sampler."""
+    name, types = module.name(variable), module.types
+    image = types.type(module.variables[variable][0])[1][1]
+    op, operands = types.type(image)
+    if op == spv.SAMPLED_IMAGE:
+        op, operands = types.type(operands[0])
+    if op in (spv.ARRAY, spv.RUNTIME_ARRAY):
         raise Unsupported(f"SPIR-V: {name!r} is an array of images or samplers")
-    if op != _IMAGE or operands[1] != _BUFFER_DIMENSION:
+    if op != spv.IMAGE or operands[1] != _BUFFER_DIMENSION:
         raise Unsupported(
             f"SPIR-V: {name!r} is an image, a sampler or the like; only storage "
             "and uniform buffers and texel buffers (samplerBuffer, imageBuffer) can be bound"
         )
     scalar, (_, _, depth, arrayed, samples, sampled, number) = operands[0], operands[:7]
-    dtype = scalar_of(scalar) if type_of(scalar)[0] in (_INT, _FLOAT) else None
+    dtype = types.scalar(scalar) if types.type(scalar)[0] in (spv.INT, spv.FLOAT) else None
     fetched = _FETCHED.get("" if dtype is None else dtype.str[1:])
     if fetched is None or depth == 1 or arrayed or samples or sampled not in (1, 2):
         raise InvalidSpirv(f"SPIR-V: {name!r} is no texel buffer that can be")
@@ -67,7 +63,6 @@ def declared_format(name: str, binding: int, found: TexelBuffer) -> TexelFormat 
     return texel
 
 
-_INT, _FLOAT, _IMAGE, _SAMPLED_IMAGE, _ARRAY, _RUNTIME_ARRAY = 21, 22, 25, 27, 28, 29
 _BUFFER_DIMENSION = 5
 _EXAMPLES: dict[Fetched, str] = {"float": "r32f", "int": "r32i", "uint": "r32ui"}
 _FETCHED: dict[str, Fetched] = {"f4": "float", "i4": "int", "u4": "uint"}

@@ -175,8 +175,7 @@ def row_of(mechanism: Mechanism, plan: Plan, case: Comparison) -> Row:
         "group": mechanism.name, "mechanism": mechanism.title, "test": case.test,
         "size": case.size, "unit": case.unit,
         **_times("", on), **_times("off_", off),
-        "ratio": compared.value, "ratio_low": compared.low, "ratio_high": compared.high,
-        "noise": noise.value, "noise_low": noise.low, "noise_high": noise.high,
+        **compared.columns("ratio"), **noise.columns("noise"),
     }  # fmt: skip
     for prefix, costs in found.items():
         row |= _costs(prefix, costs, case.units)

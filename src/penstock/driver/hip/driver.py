@@ -32,8 +32,8 @@ from penstock.driver.holding import Backlog
 from penstock.driver.importing import import_noted
 from penstock.driver.protocol import DeviceInfo, Notify, Reference
 from penstock.errors import DeviceLost, Error, NoDevice, Unsupported
+from penstock.shader.interface import Interface
 from penstock.shader.source import KernelSource, LoadedKernel
-from penstock.shader.spirv import Interface
 
 _QUEUES = 4  # hardware queues, at least; streams share them
 _PARAMETER_BYTES = 4096  # the limit for the parameters of a launch

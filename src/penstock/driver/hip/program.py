@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from penstock.driver.hip.api import C, Hip, ffi
 from penstock.driver.protocol import PLACE
 from penstock.errors import CompileError, CompilerNotFound, NoDevice
-from penstock.shader.spirv import Interface
+from penstock.shader.interface import Interface
 from penstock.tracing import events
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from penstock.driver.sim.machine import Command, Machine, Place, SimQueue, SimTi
 from penstock.driver.sim.memory import Bytes, SimMemory
 from penstock.driver.sim.virtual_time import TICK
 from penstock.errors import Unsupported
+from penstock.shader.interface import Interface, Member
 from penstock.shader.source import KernelSource, LoadedKernel, load_spirv
-from penstock.shader.spirv import Interface, Member
 from penstock.shader.texels import FORMATS, TexelFormat
 from penstock.tracing import events
 

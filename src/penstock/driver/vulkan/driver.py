@@ -30,8 +30,8 @@ from penstock.driver.vulkan.recording import VulkanQueue, new_command_pool
 from penstock.driver.vulkan.texels import VulkanTexelView
 from penstock.driver.vulkan.timeline import VulkanTimeline, WaitInfo
 from penstock.errors import CannotAdopt, NoDevice
+from penstock.shader.interface import Interface
 from penstock.shader.source import KernelSource, LoadedKernel, load_spirv
-from penstock.shader.spirv import Interface
 
 _DEVICE_TIME = 0  # the time domain of the device's own timestamps
 

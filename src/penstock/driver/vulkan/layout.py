@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from penstock.driver.protocol import PLACE
 from penstock.driver.vulkan.api import C, load
 from penstock.driver.vulkan.handles import create
-from penstock.shader.spirv import Interface
+from penstock.shader.interface import Interface
 
 if TYPE_CHECKING:
     from penstock.driver.vulkan.driver import VulkanDriver

@@ -16,7 +16,7 @@ from penstock.driver.protocol import PLACE
 from penstock.driver.vulkan.api import C, check, load, native_object
 from penstock.driver.vulkan.layout import COMPUTE, TEXELS, layout_of
 from penstock.errors import InvalidSpirv
-from penstock.shader.spirv import Interface
+from penstock.shader.interface import Interface
 
 if TYPE_CHECKING:
     from penstock.driver.vulkan.driver import VulkanDriver
