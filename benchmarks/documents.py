@@ -167,10 +167,11 @@ def _runtime(rows: Result) -> str:
     return "\n".join([said, "", *lines])
 
 
-# What the page on performance begins with.
+# What the page on performance, and its part of the README, begin with.
 
 
-def _findings(rows: Result) -> str:
+def _findings(rows: Result, docs: str = "") -> str:
+    """Five findings; `docs` is where the pages are, seen from the document."""
     shown = [(each.title, largest(each.rows)) for each in sections(rows)]
     gains = sorted(
         ((row["ratio"], title) for title, row in shown if effect(row) == "gain"), reverse=True
@@ -186,24 +187,28 @@ def _findings(rows: Result) -> str:
     four = next(each["rows"] for each in arrays if each["title"].startswith("4,000,000"))
     ratios = sorted(float(row["ratio"]) for row in four)
     return "\n".join([
-        f"1. **{len(gains)} of {len(shown)} mechanisms save time where their effect lies**, from "
-        f"{least[0]:.2g} times ({least[1]}) to {best[0]:.3g} times ({best[1]}). "
-        "[Each of them](#what-each-mechanism-is-worth).",
+        f"1. **{len(gains)} of {len(shown)} mechanisms of the runtime save time** in the work that "
+        f"they are made for: without one, it takes {least[0]:.2g} times ({least[1]}) to "
+        f"{best[0]:.3g} times ({best[1]}) as long. "
+        f"[Each of them]({docs}performance-tables.md#mechanisms-on-and-off).",
         f"2. **A launch costs what it costs in C++.** Recording one takes "
         f"{recorded['penstock']:.2g} µs, with every access tracked; the fastest peer takes "
         f"{min(recorded[name] for name in peers):.2g} µs. A round trip of 4 KiB takes "
         f"{trip['penstock']:.3g} µs, against {trip['hephaistos']:.3g} µs. "
-        "[Other runtimes](#compared-with-other-runtimes).",
+        f"[Other runtimes]({docs}performance.md#compared-with-other-runtimes).",
         f"3. **Loading copies nothing.** A second process that loads the same {load['test'][8:]} "
         f"adds {figure(memory['on'], memory['unit'])} of memory instead of "
-        f"{figure(memory['off'], memory['unit'])}. [Zero-copy load](#zero-copy-load).",
+        f"{figure(memory['off'], memory['unit'])}. "
+        f"[Zero-copy load]({docs}performance-tables.md#zero-copy-load).",
         "4. **A decoded token costs four bytes, no allocation and no wait but the one for its own "
-        "value**, in every architecture. [What a token costs](llm.md).",
+        "value**, in every architecture. "
+        f"[What a token costs]({docs}llm-internals.md#what-a-token-costs).",
         f"5. **Arrays compute in {ratios[len(ratios) // 2]:.2g} times NumPy's time** (the median "
         f"of {len(four)} operations on 4 million elements), on the same cores, through a driver "
-        "that was not made for speed. [Each operation](#arrays-compared-with-numpy).",
+        "that was not made for speed. "
+        f"[Each operation]({docs}performance-tables.md#arrays-compared-with-numpy).",
         "",
-        f"![{summary([each.rows for each in sections(rows)])}](images/mechanisms.png)",
+        f"![{summary([each.rows for each in sections(rows)])}]({docs}images/mechanisms.png)",
     ])  # fmt: skip
 
 
@@ -225,10 +230,10 @@ def _line(cells: list[str]) -> str:
 
 #: By name, which begins with that of the benchmark: the document, and what makes the block.
 BLOCKS: dict[str, tuple[str, Callable[[Result], str]]] = {
-    "arrays": ("docs/performance.md", _arrays),
+    "arrays": ("docs/performance-tables.md", _arrays),
     "peers": ("docs/performance.md", _peers),
-    "runtime": ("docs/performance.md", _runtime),
-    "peers in short": ("README.md", _peers),
-    "mechanisms": ("README.md", _mechanisms),
+    "runtime": ("docs/performance-tables.md", _runtime),
+    "mechanisms": ("docs/performance.md", _mechanisms),
     "mechanisms and more": ("docs/performance.md", _findings),
+    "mechanisms and more, linked": ("README.md", lambda rows: _findings(rows, "docs/")),
 }

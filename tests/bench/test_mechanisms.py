@@ -184,12 +184,15 @@ def test_a_report_has_tables_plots_and_the_docs(
 def test_docs_need_rows_of_mechanisms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "a.json"
     file.write_text(json.dumps([{"benchmark": "model", "test": "x", "samples_ns": [1]}]))
-    assert main(["bench", "report", str(file), "--docs", str(ROOT / "docs/performance.md")]) == 1
+    assert (
+        main(["bench", "report", str(file), "--docs", str(ROOT / "docs/performance-tables.md")])
+        == 1
+    )
     assert "takes rows of penstock bench mechanisms" in capsys.readouterr().err
 
 
 def test_the_docs_are_made_from_the_kept_rows() -> None:
-    kept = document.BLOCK.read(ROOT / "docs/performance.md")
+    kept = document.BLOCK.read(ROOT / "docs/performance-tables.md")
     assert kept == document.markdown(compare.read(KEPT)), (
-        f"penstock bench report {KEPT.relative_to(ROOT)} --docs docs/performance.md"
+        f"penstock bench report {KEPT.relative_to(ROOT)} --docs docs/performance-tables.md"
     )

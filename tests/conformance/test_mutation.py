@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,21 @@ def in_process(module: str, *arguments: str) -> Any:
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_the_docs_list_every_mutant_and_program() -> None:
+    text = (ROOT / "docs/conformance-tables.md").read_text()
+    listed = [re.findall(r"^\| (.*?) \|", part, re.M)[1:] for part in text.split("\n## ")[1:]]
+    assert listed[0] == [mutant.name for mutant in MUTANTS]
+    assert {*listed[1]} >= {program for program, guards in GUARDS.items() if guards}
+    assert sorted(listed[2]) == sorted(mutant.name for mutant in VULKAN)
+    page = re.sub(r"\s+", " ", (ROOT / "docs/conformance.md").read_text())
+    for count in (
+        f"All {len(MUTANTS)} mutants are caught", f"{len(PROGRAMS)} programs in {len(MODES)} modes",
+        f"catch all {len(TRACING)} mutants", f"catch all {len(RECURRENCE)} mutants",
+        f"The tests catch all {len(VULKAN)}",
+    ):  # fmt: skip
+        assert count in page, count
 
 
 @pytest.mark.parametrize("mutant", SAFEGUARDS.values())

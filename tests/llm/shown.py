@@ -1,4 +1,6 @@
-"""`python -m tests.llm.shown [formats|caches|large|refused …]`: tables of docs/llm.md.
+"""`python -m tests.llm.shown [formats|caches|large|refused …]`: tables of the docs.
+
+Those of docs/llm.md (what is refused) and of docs/llm-internals.md (all others).
 
 How far logits are off in each format, and what a token costs; how far in each format of the KV
 cache; what is read for a token of large models; and what is refused, with the errors. Logits are

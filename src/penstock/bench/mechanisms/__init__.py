@@ -6,5 +6,5 @@ the receipt's counts and the device's idle time. `load`, `transfers`, `busy_writ
 and what a device with memory of its own would add. `measuring` lists them and makes the rows.
 
 Everything else is made from rows: `findings` says what they show, `document` writes tables and
-prose for the terminal, the page and docs/performance.md, and `pictures` draws the plots.
+prose for the terminal, the page and docs/performance-tables.md, and `pictures` draws the plots.
 """

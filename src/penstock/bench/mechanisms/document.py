@@ -1,10 +1,12 @@
-"""Rows as a table on the terminal, and as the sections of the page and of docs/performance.md.
+"""Rows as a table on the terminal, and as the sections of the page and of the docs.
 
-The docs hold one generated block, `BLOCK`. A test compares it with the rows it was made from.
+docs/performance-tables.md holds one generated block, `BLOCK`. A test compares it with the rows it
+was made from.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -113,12 +115,13 @@ def _figures(row: Row) -> str:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """The block of docs/performance.md, without the comments around it."""
+    """The block of docs/performance-tables.md, without the comments around it."""
     found = sections(rows)
     about = rows[0]
     loads = sorted(row["load"] for row in rows)
+    command = re.sub(r" --docs \S+| --no-report", "", about["command"])  # where its text goes
     lines = [
-        "```sh", about["command"], "```", "",
+        "```sh", command, "```", "",
         *summary_table(rows), "",
         f"`{about['gpu_info']}`, {about['driver_info']}; {about['cpu_info']}, "
         f"{about['cpu_count']} cores, load {loads[0]} to {loads[-1]}; {about['settings']}; commit "
