@@ -28,7 +28,7 @@ _LIMIT = 150  # seconds for one mutant: more than all tests take
 #: By driver, or part of the runtime: the test files, and the `-k` expression for their tests.
 _TESTS = {
     "tracing": (
-        "tests/tracing/test_gaps.py tests/tracing/test_idle.py",
+        "tests/tracing/test_advice.py tests/tracing/test_gaps.py tests/tracing/test_idle.py",
         "not llvmpipe and not SwiftShader and not HIP",
     ),
     "recurrence": ("tests/llm/test_recurrent_memory.py", ""),

@@ -119,7 +119,13 @@ TRACING = [
     _mutant(
         "advice to record a graph of what does not repeat",
         "advice",
-        "self._periods.get((event.thread_id, event.where, event.reason), 1)",
-        "self._periods.get((event.thread_id, event.where, event.reason), 2)",
+        "now - self._turns[key][0] if key in self._turns else 0",
+        "now - self._turns[key][0] if key in self._turns else 2",
+    ),
+    _mutant(
+        "advice that undoes other advice",
+        "advice",
+        'self.act == other.act != ""',
+        "False",
     ),
 ]

@@ -524,6 +524,44 @@ def test_bindings_are_sorted_and_aliases_are_one() -> None:
     assert got == [(0, 1, "a", "rw", None), (0, 2, "b", "r", float32), (1, 0, "c", "r", float32)]
 
 
+ONE_BINDING = """layout(binding = 0) buffer A { %s a[]; };
+layout(binding = 3) buffer B { %s b[]; };
+layout(binding = 3) buffer C { %s c[]; };"""
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("body", "types"),
+    [
+        ("c[0] = b[0];", ("float", "float", "float")),
+        ("c[0] = b[0] + a[0];", ("vec4", "vec4", "vec4")),
+        ("c[0].x = b[0].x;", ("float", "dvec2", "dvec2")),
+    ],
+)
+def test_blocks_of_one_layout_at_one_binding_are_refused(body: str, types: tuple[str, ...]) -> None:
+    """Each would be the same array, and only one of the names an argument."""
+    with pytest.raises(Unsupported, match=r"set 0, binding 3.*binding of its own") as raised:
+        kernel(ONE_BINDING % types, body)
+    assert "'b'" in str(raised.value)
+    assert "'c'" in str(raised.value)
+
+
+@needs_compiler
+@pytest.mark.parametrize(("body", "name"), [("b[0] = a[0];", "b"), ("c[0] = a[0];", "c")])
+def test_of_blocks_at_one_binding_the_used_one_is_the_argument(body: str, name: str) -> None:
+    interface = kernel(ONE_BINDING % ("float", "float", "float"), body)
+    assert [binding.name for binding in interface.bindings if binding.binding == 3] == [name]
+
+
+@needs_compiler
+def test_a_third_block_at_a_binding_is_compared_with_each() -> None:
+    more = "layout(binding = 3) buffer D { float d[]; };"
+    with pytest.raises(Unsupported, match="binding 3") as raised:
+        kernel(f"{ONE_BINDING % ('float', 'float', 'uint')}{more}", "c[0] = uint(b[0] + d[0]);")
+    assert "'b'" in str(raised.value)
+    assert "'d'" in str(raised.value)
+
+
 @needs_compiler
 @pytest.mark.parametrize(
     ("declaration", "dtype", "shape", "strides", "size"),

@@ -14,6 +14,7 @@ A kernel returns a result by writing a storage block named `Result` of fixed siz
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from penstock.errors import InvalidSpirv, Unsupported
 from penstock.shader import spirv_numbers as spv
@@ -30,6 +31,7 @@ _ACCESS: dict[int, Access] = {READ: "r", WRITE: "w", READ | WRITE: "rw"}
 def bindings(blocks: Blocks, variables: list[int], uses: dict[int, int]) -> tuple[Binding, ...]:
     """The bindings of these variables, in the order of their numbers."""
     found: dict[tuple[int, int], Binding] = {}
+    used: dict[tuple[Any, ...], Binding] = {}
     for variable in variables:
         inferred = uses.get(variable, 0)
         if variable in blocks.module.pointers.images:
@@ -39,6 +41,16 @@ def bindings(blocks: Blocks, variables: list[int], uses: dict[int, int]) -> tupl
         old = found.setdefault((new.set, new.binding), new)
         if old is not new:
             found[new.set, new.binding] = _merge(old, new)
+        # Blocks of several layouts share a binding on purpose; of one layout, by mistake.
+        layout = (new.dtype, new.header, new.stride, new.min_size, new.elements, new.fetched)
+        other = used.setdefault((new.set, new.binding, layout), new) if variable in uses else new
+        if other is not new:
+            raise Unsupported(
+                f"SPIR-V: {other.name!r} and {new.name!r} are both at set {new.set}, binding "
+                f"{new.binding}, with the same elements. A launch passes one array for each "
+                "binding, so both would be that array: give one of them a binding of its own; if "
+                "they are to be one array, declare one block"
+            )
     return tuple(found[key] for key in sorted(found))
 
 
@@ -144,10 +156,12 @@ def _allowed_access(module: Module, variable: int, struct: int | None, inferred:
 
 
 def _merge(old: Binding, new: Binding) -> Binding:
+    both = f"SPIR-V: {old.name!r} and {new.name!r} are one binding"
+    where = f"(set {new.set}, binding {new.binding}); give one of them a binding of its own"
     if old.kind != new.kind:
-        raise Unsupported(f"SPIR-V: {old.name!r} and {new.name!r} are different kinds of buffer")
+        raise Unsupported(f"{both} of two kinds of buffer {where}")
     if (old.fetched, old.format) != (new.fetched, new.format):
-        raise Unsupported(f"SPIR-V: {old.name!r} and {new.name!r} are one binding of two formats")
+        raise Unsupported(f"{both} of two formats {where}")
     return replace(
         old,
         access=old.access if old.access == new.access else "rw",

@@ -269,7 +269,9 @@ class _Walk:
         """Blame the time from a moment on that is not blamed yet."""
         start = max(moment, self._hole.start)
         if start < self._now:
-            known = tuple(dict.fromkeys(line for line in lines if line))
+            known = tuple(line for line in lines if line)
+            if cause is not Cause.CALLER:  # whose lines are where the code begins and ends
+                known = tuple(dict.fromkeys(known))
             self._found.append(_Step(cause, start, self._now, known, proof, detail))
             self._now = start
 
@@ -337,8 +339,7 @@ class _Walk:
                 if _is_same_call(piece.event, after):
                     self._back_to(piece.end, *self._blame(piece.event))
                 else:
-                    lines = (piece.event.where, after.where)
-                    self._back_to(piece.end, Cause.CALLER, lines)
+                    self._back_to(piece.end, Cause.CALLER, _from_to(piece.event, after))
             self._back_to(piece.start, *self._blame(piece.event))
             after = piece.event if piece.event.where else after
         self._back_to(self._hole.start, Cause.CALLER, (after.where,))
@@ -403,6 +404,13 @@ def _interval(event: TraceEvent) -> tuple[int, int]:
     return ticks(event.start), ticks(event.start + event.seconds)
 
 
+def _from_to(event: TraceEvent, following: TraceEvent) -> tuple[str, ...]:
+    """The lines of two calls of a thread: one, if both are on it in the same turn of a loop."""
+    if event.where == following.where and event.instruction < following.instruction:
+        return (event.where,)
+    return (event.where, following.where)
+
+
 def _is_same_call(event: TraceEvent, following: TraceEvent) -> bool:
     """Whether one call made two events: it waited and took times, or copied and then recorded."""
     if event.where != following.where:
@@ -413,6 +421,8 @@ def _is_same_call(event: TraceEvent, following: TraceEvent) -> bool:
         return following.kind == "copy"
     if event.kind in ("allocation", "rename"):  # in the middle of what they are for
         return True
+    if event.kind == "compile" and event.instruction == following.instruction >= 0:
+        return True  # the first call of a kernel
     return event.kind == "copy" == following.kind and is_command(following)
 
 

@@ -56,6 +56,9 @@ class Part(NamedTuple):
     proof: tuple[TraceEvent, ...] = ()  #: the wait, the copy, the compilation, … that shows it
     detail: str = ""  #: which array, how many bytes, how many launches
 
+    def __repr__(self) -> str:
+        return _in_short(self)
+
 
 class Gap(NamedTuple):
     """An interval between two commands in which a device had nothing to run.
@@ -76,6 +79,16 @@ class Gap(NamedTuple):
     proof: tuple[TraceEvent, ...] = ()
     detail: str = ""
 
+    def __repr__(self) -> str:
+        return _in_short(self)
+
+
+def _in_short(thing: Part | Gap) -> str:
+    from penstock.tracing.verdict import duration, place
+
+    where = place(thing.lines, names=True)
+    return f"<{type(thing).__name__}: {thing.cause.value}, {duration(thing.seconds)}, {where}>"
+
 
 class DeviceTime(NamedTuple):
     """What one device did: `busy` and the seconds of all `gaps` add up to `span` exactly."""
@@ -88,6 +101,12 @@ class DeviceTime(NamedTuple):
     @property
     def idle(self) -> float:
         return self.span - self.busy
+
+    def __repr__(self) -> str:
+        from penstock.tracing.verdict import duration
+
+        times = f"busy {duration(self.busy)} of {duration(self.span)}, {len(self.gaps)} gaps"
+        return f"<DeviceTime: {self.device}, {times}>"
 
 
 def ticks(seconds: float) -> int:

@@ -73,6 +73,9 @@ class Use(NamedTuple):
                 seconds[part.cause] += part.seconds
         return dict(sorted(seconds.items(), key=lambda item: -item[1]))
 
+    def __repr__(self) -> str:
+        return f"<Use: {self.verdict}>"
+
 
 class Used:
     """The parts of `use` as properties."""

@@ -26,7 +26,7 @@ from penstock.tracing.device_times import DeviceClock
 from penstock.tracing.expectations import Expected, fits, in_words
 from penstock.tracing.gaps import is_command
 from penstock.tracing.idle import Use, Used, between, use_of
-from penstock.tracing.source_lines import line_in_words
+from penstock.tracing.source_lines import call_text, line_in_words
 from penstock.tracing.verdict import causes_in_words, gaps_in_words
 
 
@@ -75,6 +75,8 @@ class TraceEvent(NamedTuple):
     device_start: float | None = None
     device_seconds: float | None = None
     inner: int = 0  #: of a "replayed" event, the number of the command in the graph, from 1
+    call: str = ""  #: the source of the user's call, where it can be found: `float(x[0])`
+    instruction: int = -1  #: of that call in the code of its function; the order within a line
 
     @property
     def kernel(self) -> str:
@@ -133,7 +135,7 @@ class Trace(Used, Handle):
         self._events: list[TraceEvent] = []  # the first of the records, formatted
         self.times: deque[tuple[tuple[int, ...], tuple[float, float]]] = deque()
         self.noted_clocks: dict[str, DeviceClock] = {}  # of all devices, used or not
-        self._lines: dict[tuple[int, int], str] = {}
+        self._lines: dict[tuple[int, int], tuple[str, str]] = {}
         self._counted = 0  # how many records the counts below include
         self._counts: dict[str, int] = {}
         self._copied = self._inner_commands = self._inner_barriers = 0
@@ -422,21 +424,23 @@ class Trace(Used, Handle):
         kind, reason, *details, start, seconds, code, instruction, thread, at, awaited = record
         if type(reason) is tuple:
             reason = reason[0] % reason[1:]
-        where = "" if code is None else self._where(code, instruction)
+        where, call = ("", "") if code is None else self._where(code, instruction)
         if awaited:
             awaited = tuple([Point._make((*place, *rest)) for place, *rest in awaited])
         place, submission, command, *inner = at
         point = (*place, submission, command)
         fields = (kind, reason, *details, where, start, seconds, *thread, *point, awaited)
-        return TraceEvent._make((*fields, None, None, *(inner or (0,))))
+        times = (None, None)
+        return TraceEvent._make((*fields, *times, *(inner or (0,)), call, instruction))
 
-    def _where(self, code: CodeType, instruction: int) -> str:
+    def _where(self, code: CodeType, instruction: int) -> tuple[str, str]:
+        """Line and text of a call."""
         key = (id(code), instruction)  # records keep the code alive, so ids are not reused
-        where = self._lines.get(key)
-        if where is None:
-            line = _line(code, instruction)
-            where = self._lines[key] = line_in_words(code.co_filename, line)
-        return where
+        found = self._lines.get(key)
+        if found is None:
+            where = line_in_words(code.co_filename, _line(code, instruction))
+            found = self._lines[key] = where, call_text(code, instruction)
+        return found
 
     def _put_device_times(self) -> None:
         self._times_put += 1

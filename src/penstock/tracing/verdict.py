@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from penstock.tracing.gaps import Cause, Gap, Part
 from penstock.tracing.idle import Use
+from penstock.tracing.source_lines import file_and_line
 
 _SHOWN = 3  # causes below the verdict, and gaps in a failed expectation
 
@@ -130,18 +131,24 @@ def place(lines: Sequence[str], *, names: bool) -> str:
     """`at line 12`, or `between lines 12 and 14`; with the file's name if asked for."""
     if not lines:
         return "in Penstock's own code"
-    parted = [line.rpartition(":") for line in lines]
-    files = [os.path.basename(file) for file, _, _ in parted]
-    numbers = [number for _, _, number in parted]
+    (file, first), (other, last) = file_and_line(lines[0]), file_and_line(lines[-1])
+    file, other = os.path.basename(file), os.path.basename(other)
+    of = f" of {file}" if names else ""
     if len(lines) == 1:
-        return f"at line {numbers[0]}" + (f" of {files[0]}" if names else "")
-    if files[0] != files[-1]:
-        return f"between {files[0]}:{numbers[0]} and {files[-1]}:{numbers[-1]}"
-    of = f" of {files[0]}" if names else ""
-    first, last = (int(each) if each.isdecimal() else 0 for each in (numbers[0], numbers[-1]))
-    if last < first:  # a loop
-        return f"between line {numbers[0]} and, in the next turn, line {numbers[-1]}{of}"
-    return f"between lines {numbers[0]} and {numbers[-1]}{of}"
+        return f"at line {first}{of}"
+    if file != other:
+        return f"between {file}:{first} and {other}:{last}"
+    if first == last:
+        return f"between line {first}{of} and the same line in the next turn"
+    if is_turn(lines):
+        return f"between line {first} and, in the next turn, line {last}{of}"
+    return f"between lines {first} and {last}{of}"
+
+
+def is_turn(lines: Sequence[str]) -> bool:
+    """Whether the second of two lines is one of a loop's next turn."""
+    (file, first), (other, last) = file_and_line(lines[0]), file_and_line(lines[-1])
+    return len(lines) > 1 and file == other and last <= first
 
 
 def duration(seconds: float) -> str:
