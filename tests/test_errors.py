@@ -405,7 +405,8 @@ KERNELS: dict[str, Case] = {
         ps.ArgumentError, "'SIZE'.*none", lambda b: b.dev.kernel(SPIRV, constants={"SIZE": 1})
     ),
     "constant by its number": (
-        ps.ArgumentError, "constants=.*3 is no name", lambda b: b.dev.kernel(SPIRV, constants={3: 1})
+        ps.ArgumentError, "constants=.*3 is no name",
+        lambda b: b.dev.kernel(SPIRV, constants={3: 1}),
     ),
 }  # fmt: skip
 STREAMS: dict[str, Case] = {
