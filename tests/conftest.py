@@ -7,6 +7,7 @@ tests. After every test the validation layer must have said nothing.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import zlib
@@ -136,6 +137,15 @@ def threaded_device(driver: str) -> Iterator[ps.Device]:
 def dev(shared_device: OpenDevice) -> ps.Device:
     """The device under test, with everything at its default."""
     return shared_device()
+
+
+@pytest.fixture(autouse=True)
+def _collector_stays_on() -> Iterator[None]:
+    """Fails the test that leaves the garbage collector off, so that later ones keep memory."""
+    yield
+    if not gc.isenabled():
+        gc.enable()
+        pytest.fail("the test left Python's garbage collector off")
 
 
 def leave_to_python(device: ps.Device) -> None:

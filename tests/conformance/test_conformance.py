@@ -26,6 +26,7 @@ from penstock.conformance import (
     shrink,
 )
 from penstock.conformance.faults import faults_of
+from penstock.conformance.interrupts import no_collection
 from penstock.conformance.kernels import KERNELS
 from penstock.conformance.oracle import is_valid
 from penstock.conformance.parts import WAYS, Part
@@ -63,6 +64,12 @@ from penstock.conformance.threads import dependencies
 from penstock.driver.sim.driver import SimRecording
 from penstock.ledger.roles import POLICIES
 from tests.conftest import HAS_VALIDATION
+
+
+def execute(script: str, name: str = "program.py") -> None:
+    """Run a script in this process. Some turn the garbage collector off, which is on again then."""
+    with no_collection():
+        exec(compile(script, name, "exec"), {})
 
 
 @pytest.mark.parametrize("program", CORPUS, ids=lambda program: program.name)
@@ -156,8 +163,7 @@ def test_named_programs_are_valid_and_named_once() -> None:
 )
 def test_scripts_do_what_programs_do(program: Program) -> None:
     for mode in ("auto", "unmapped"):
-        scope: dict[str, object] = {}
-        exec(as_script(program, f'driver="sim", transfers="{mode}"'), scope)
+        execute(as_script(program, f'driver="sim", transfers="{mode}"'))
 
 
 def test_scripts_of_everything_run() -> None:
@@ -168,7 +174,7 @@ def test_scripts_of_everything_run() -> None:
             seen |= traits(program)
             for mode in ("auto", "unmapped"):
                 script = as_script(program, f'driver="sim", seed={seed}, transfers="{mode}"')
-                exec(compile(script, f"seed {seed}", "exec"), {})
+                execute(script, f"seed {seed}")
     assert seen >= set(get_args(Operation))
 
 
@@ -187,12 +193,12 @@ def test_programs_shrink_to_what_matters(kind: type) -> None:
     assert small.threads == 1
     assert small.streams == (2 if kind is Reopen else 1)
     assert all((each.dtype, each.columns) == ("uint32", 0) for each in small.arrays)
-    exec(as_script(small), {})
+    execute(as_script(small))
 
 
 def test_programs_in_threads_replay_exactly() -> None:
     def outcome(seed: int) -> tuple[object, ...]:
-        with ps.Device(driver="sim", seed=seed) as device:
+        with no_collection(), ps.Device(driver="sim", seed=seed) as device:
             assert run(program, Bench(device, seed)) is None
             driver = device.scheduler.driver
             return driver.calls, driver.machine.chance.random()  # type: ignore[attr-defined]
@@ -222,7 +228,7 @@ def test_an_interrupted_operation_is_done_again(monkeypatch: pytest.MonkeyPatch)
     assert done.count("ended") == 2
     script = as_script(program)
     assert script.count("@interrupted(") == 2
-    exec(script, {})
+    execute(script)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +249,7 @@ def test_what_may_not_be_done_twice_is_not_interrupted(operation: Operation) -> 
 
 def test_interrupted_programs_replay_exactly() -> None:
     def outcome(program: Program) -> tuple[object, ...]:
-        with ps.Device(driver="sim", seed=5) as device:
+        with no_collection(), ps.Device(driver="sim", seed=5) as device:
             assert run(program, Bench(device, 5)) is None
             driver = device.scheduler.driver
             return driver.calls, driver.machine.chance.random()  # type: ignore[attr-defined]
@@ -280,7 +286,7 @@ def test_a_program_may_close_its_device(threads: int) -> None:
             assert lab.run(program, "auto", seed) is None
         script = as_script(program, f'driver="sim", seed={seed}')
         assert "dev.close" in script
-        exec(script, {})
+        execute(script)
 
 
 def test_a_closed_device_that_goes_on_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,7 +320,7 @@ def test_a_broken_runtime_is_found_by_a_small_script(monkeypatch: pytest.MonkeyP
         script = as_script(small, lab.device_arguments(failure))
         assert f"seed={failure.seed}" in script
         with pytest.raises(AssertionError):
-            exec(compile(script, "program.py", "exec"), {})
+            execute(script)
 
 
 def test_a_program_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
