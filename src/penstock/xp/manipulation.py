@@ -241,12 +241,17 @@ def _repeated(xp: Namespace, repeats: Array, length: int) -> Array:
         raise DtypeMismatch(f"repeat: repeats are integers, not {repeats.dtype}")
     if repeats.ndim > 1 or (repeats.size != 1 and repeats.shape != (length,)):
         raise ShapeMismatch(f"repeat: {repeats.shape} repeats for an axis of {length}")
-    device = xp.device
+    device, cast = xp.device, xp.device.operations.cast
     ends = device.zeros(length + 1, np.uint32)
+    wide = cast(repeats, np.dtype(np.int64))
+    each = cast(wide, np.dtype(np.uint32))
     if length:
-        each = device.operations.cast(repeats, np.dtype(np.uint32))
         ends[:length].copy_from(each.broadcast_to((length,)))
+    beyond = xp.not_equal(cast(each, wide.dtype), wide).any()
+    total = cast(each, wide.dtype).broadcast_to((length,)).sum()
     device.selection.sums_before(ends, length + 1)
-    count = device.selection.value(ends, length, _REPEATED)
+    count = device.selection.value(ends, length, _REPEATED)  # what was launched before is done, too
+    if length and (beyond or int(total) != count):
+        raise InvalidValue("repeat: repeats are from 0 on, and their sum is below 2**32")
     last = device.selection.wide(ends[1:])
     return device.sorting.search(last, device.ramps.integers(count, 0, 1), right=True)
