@@ -96,6 +96,9 @@ def test_errors(dev: ps.Device) -> None:
         xp.tensordot(x, x, axes=1)
     with pytest.raises(ps.ShapeMismatch, match="over 3 axes"):
         xp.tensordot(x, x, axes=3)
+    for axes in (2.0, (1,), (0, 0)):
+        with pytest.raises(ps.ArgumentError, match="the axes of each array"):
+            xp.tensordot(x, x, axes=axes)
     with pytest.raises(ps.ShapeMismatch, match="axis 2 of"):
         xp.vecdot(x, x, axis=2)
     with pytest.raises(ps.ShapeMismatch, match="whose sizes differ"):
