@@ -145,6 +145,22 @@ def test_reductions_and_elementwise(pair: tuple[ps.Device, ps.Device]) -> None:
     assert (double(y).numpy() == 2).all()
 
 
+def test_functions_of_arrays(pair: tuple[ps.Device, ps.Device]) -> None:
+    """None moves an array silently, not even one that could be read where it is."""
+    a, b = pair
+    x, y = a.ones((2, 2)), b.ones((2, 2))
+    for attempt in (
+        lambda: a.xp.concat([x, y]), lambda: np.concatenate([y, x]), lambda: a.xp.stack([y, y]),
+        lambda: a.xp.tile(y, (2,)), lambda: a.xp.repeat(y, 2), lambda: a.xp.roll(y, 1),
+        lambda: a.xp.sum(y), lambda: a.xp.astype(y, a.xp.int32), lambda: a.xp.zeros_like(y),
+        lambda: a.xp.linalg.inv(y), lambda: a.xp.fft.fft(y), lambda: a.xp.meshgrid(x[0], y[0]),
+        lambda: x + y, lambda: x @ y, lambda: x[y > 0], lambda: x.__iadd__(y),
+        lambda: a.xp.where(y > 0, x, x), lambda: np.add(x, x, out=y),
+    ):  # fmt: skip
+        refused(a, b, attempt)
+    assert (x - y.sum()).tolist() == [[-3, -3], [-3, -3]]  # a number, which is read
+
+
 # Streams and events.
 
 

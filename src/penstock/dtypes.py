@@ -43,11 +43,16 @@ def as_dtype(dtype: npt.DTypeLike) -> Dtype:
 def as_shape(shape: Shape) -> tuple[int, ...]:
     """A shape as a tuple, from a number or a sequence of numbers, as in NumPy."""
     dims = as_integers(shape)
-    if len(dims) > _MOST_DIMENSIONS:
-        raise InvalidValue(f"{len(dims)} dimensions; NumPy and so Penstock has {_MOST_DIMENSIONS}")
+    check_dimensions(len(dims))
     if any(n < 0 for n in dims):
         raise InvalidValue(f"shape {dims} has a negative dimension")
     return dims
+
+
+def check_dimensions(count: int) -> None:
+    """Raise if NumPy has no arrays of so many dimensions."""
+    if count > _MOST_DIMENSIONS:
+        raise InvalidValue(f"{count} dimensions; NumPy and so Penstock has {_MOST_DIMENSIONS}")
 
 
 def as_integers(shape: Shape) -> tuple[int, ...]:
@@ -58,6 +63,24 @@ def as_integers(shape: Shape) -> tuple[int, ...]:
         return (operator.index(shape),)
     except TypeError as error:
         raise ArgumentError(f"a shape is an int or a tuple of ints, not {shape!r}") from error
+
+
+def as_integer(value: Any, what: str) -> int:
+    """An integer, such as a count. Waits for a pending value."""
+    try:
+        return operator.index(value)
+    except TypeError as error:
+        raise ArgumentError(f"{what} takes an integer, not {value!r}") from error
+
+
+def as_float(value: Any, what: str) -> float:
+    """A real number as a float. Waits for a pending value."""
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"{what} is a number, not {value!r}") from error
+    except OverflowError as error:
+        raise InvalidValue(f"{what} is larger than any float") from error
 
 
 def as_name(name: Any) -> str:

@@ -31,6 +31,13 @@ def test_operators(dev: ps.Device) -> None:
     wanted = a @ square.numpy()
     x @= square
     close(x, wanted)
+    assert np.matmul(square, square, out=square) is square  # which is read before it is written
+    close(square, numbers(4, 4) @ numbers(4, 4))
+    column = dev.ones(4)
+    with pytest.raises(ps.ShapeMismatch, match=r"matmul: the result has shape \(4,\)"):
+        np.matmul(square, column, out=square)
+    with pytest.raises(ps.ShapeMismatch, match=r"in place: the result has shape \(4,\)"):
+        square @= column
 
 
 def test_promotion(dev: ps.Device) -> None:
@@ -89,6 +96,9 @@ def test_errors(dev: ps.Device) -> None:
         xp.tensordot(x, x, axes=1)
     with pytest.raises(ps.ShapeMismatch, match="over 3 axes"):
         xp.tensordot(x, x, axes=3)
+    for axes in (2.0, (1,), (0, 0)):
+        with pytest.raises(ps.ArgumentError, match="the axes of each array"):
+            xp.tensordot(x, x, axes=axes)
     with pytest.raises(ps.ShapeMismatch, match="axis 2 of"):
         xp.vecdot(x, x, axis=2)
     with pytest.raises(ps.ShapeMismatch, match="whose sizes differ"):

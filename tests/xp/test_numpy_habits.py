@@ -142,6 +142,71 @@ def test_bad_ranges(dev: ps.Device) -> None:
             call(2.5)
     with pytest.raises(ps.ArgumentError, match="brings it to the device"):
         dev.random.default_rng(1).permutation(np.arange(3))
+    with pytest.raises(ps.InvalidValue, match="larger than any float"):
+        xp.linspace(0, 10**400, 3)
+
+
+def test_numbers_that_an_array_is_made_of(dev: ps.Device) -> None:
+    """Python's, NumPy's with their dtype, pending ones, and arrays without dimensions."""
+    xp = dev.xp
+    x = xp.arange(6.0)
+    for number in (np.int8(5), np.array(5), x.argmax(), x[-1], x.max()):
+        made = xp.full(2, number)
+        assert made.tolist() == [5, 5]
+        assert made.dtype == np.asarray(number).dtype
+        assert xp.arange(number).tolist() == [0, 1, 2, 3, 4]
+    for bad in ("a", None, np.datetime64("2020"), [1]):
+        with pytest.raises(ps.ArgumentError, match="is not a number"):
+            xp.full(2, bad)
+
+
+#: Calls with an argument of a wrong type, and what the error names.
+WRONG: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
+    "roll": (lambda xp, x: xp.roll(x, 1.5), "roll takes an integer"),
+    "tile": (lambda xp, x: xp.tile(x, None), "tile takes an integer"),
+    "diff": (lambda xp, x: xp.diff(x, n="a"), "diff takes an integer"),
+    "matrix_power": (lambda xp, x: xp.linalg.matrix_power(x[:, :3], 0.5), "takes an integer"),
+    "diagonal": (lambda xp, x: x.diagonal(None), "diagonal, for an offset"),
+    "cross": (lambda xp, x: xp.linalg.cross(x[:, :3], x[:, :3], axis="a"), "cross, for an axis"),
+    "swapaxes": (lambda xp, x: x.swapaxes(0, 2), r"swapaxes\(0, 2\)"),
+    "round": (lambda xp, x: x.round("a"), "round takes an integer"),
+    "fft": (lambda xp, x: xp.fft.fft(x, n=2.5), "fft.fft"),
+    "fftn": (lambda xp, x: xp.fft.fftn(x, s=2.5), "not 2.5"),
+    "fftfreq": (lambda xp, x: xp.fft.fftfreq(2.5), "fft.fftfreq takes an integer"),
+    "fftshift": (lambda xp, x: xp.fft.fftshift(x, axes=9), "axis 9"),
+    "concat": (lambda xp, x: xp.concat(5), "concat takes a list of arrays, not 5"),
+    "sum": (lambda xp, x: xp.sum(5), "sum takes an array of a device"),
+    "mean": (lambda xp, x: xp.mean([1.0]), "mean takes an array of a device"),
+    "argmax": (lambda xp, x: xp.argmax(None), "argmax takes an array of a device"),
+    "clip": (lambda xp, x: xp.clip(5, 0, 1), "clip takes an array of a device"),
+    "zeros_like": (lambda xp, x: xp.zeros_like(5), "zeros_like takes an array of a device"),
+    "var": (lambda xp, x: xp.var(x, correction=10**400), "larger than any float"),
+    "vector_norm": (lambda xp, x: xp.linalg.vector_norm(x, ord=None), "ord= is a number"),
+    "normal": (lambda xp, x: xp.device.random.default_rng(1).normal("a"), "loc= is a number"),
+    "spawn": (lambda xp, x: xp.device.random.default_rng(1).spawn(10**30), "spawn of 1000"),
+    "shuffle": (lambda xp, x: xp.device.random.default_rng(1).shuffle([1]), "shuffle takes"),
+    "broadcast_shapes": (lambda xp, x: xp.broadcast_shapes(1.5), "a shape is"),
+    "reshape": (lambda xp, x: xp.reshape(x, None, copy=False), "a shape is"),
+    "65 dimensions": (lambda xp, x: x[(None,) * 63], "65 dimensions"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_arguments_are_named(what: str, dev: ps.Device) -> None:
+    call, match = WRONG[what]
+    with pytest.raises(ps.Error, match=match):
+        call(dev.xp, dev.array(A))
+
+
+def test_differences_of_more_than_there_are(dev: ps.Device) -> None:
+    assert dev.xp.diff(dev.array(A), n=10**30).shape == (3, 0)
+
+
+def test_what_no_element_can_equal(dev: ps.Device) -> None:
+    x = dev.array(A)
+    assert "a" not in x
+    assert object() not in x
+    assert A[1, 2].item() in x
 
 
 def test_whole_reductions_of_any_dtype(dev: ps.Device) -> None:

@@ -48,6 +48,9 @@ def test_repeats_on_the_device(dev: ps.Device) -> None:
     (reason,) = waits_of(dev, lambda: dev.xp.repeat(x, own, axis=0))
     assert "number of repeated elements" in reason
     assert_same(dev.xp.repeat(x, own, axis=0), np.repeat(host, times, 0))
+    for bad in ([2, -1, 1], [1 << 32, 1, 1], [1 << 31, 1 << 31, 3], [1 << 31]):
+        with pytest.raises(ps.InvalidValue, match="their sum is below"):
+            dev.xp.repeat(x, dev.array(np.array(bad)), axis=0)
 
 
 def test_rolling(host: Any, dev: ps.Device) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 import numpy.typing as npt
 
+from penstock.dtypes import as_float, as_integer
 from penstock.errors import Unsupported
 
 if TYPE_CHECKING:
@@ -57,11 +58,12 @@ class ElementMethods:
         _no_out("round", out)
         me = cast("Array", self)
         xp = me.device.xp
+        decimals = as_integer(decimals, "round")
         if not decimals or (decimals > 0 and me.dtype.kind in "iu"):
             return cast("Array", xp.round(me))
         if me.dtype.kind in "iu":
             raise Unsupported(f"round of {me.dtype} with decimals={decimals}; convert it to floats")
-        scale = 10.0 ** abs(decimals)
+        scale = as_float(10 ** min(abs(decimals), 999), "round: a power of ten")
         if decimals > 0:
             return cast("Array", xp.round(me * scale) / scale)
         return cast("Array", xp.round(me / scale) * scale)

@@ -188,7 +188,8 @@ class Operators:
 
     def __contains__(self, value: object) -> bool:
         """Whether an element equals the value. Waits for it."""
-        return bool(self._operate("equal", self, value).any())
+        equal: Any = self._operate("equal", self, value)
+        return equal is not NotImplemented and bool(equal.any())
 
     # Other libraries.
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from penstock.errors import Unsupported
+from penstock.dtypes import as_integer
+from penstock.errors import BadIndex, Unsupported
 
 if TYPE_CHECKING:
     from penstock.array.array import Array
@@ -87,7 +88,10 @@ class Rearranging:
     def swapaxes(self, axis1: int, axis2: int) -> Array:
         """The same bytes with two axes exchanged."""
         places = [*range(self.ndim)]
-        places[axis1], places[axis2] = places[axis2], places[axis1]
+        one, other = (as_integer(axis, "swapaxes") for axis in (axis1, axis2))
+        if not all(-self.ndim <= axis < self.ndim for axis in (one, other)):
+            raise BadIndex(f"swapaxes({one}, {other}) of an array of {self.ndim} dimensions")
+        places[one], places[other] = places[other], places[one]
         return cast("Array", self.device.xp.permute_dims(self, tuple(places)))
 
 

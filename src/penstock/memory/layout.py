@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, SupportsIndex, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from penstock.dtypes import check_dimensions
 from penstock.errors import ArgumentError, BadIndex, InvalidValue
 from penstock.ledger.hazards import Region
 
@@ -92,6 +93,7 @@ def index_layout(layout: Layout, index: Index | tuple[Index, ...]) -> Layout:
         else:
             offset += _position(item, length, axis) * stride
         axis += 1
+    check_dimensions(len(shape))
     return Layout(offset, tuple(shape), tuple(strides), layout.itemsize)
 
 

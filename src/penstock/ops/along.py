@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.array.array import Array
-from penstock.dtypes import Dtype, as_dtype
+from penstock.dtypes import Dtype, as_dtype, as_float
 from penstock.errors import ArgumentError, DtypeMismatch, InvalidValue
 from penstock.memory.layout import Layout, contiguous_strides
 from penstock.ops.elements import element_of
@@ -90,7 +90,9 @@ def variance(
     kind = _float_of(x, dtype, default)
     x, of = _converted(what, x, kind, stream), x
     real = np.dtype(f"f{kind.itemsize // 2}") if kind.kind == "c" else kind
-    made = x.device.axes.variance(x, axes, real, float(correction), root=root, stream=stream)
+    made = x.device.axes.variance(
+        x, axes, real, as_float(correction, f"{what}: the correction"), root=root, stream=stream
+    )
     return _kept(made, of, axes, keepdims)
 
 

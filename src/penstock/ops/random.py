@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.array.array import Array
-from penstock.dtypes import Shape, as_dtype, as_shape
+from penstock.dtypes import Shape, as_dtype, as_float, as_shape
 from penstock.errors import ArgumentError, DtypeMismatch, InvalidValue, ShapeMismatch, Unsupported
 from penstock.launch.kernel import Kernel
 from penstock.ops import random_references as references
@@ -38,6 +38,7 @@ _SHADER = Path(__file__).with_name("shaders") / "random.comp"
 _MODES = {"BITS": 0, "UNIFORM": 1, "INTEGER": 2, "QUANTILE": 3, "PERMUTATION": 4}
 _MOST_EACH = 1024  # blocks of an invocation: each may take several turns of a loop
 _MOST_PERMUTED = 1 << 30
+_MOST_SPAWNED = 1 << 20
 _NO_KEYS = (0,) * references.ROUNDS
 _KEYS = tuple(sys.intern(f"keys_{n}") for n in range(references.ROUNDS))
 _LANE = 1 << 63  # blocks from here on make keys of permutations
@@ -86,7 +87,10 @@ class Generator:
 
     def spawn(self, n_children: int) -> list[Generator]:
         """Generators whose numbers are independent of this one's and each other's."""
-        return [Generator(self._bits, each) for each in self._seed.spawn(n_children)]
+        count = _integer("n_children", n_children)
+        if not 0 <= count <= _MOST_SPAWNED:
+            raise InvalidValue(f"spawn of {count} generators; 0 to {_MOST_SPAWNED:,}")
+        return [Generator(self._bits, each) for each in self._seed.spawn(count)]
 
     # Floats.
 
@@ -173,6 +177,8 @@ class Generator:
 
     def shuffle(self, x: Array, axis: int = 0) -> None:
         """Put the rows of an array in random order."""
+        if not isinstance(x, Array):
+            raise ArgumentError(f"shuffle takes an array of a device, not {type(x).__name__}")
         x.copy_from(self.permutation(x, axis))
 
     def choice(
@@ -396,7 +402,7 @@ def _number(name: str, value: Any) -> float:
             f"{name}= is an array; draw standard numbers and scale them: "
             "loc + scale * rng.standard_normal(size)"
         )
-    return float(value)
+    return as_float(value, f"{name}=")
 
 
 def _not_negative(name: str, value: Any) -> float:

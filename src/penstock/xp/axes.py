@@ -1,13 +1,16 @@
-"""Axes as callers give them: checked, and counted from the first."""
+"""The arrays and axes that callers give to functions, checked."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.array.array import Array
 from penstock.errors import ArgumentError, BadIndex, InvalidValue
+
+if TYPE_CHECKING:
+    from penstock.xp.namespace import Namespace
 
 
 def axis_of(axis: Any, ndim: int, what: str) -> int:
@@ -30,13 +33,30 @@ def axes_of(axes: Any, ndim: int, what: str) -> tuple[int, ...]:
     return found
 
 
-def check_arrays(what: str, *values: Any) -> None:
-    """Raise unless all values are arrays of a device."""
+def arrays_of(xp: Namespace, values: Any, what: str) -> list[Array]:
+    """The arrays of a sequence, at least one of them."""
+    try:
+        given = [*values]
+    except TypeError as error:
+        raise ArgumentError(f"{what} takes a list of arrays, not {values!r}") from error
+    check_arrays(xp, what, *given)
+    if not given:
+        raise InvalidValue(f"{what} takes at least one array")
+    return given
+
+
+def check_arrays(xp: Namespace, what: str, *values: Any) -> None:
+    """Raise unless all values are arrays of the device that the namespace is for."""
     for each in values:
         if not isinstance(each, Array):
             raise ArgumentError(
                 f"{what} takes an array of a device, not {type(each).__name__}; xp.asarray makes "
                 "one"
+            )
+        if each.device is not xp.device:
+            raise ArgumentError(
+                f"{what}: an array is on {each.device}, the function is that of {xp.device}; copy "
+                "it over with to_device()"
             )
 
 

@@ -10,7 +10,8 @@ import numpy.typing as npt
 from penstock.array.array import Array
 from penstock.dtypes import Dtype, Shape, as_dtype
 from penstock.errors import ArgumentError, InvalidValue
-from penstock.xp.promotion import DEFAULT_FLOAT, default_dtype
+from penstock.xp.axes import check_arrays
+from penstock.xp.promotion import DEFAULT_FLOAT, default_dtype, number_of
 
 if TYPE_CHECKING:
     from penstock.device import Device
@@ -116,10 +117,11 @@ def full(
     xp: Namespace, shape: Shape, fill_value: Any, *, dtype: npt.DTypeLike | None = None,
     device: Device | None = None,
 ) -> Array:  # fmt: skip
-    """An array filled with one value."""
+    """An array filled with one value; a pending one, or an array's, is waited for."""
     check_device(xp, device)
-    kind = checked_dtype(xp, dtype, default_dtype(fill_value))
-    return xp.device.full(shape, fill_value, kind)
+    value = number_of(fill_value)
+    kind = checked_dtype(xp, dtype, default_dtype(value))
+    return xp.device.full(shape, value, kind)
 
 
 def empty_like(
@@ -127,6 +129,7 @@ def empty_like(
     device: Device | None = None,
 ) -> Array:  # fmt: skip
     """An array of undefined content, with the shape and dtype of another."""
+    check_arrays(xp, "empty_like", x)
     return empty(xp, x.shape, dtype=x.dtype if dtype is None else dtype, device=device)
 
 
@@ -135,6 +138,7 @@ def zeros_like(
     device: Device | None = None,
 ) -> Array:  # fmt: skip
     """An array of zeros, with the shape and dtype of another."""
+    check_arrays(xp, "zeros_like", x)
     return zeros(xp, x.shape, dtype=x.dtype if dtype is None else dtype, device=device)
 
 
@@ -143,6 +147,7 @@ def ones_like(
     device: Device | None = None,
 ) -> Array:  # fmt: skip
     """An array of ones, with the shape and dtype of another."""
+    check_arrays(xp, "ones_like", x)
     return ones(xp, x.shape, dtype=x.dtype if dtype is None else dtype, device=device)
 
 
@@ -151,4 +156,5 @@ def full_like(
     device: Device | None = None,
 ) -> Array:  # fmt: skip
     """An array filled with one value, with the shape and dtype of another."""
+    check_arrays(xp, "full_like", x)
     return full(xp, x.shape, fill_value, dtype=x.dtype if dtype is None else dtype, device=device)

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import math
-import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.array.array import Array
-from penstock.dtypes import Dtype
+from penstock.dtypes import Dtype, as_float, as_integer
 from penstock.errors import ArgumentError, InvalidValue, ShapeMismatch
-from penstock.launch.result import Result
 from penstock.ops.moves import view
 from penstock.xp.axes import check_arrays
 from penstock.xp.construction import check_device, checked_dtype
-from penstock.xp.promotion import DEFAULT_COMPLEX, DEFAULT_FLOAT, DEFAULT_INT, common, is_number
+from penstock.xp.promotion import (
+    DEFAULT_COMPLEX,
+    DEFAULT_FLOAT,
+    DEFAULT_INT,
+    common,
+    is_number,
+    number_of,
+)
 
 if TYPE_CHECKING:
     from penstock.device import Device
@@ -33,7 +38,7 @@ def arange(
     check_device(xp, device)
     if stop is None:
         start, stop = 0, start
-    given = (start, stop, step)
+    given = start, stop, step = number_of(start), number_of(stop), number_of(step)
     if not all(isinstance(each, int | float | np.integer | np.floating) for each in given):
         raise ArgumentError(f"arange takes real numbers, not {given!r}")
     whole = all(isinstance(each, int | np.integer) for each in given)
@@ -44,11 +49,12 @@ def arange(
         first, by = int(start), int(step)
         count = max(0, -((first - int(stop)) // by))
         return _integers(xp, count, first, by, kind)
-    distance = (stop - start) / step
+    begin, end, width = (as_float(each, "arange: a bound") for each in given)
+    distance = (end - begin) / width
     if not math.isfinite(distance):
         raise InvalidValue(f"arange{given!r} has no last number; its bounds must be finite")
     count = max(0, math.ceil(distance))
-    return _floats(xp, count, float(start), float(step), kind)
+    return _floats(xp, count, begin, width, kind)
 
 
 def linspace(
@@ -58,7 +64,7 @@ def linspace(
     """`num` numbers at equal distances from `start` to `stop`, both of which are exact."""
     check_device(xp, device)
     start, stop = _bound(start), _bound(stop)
-    count = _integer("linspace", num)
+    count = as_integer(num, "linspace")
     if count < 0:
         raise InvalidValue(f"linspace of {count} numbers")
     is_complex = isinstance(start, complex) or isinstance(stop, complex)
@@ -75,19 +81,13 @@ def linspace(
         return made
     if is_complex:
         raise ArgumentError(f"linspace from {start!r} to {stop!r} in {kind}, which is real")
-    return _line(xp, float(start.real), float(stop.real), count, kind, endpoint)
-
-
-def _integer(what: str, value: Any) -> int:
-    try:
-        return operator.index(value)
-    except TypeError as error:
-        raise ArgumentError(f"{what} takes an integer, not {value!r}") from error
+    low, high = (as_float(each.real, "linspace: a bound") for each in (start, stop))
+    return _line(xp, low, high, count, kind, endpoint)
 
 
 def _bound(value: Any) -> Any:
     """A bound of `linspace` as a number; a pending value or an array of one is waited for."""
-    found = value.result() if isinstance(value, Result) else value
+    found = number_of(value)
     found = found.item() if isinstance(found, Array) else found
     if not is_number(found):
         raise ArgumentError(f"linspace is from a number to a number, not {type(value).__name__}")
@@ -98,7 +98,7 @@ def _line(
     xp: Namespace, start: float, stop: float, count: int, dtype: Dtype, endpoint: bool
 ) -> Array:
     steps = count - 1 if endpoint else count
-    step = (stop - start) / steps if steps > 0 else 0.0
+    step = (stop - start) / as_float(steps, "linspace: num=") if steps > 0 else 0.0
     made = _floats(xp, count, start, step, dtype)
     if endpoint and count > 1:
         made[-1:].fill(dtype.type(stop) if dtype.kind != "i" else int(stop))
@@ -138,10 +138,10 @@ def eye(
     """Ones on a diagonal, `k` above the main one, and zeros elsewhere."""
     check_device(xp, device)
     kind = checked_dtype(xp, dtype, DEFAULT_FLOAT)
-    rows = _integer("eye", n_rows)
-    columns = rows if n_cols is None else _integer("eye", n_cols)
+    rows = as_integer(n_rows, "eye")
+    columns = rows if n_cols is None else as_integer(n_cols, "eye")
     made = xp.device.zeros((rows, columns), kind)
-    above = _integer("eye", k)
+    above = as_integer(k, "eye")
     row, column = max(0, -above), max(0, above)
     length = min(rows - row, columns - column)
     if length > 0:
@@ -164,11 +164,11 @@ def triu(xp: Namespace, x: Array, /, *, k: int = 0) -> Array:
 
 def _triangle(xp: Namespace, x: Array, k: int, *, lower: bool) -> Array:
     what = "tril" if lower else "triu"
-    check_arrays(what, x)
+    check_arrays(xp, what, x)
     if x.ndim < 2:
         raise ShapeMismatch(f"{what} takes matrices, not an array of shape {x.shape}")
     made = xp.device.empty(x.shape, x.dtype)
-    xp.device.moves.triangle(made, x, _integer(what, k), lower=lower)
+    xp.device.moves.triangle(made, x, as_integer(k, what), lower=lower)
     return made
 
 
@@ -176,7 +176,7 @@ def meshgrid(xp: Namespace, *arrays: Array, indexing: str = "xy") -> tuple[Array
     """The coordinates of a grid: one array for each axis, of the shape of the whole."""
     if indexing not in ("xy", "ij"):
         raise InvalidValue(f"meshgrid with indexing={indexing!r}; choose 'xy' or 'ij'")
-    check_arrays("meshgrid", *arrays)
+    check_arrays(xp, "meshgrid", *arrays)
     if any(each.ndim > 1 for each in arrays):
         raise ShapeMismatch("meshgrid takes arrays of one dimension")
     if arrays:

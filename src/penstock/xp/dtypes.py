@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.array.array import Array
-from penstock.dtypes import Dtype, as_dtype
+from penstock.dtypes import Dtype, as_dtype, as_shape
 from penstock.errors import ArgumentError, DtypeMismatch
 from penstock.ops.strides import broadcast_shape
+from penstock.xp.axes import check_arrays
 from penstock.xp.construction import check_device, checked_dtype
 from penstock.xp.promotion import common, is_number, with_number
 
@@ -30,6 +31,7 @@ def astype(
     value. Complex numbers convert to real ones only by `real` and `imag`.
     """
     check_device(xp, device)
+    check_arrays(xp, "astype", x)
     kind = checked_dtype(xp, dtype, x.dtype)
     if kind == x.dtype:
         return x.copy() if copy else x
@@ -42,18 +44,20 @@ def astype(
 
 def broadcast_to(xp: Namespace, x: Array, /, shape: tuple[int, ...]) -> Array:
     """The same bytes repeated to a larger shape. Read-only."""
+    check_arrays(xp, "broadcast_to", x)
     return x.broadcast_to(shape)
 
 
 def broadcast_arrays(xp: Namespace, *arrays: Array) -> tuple[Array, ...]:
     """The arrays, each broadcast to the shape that they have in common."""
+    check_arrays(xp, "broadcast_arrays", *arrays)
     shape = broadcast_shape([x.shape for x in arrays], "broadcast_arrays")
     return tuple(x if x.shape == shape else x.broadcast_to(shape) for x in arrays)
 
 
 def broadcast_shapes(xp: Namespace, *shapes: tuple[int, ...]) -> tuple[int, ...]:
     """The shape that some shapes broadcast to."""
-    return broadcast_shape([tuple(shape) for shape in shapes], "broadcast_shapes")
+    return broadcast_shape([as_shape(shape) for shape in shapes], "broadcast_shapes")
 
 
 def can_cast(xp: Namespace, from_: Dtype | Array, to: Dtype, /) -> bool:

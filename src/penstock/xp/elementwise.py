@@ -12,6 +12,7 @@ from penstock.array.array import Array
 from penstock.dtypes import Dtype
 from penstock.errors import DtypeMismatch, ShapeMismatch
 from penstock.ops.arithmetic import FUNCTIONS, Function
+from penstock.xp.axes import check_arrays
 from penstock.xp.promotion import (
     DEFAULT_FLOAT,
     as_number,
@@ -122,6 +123,7 @@ def where(xp: Namespace, condition: Any, x1: Any, x2: Any, /) -> Array:
 
 def clip(xp: Namespace, x: Array, /, min: Any = None, max: Any = None) -> Array:
     """Each element, or the bound that it lies beyond; NaN stays NaN."""
+    check_arrays(xp, "clip", x)
     if min is None and max is None:
         return xp.positive(x) if x.dtype != _BOOL else x.copy()
     dtype = x.dtype

@@ -13,7 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.array.array import Array
+from penstock.dtypes import as_float, as_integer, as_shape
 from penstock.errors import DtypeMismatch, InvalidValue
+from penstock.xp.axes import axes_of
 from penstock.xp.construction import check_device, checked_dtype
 from penstock.xp.promotion import DEFAULT_FLOAT
 from penstock.xp.through_numpy import Host, as_floats, complex_of, on_host, real_of
@@ -133,7 +135,7 @@ def ifftshift(xp: Namespace, x: Array, /, *, axes: int | Axes = None) -> Array:
 def _axes(x: Array, axes: int | Axes) -> tuple[int, ...]:
     if axes is None:
         return tuple(range(x.ndim))
-    return (axes,) if isinstance(axes, int) else tuple(axes)
+    return axes_of(tuple(axes) if isinstance(axes, Sequence) else axes, x.ndim, "fftshift")
 
 
 def _transform(
@@ -148,7 +150,7 @@ def _transform(
         raise DtypeMismatch(f"{name} takes real numbers, not {x.dtype}; use xp.real(x), or fft")
     kind = real_of(x.dtype) if returns == "real" else complex_of(x.dtype)
     if size is not None and axis is None:
-        axis = tuple(range(x.ndim - len(size), x.ndim))
+        axis = tuple(range(x.ndim - len(as_shape(size)), x.ndim))
 
     def transformed(a: Host) -> Host:
         return function(a, size, axis, norm).astype(kind, copy=False)
@@ -164,7 +166,9 @@ def _frequencies(
     kind = checked_dtype(xp, dtype, DEFAULT_FLOAT)
     if kind.kind != "f":
         raise DtypeMismatch(f"fft.{function.__name__} of {kind}; frequencies are floats")
-    return xp.device.array(function(n, d).astype(kind))
+    name = f"fft.{function.__name__}"
+    count, spacing = as_integer(n, name), as_float(d, f"{name}: d=")
+    return xp.device.array(function(count, spacing).astype(kind))
 
 
 FUNCTIONS = (

@@ -20,7 +20,7 @@ __all__ = ["take", "take_along_axis"]
 
 def take(xp: Namespace, x: Array, indices: Any, /, *, axis: int | None = None) -> Array:
     """The elements at some indices along an axis."""
-    check_arrays("take", x)
+    check_arrays(xp, "take", x)
     if axis is None:
         if x.ndim != 1:
             raise ArgumentError(f"take of {x.ndim} dimensions needs axis=")
@@ -30,6 +30,6 @@ def take(xp: Namespace, x: Array, indices: Any, /, *, axis: int | None = None) -
 
 def take_along_axis(xp: Namespace, x: Array, indices: Array, /, *, axis: int = -1) -> Array:
     """One element of each row along an axis for each index in that row of `indices`."""
-    check_arrays("take_along_axis", x, indices)
+    check_arrays(xp, "take_along_axis", x, indices)
     along = axis_of(axis, x.ndim, "take_along_axis")
     return xp.device.indexing.take_along_axis(x, indices, along)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.array.array import Array
+from penstock.dtypes import as_float, as_integer
 from penstock.errors import DtypeMismatch, InvalidValue, ShapeMismatch
 from penstock.xp.linear_algebra import matmul, matrix_transpose, tensordot, together, vecdot
 from penstock.xp.through_numpy import Host, as_floats, complex_of, on_host, real_of
@@ -66,6 +67,7 @@ def cross(xp: Namespace, x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
     one, other = together(xp, "cross", x1, x2)
     if one.dtype.kind == "b":
         raise DtypeMismatch("cross of bool; convert it to numbers first, with astype()")
+    axis = as_integer(axis, "cross, for an axis,")
     parts = []
     for x in (one, other):
         if not -x.ndim <= axis < x.ndim or x.shape[axis] != 3:
@@ -91,6 +93,7 @@ def cross(xp: Namespace, x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
 def diagonal(xp: Namespace, x: Array, /, *, offset: int = 0) -> Array:
     """The diagonals of matrices, `offset` above the main one; a view of the same bytes."""
     _check_matrix("diagonal", x)
+    offset = as_integer(offset, "diagonal, for an offset,")
     *ahead, rows, columns = x.shape
     *steps, down, across = x.strides
     count = max(0, min(rows + min(0, offset), columns - max(0, offset)))
@@ -112,6 +115,7 @@ def trace(
 def matrix_power(xp: Namespace, x: Array, n: int, /) -> Array:
     """The product of n copies of square matrices; of their inverses, if n is negative."""
     _check_square("matrix_power", x)
+    n = as_integer(n, "matrix_power")
     if n < 0:
         x, n = inv(xp, x), -n
     if n == 0:
@@ -154,7 +158,8 @@ def vector_norm(
     elif ord == 2:
         found = xp.sqrt(xp.sum(xp.square(size), **options))
     else:
-        found = xp.pow(xp.sum(xp.pow(size, float(ord)), **options), 1.0 / ord)
+        power = as_float(ord, "vector_norm: ord=")
+        found = xp.pow(xp.sum(xp.pow(size, power), **options), 1.0 / power)
     result: Array = found
     return result
 

@@ -6,9 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from penstock.array.array import Array
-from penstock.dtypes import Dtype
+from penstock.dtypes import Dtype, as_integer
 from penstock.errors import ArgumentError, ShapeMismatch
+from penstock.xp.axes import check_arrays
 from penstock.xp.promotion import operands
 
 if TYPE_CHECKING:
@@ -46,6 +49,7 @@ def matmul(xp: Namespace, x1: Array, x2: Array, /) -> Array:
 
 def matrix_transpose(xp: Namespace, x: Array, /) -> Array:
     """The same bytes with the last two dimensions exchanged."""
+    check_arrays(xp, "matrix_transpose", x)
     if x.ndim < 2:
         raise ShapeMismatch(f"matrix_transpose of shape {x.shape}, which has no matrix")
     return x.mT
@@ -56,14 +60,15 @@ def tensordot(
 ) -> Array:
     """Sums of products over axes: the last of `x1` and first of `x2`, or those that are listed."""
     one, other = together(xp, "tensordot", x1, x2)
-    if isinstance(axes, int):
+    if isinstance(axes, int | np.integer):
+        axes = int(axes)
         if not 0 <= axes <= min(one.ndim, other.ndim):
             raise ShapeMismatch(
                 f"tensordot over {axes} axes of arrays with {one.ndim} and {other.ndim} dimensions"
             )
         of_one, of_other = list(range(one.ndim - axes, one.ndim)), list(range(axes))
     else:
-        first, second = axes
+        first, second = _pair(axes)
         of_one = [_axis("tensordot", one, axis) for axis in first]
         of_other = [_axis("tensordot", other, axis) for axis in second]
     sizes = [one.shape[axis] for axis in of_one]
@@ -94,7 +99,16 @@ def vecdot(xp: Namespace, x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
     return xp.device.products.vecdot(xp.moveaxis(one, own, -1), xp.moveaxis(other, its, -1))
 
 
+def _pair(axes: Any) -> tuple[Any, Any]:
+    """The axes of each array, as `tensordot` takes them."""
+    match axes:
+        case [Sequence() | np.ndarray() as first, Sequence() | np.ndarray() as second]:
+            return first, second
+    raise ArgumentError(f"tensordot: axes={axes!r}; give a number, or the axes of each array")
+
+
 def _axis(what: str, x: Array, axis: int) -> int:
-    if not -x.ndim <= axis < x.ndim:
-        raise ShapeMismatch(f"{what}: axis {axis} of an array of {x.ndim} dimensions")
-    return axis % x.ndim
+    found = as_integer(axis, f"{what}, for an axis,")
+    if not -x.ndim <= found < x.ndim:
+        raise ShapeMismatch(f"{what}: axis {found} of an array of {x.ndim} dimensions")
+    return found % x.ndim

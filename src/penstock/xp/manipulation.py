@@ -6,17 +6,17 @@ Views where elements can stay where they are; otherwise copies on the device.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from penstock.array.array import Array
+from penstock.dtypes import as_integer, as_integers
 from penstock.errors import ArgumentError, DtypeMismatch, InvalidValue, ShapeMismatch
 from penstock.memory.layout import reshaped_strides
 from penstock.ops.moves import view
-from penstock.xp.axes import axes_of, axis_of, check_arrays, permuted
+from penstock.xp.axes import arrays_of, axes_of, axis_of, check_arrays, permuted
 from penstock.xp.promotion import common
 
 if TYPE_CHECKING:
@@ -32,10 +32,7 @@ _REPEATED = "number of repeated elements"
 
 def concat(xp: Namespace, arrays: Sequence[Array], /, *, axis: int | None = 0) -> Array:
     """Arrays one after the other along an axis; all of them flat, if `axis` is None."""
-    given = [*arrays]
-    check_arrays("concat", *given)
-    if not given:
-        raise InvalidValue("concat takes at least one array")
+    given = arrays_of(xp, arrays, "concat")
     dtype = common(*(each.dtype for each in given))
     if axis is None:
         given, axis = [each.reshape(-1) for each in given], 0
@@ -58,10 +55,7 @@ def concat(xp: Namespace, arrays: Sequence[Array], /, *, axis: int | None = 0) -
 
 def stack(xp: Namespace, arrays: Sequence[Array], /, *, axis: int = 0) -> Array:
     """Arrays of one shape side by side along a new axis."""
-    given = [*arrays]
-    check_arrays("stack", *given)
-    if not given:
-        raise InvalidValue("stack takes at least one array")
+    given = arrays_of(xp, arrays, "stack")
     if len({each.shape for each in given}) > 1:
         raise ShapeMismatch(f"stack of shapes {', '.join(str(each.shape) for each in given)}")
     along = axis_of(axis, given[0].ndim + 1, "stack")
@@ -79,14 +73,14 @@ def _put(xp: Namespace, part: Array, source: Array) -> None:
 
 def unstack(xp: Namespace, x: Array, /, *, axis: int = 0) -> tuple[Array, ...]:
     """Views of what is at each index along an axis."""
-    check_arrays("unstack", x)
+    check_arrays(xp, "unstack", x)
     along = (slice(None),) * axis_of(axis, x.ndim, "unstack")
     return tuple(x[(*along, index)] for index in range(x.shape[len(along)]))
 
 
 def expand_dims(xp: Namespace, x: Array, /, axis: int | tuple[int, ...] = 0) -> Array:
     """A view with new axes of one element at these places of the result."""
-    check_arrays("expand_dims", x)
+    check_arrays(xp, "expand_dims", x)
     several = axis if isinstance(axis, tuple) else (axis,)
     new = {*axes_of(several, x.ndim + len(several), "expand_dims")}
     return x[tuple(None if at in new else slice(None) for at in range(x.ndim + len(new)))]
@@ -94,7 +88,7 @@ def expand_dims(xp: Namespace, x: Array, /, axis: int | tuple[int, ...] = 0) -> 
 
 def squeeze(xp: Namespace, x: Array, /, axis: int | tuple[int, ...]) -> Array:
     """A view without some axes of one element."""
-    check_arrays("squeeze", x)
+    check_arrays(xp, "squeeze", x)
     gone = {*axes_of(axis, x.ndim, "squeeze")}
     for at in gone:
         if x.shape[at] != 1:
@@ -104,7 +98,7 @@ def squeeze(xp: Namespace, x: Array, /, axis: int | tuple[int, ...]) -> Array:
 
 def permute_dims(xp: Namespace, x: Array, /, axes: tuple[int, ...] | None = None) -> Array:
     """A view with the axes in another order; NumPy's default is the opposite one."""
-    check_arrays("permute_dims", x)
+    check_arrays(xp, "permute_dims", x)
     order = axes_of(tuple(range(x.ndim))[::-1] if axes is None else axes, x.ndim, "permute_dims")
     if len(order) != x.ndim:
         raise InvalidValue(f"permute_dims of {x.ndim} dimensions with axes={axes!r}")
@@ -115,7 +109,7 @@ def moveaxis(
     xp: Namespace, x: Array, source: int | tuple[int, ...], destination: int | tuple[int, ...], /
 ) -> Array:
     """A view with some axes at other places, and the others in their order."""
-    check_arrays("moveaxis", x)
+    check_arrays(xp, "moveaxis", x)
     taken = axes_of(source, x.ndim, "moveaxis")
     goals = axes_of(destination, x.ndim, "moveaxis")
     if len(taken) != len(goals):
@@ -130,11 +124,11 @@ def reshape(
     xp: Namespace, x: Array, /, shape: int | tuple[int, ...], *, copy: bool | None = None
 ) -> Array:
     """The elements in another shape: a view, or a copy where no strides reach them."""
-    check_arrays("reshape", x)
+    check_arrays(xp, "reshape", x)
     if copy:
         return x.copy().reshape(shape)
     if copy is False:
-        dims = tuple(map(operator.index, shape if isinstance(shape, tuple | list) else (shape,)))
+        dims = as_integers(shape)
         if dims.count(-1) == 1 and 0 not in dims:
             rest = -math.prod(dims)
             dims = tuple(x.size // rest if n == -1 else n for n in dims)
@@ -148,7 +142,7 @@ def reshape(
 
 def flip(xp: Namespace, x: Array, /, *, axis: int | tuple[int, ...] | None = None) -> Array:
     """A view with the opposite order along some axes, or along all."""
-    check_arrays("flip", x)
+    check_arrays(xp, "flip", x)
     turned = range(x.ndim) if axis is None else axes_of(axis, x.ndim, "flip")
     return x[tuple(slice(None, None, -1 if at in turned else 1) for at in range(x.ndim))]
 
@@ -158,7 +152,7 @@ def roll(
     axis: int | tuple[int, ...] | None = None,
 ) -> Array:  # fmt: skip
     """Elements moved along axes, those behind the last to the front; flat, if `axis` is None."""
-    check_arrays("roll", x)
+    check_arrays(xp, "roll", x)
     if axis is None:
         if isinstance(shift, tuple) and len(shift) != 1:
             raise InvalidValue(f"roll with axis=None takes one shift, not {shift!r}")
@@ -171,7 +165,7 @@ def roll(
         raise InvalidValue(f"roll by {len(given)} shifts along {len(axes)} axes")
     total = dict.fromkeys(axes, 0)
     for along, by in zip(axes, given, strict=True):
-        total[along] += operator.index(by)
+        total[along] += as_integer(by, "roll")
     made = xp.device.empty(x.shape, x.dtype)
     if made.size:
         _rolled(made, x, [(along, by % x.shape[along]) for along, by in total.items()])
@@ -193,9 +187,9 @@ def _rolled(made: Array, x: Array, shifts: list[tuple[int, int]]) -> None:
 
 def tile(xp: Namespace, x: Array, repetitions: int | tuple[int, ...], /) -> Array:
     """The whole array several times along each axis."""
-    check_arrays("tile", x)
+    check_arrays(xp, "tile", x)
     times = repetitions if isinstance(repetitions, tuple | list) else (repetitions,)
-    times = tuple(map(operator.index, times))
+    times = tuple(as_integer(each, "tile") for each in times)
     ndim = max(len(times), x.ndim)
     times = (1,) * (ndim - len(times)) + times
     shape = (1,) * (ndim - x.ndim) + x.shape
@@ -212,7 +206,7 @@ def repeat(xp: Namespace, x: Array, repeats: int | Array, /, *, axis: int | None
 
     `repeats` as an array of the device, one number for each index, waits for their sum.
     """
-    check_arrays("repeat", x)
+    check_arrays(xp, "repeat", x)
     if axis is None:
         x, axis = x.reshape(-1), 0
     along = axis_of(axis, x.ndim, "repeat")
@@ -241,12 +235,17 @@ def _repeated(xp: Namespace, repeats: Array, length: int) -> Array:
         raise DtypeMismatch(f"repeat: repeats are integers, not {repeats.dtype}")
     if repeats.ndim > 1 or (repeats.size != 1 and repeats.shape != (length,)):
         raise ShapeMismatch(f"repeat: {repeats.shape} repeats for an axis of {length}")
-    device = xp.device
+    device, cast = xp.device, xp.device.operations.cast
     ends = device.zeros(length + 1, np.uint32)
+    wide = cast(repeats, np.dtype(np.int64))
+    each = cast(wide, np.dtype(np.uint32))
     if length:
-        each = device.operations.cast(repeats, np.dtype(np.uint32))
         ends[:length].copy_from(each.broadcast_to((length,)))
+    beyond = xp.not_equal(cast(each, wide.dtype), wide).any()
+    total = cast(each, wide.dtype).broadcast_to((length,)).sum()
     device.selection.sums_before(ends, length + 1)
-    count = device.selection.value(ends, length, _REPEATED)
+    count = device.selection.value(ends, length, _REPEATED)  # what was launched before is done, too
+    if length and (beyond or int(total) != count):
+        raise InvalidValue("repeat: repeats are from 0 on, and their sum is below 2**32")
     last = device.selection.wide(ends[1:])
     return device.sorting.search(last, device.ramps.integers(count, 0, 1), right=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.array.array import Array
-from penstock.errors import ArgumentError, InvalidValue
+from penstock.errors import ArgumentError, InvalidValue, ShapeMismatch
 from penstock.launch.result import Result
 from penstock.ops.arithmetic import FUNCTIONS
 from penstock.xp import (
@@ -99,15 +99,15 @@ class Namespace:
                         f"{name} of an array and None; 'x is None' asks whether it is one"
                     )
                 return NotImplemented
-        if name not in FUNCTIONS:
-            return getattr(self, name)(*operands)
-        return elementwise.compute(self, name, operands, out)
+        if name in FUNCTIONS:
+            return elementwise.compute(self, name, operands, out)
+        made = getattr(self, name)(*operands)
+        return made if out is None else _put(name, made, out)
 
     def operate_in_place(self, name: str, x: Array, other: Any) -> Any:
         """`x += other` and its kind."""
         if name not in FUNCTIONS:
-            x[...] = getattr(self, name)(x, other)
-            return x
+            return _put(f"{name} in place", getattr(self, name)(x, other), x)
         return elementwise.in_place(self, name, x, other)
 
     call_ufunc, call_function = numpy_calls.call_ufunc, numpy_calls.call_function
@@ -118,6 +118,14 @@ class Namespace:
     def __getattr__(self, name: str) -> Any:
         """NumPy's names that the standard has not: the error names what does the same."""
         raise numpy_calls.no_attribute("dev.xp", name)
+
+
+def _put(what: str, made: Array, out: Array) -> Array:
+    """Copy a result to the array that was given for it; returns that array."""
+    if made.shape != out.shape:
+        raise ShapeMismatch(f"{what}: the result has shape {made.shape}, the array {out.shape}")
+    out[...] = made
+    return out
 
 
 for _name, _value in {**elementwise.SIMPLE, **NAMED}.items():

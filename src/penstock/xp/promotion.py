@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from penstock.array.array import Array
-from penstock.dtypes import Dtype
+from penstock.dtypes import Dtype, as_dtype
 from penstock.errors import ArgumentError, DtypeMismatch, InvalidValue
 from penstock.launch.result import Result
 from penstock.ops.elements import DTYPES
@@ -40,8 +40,18 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (*_PYTHON, np.number, np.bool_))
 
 
+def number_of(value: Any) -> Any:
+    """A value as a number, if it is one: pending, or an array without dimensions. Waits for it."""
+    found = value.result() if isinstance(value, Result) else value
+    return (
+        np.asarray(found)[()]
+        if isinstance(found, Array | np.ndarray) and not found.shape
+        else found
+    )
+
+
 def default_dtype(value: Any) -> Dtype:
-    """The dtype of an array that is made from Python numbers alone."""
+    """The dtype of an array that is made from a number alone: that of NumPy's scalars is theirs."""
     match value:
         case bool():
             return np.dtype(np.bool_)
@@ -51,6 +61,8 @@ def default_dtype(value: Any) -> Dtype:
             return DEFAULT_FLOAT
         case complex():
             return DEFAULT_COMPLEX
+        case np.number() | np.bool_():
+            return as_dtype(value.dtype)
     raise ArgumentError(f"{value!r} is not a number")
 
 

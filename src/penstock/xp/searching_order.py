@@ -22,7 +22,7 @@ def nonzero(xp: Namespace, x: Array, /) -> tuple[Array, ...]:
 
     Waits for their number, once.
     """
-    check_arrays("nonzero", x)
+    check_arrays(xp, "nonzero", x)
     if not x.ndim:
         raise ShapeMismatch("nonzero of an array without dimensions; use x.reshape(1)")
     return xp.device.indexing.nonzero(x)
@@ -33,13 +33,13 @@ def searchsorted(
     sorter: Array | None = None,
 ) -> Array:  # fmt: skip
     """Where each of `x2` would be inserted into `x1`, which is sorted: indices (int64)."""
-    check_arrays("searchsorted", x1)
+    check_arrays(xp, "searchsorted", x1)
     if side not in ("left", "right"):
         raise InvalidValue(f"searchsorted with side={side!r}; choose 'left' or 'right'")
     wanted = x2 if isinstance(x2, Array) else xp.asarray(x2, dtype=x1.dtype)
     dtype = common(x1.dtype, wanted.dtype)
     if sorter is not None:
-        check_arrays("searchsorted", sorter)
+        check_arrays(xp, "searchsorted", sorter)
         if sorter.dtype.kind not in "iu":
             raise DtypeMismatch(f"searchsorted: sorter= has integers, not {sorter.dtype}")
         if sorter.shape != x1.shape:

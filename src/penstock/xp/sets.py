@@ -44,7 +44,7 @@ class UniqueInverse(NamedTuple):
 
 def unique_all(xp: Namespace, x: Array, /) -> UniqueAll:
     """The distinct elements, their first indices in the flat array, inverse indices, counts."""
-    check_arrays("unique_all", x)
+    check_arrays(xp, "unique_all", x)
     values, first, inverse, counts = xp.device.sets.unique(
         x, indices=True, inverse=True, counts=True
     )
@@ -56,7 +56,7 @@ def unique_all(xp: Namespace, x: Array, /) -> UniqueAll:
 
 def unique_counts(xp: Namespace, x: Array, /) -> UniqueCounts:
     """The distinct elements, and how often each occurs."""
-    check_arrays("unique_counts", x)
+    check_arrays(xp, "unique_counts", x)
     found = xp.device.sets.unique(x, counts=True)
     assert found.counts is not None
     return UniqueCounts(found.values, found.counts)
@@ -64,7 +64,7 @@ def unique_counts(xp: Namespace, x: Array, /) -> UniqueCounts:
 
 def unique_inverse(xp: Namespace, x: Array, /) -> UniqueInverse:
     """The distinct elements, and for each element of x which of them it equals."""
-    check_arrays("unique_inverse", x)
+    check_arrays(xp, "unique_inverse", x)
     found = xp.device.sets.unique(x, inverse=True)
     assert found.inverse is not None
     return UniqueInverse(found.values, found.inverse)
@@ -72,7 +72,7 @@ def unique_inverse(xp: Namespace, x: Array, /) -> UniqueInverse:
 
 def unique_values(xp: Namespace, x: Array, /) -> Array:
     """The distinct elements."""
-    check_arrays("unique_values", x)
+    check_arrays(xp, "unique_values", x)
     return xp.device.sets.unique(x).values
 
 

@@ -17,7 +17,7 @@ def sort(
     xp: Namespace, x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True
 ) -> Array:
     """The elements in order along an axis, NaN last. Always stable."""
-    check_arrays("sort", x)
+    check_arrays(xp, "sort", x)
     along = axis_of(axis, x.ndim, "sort")
     made, _ = xp.device.sorting.sort(x, along, descending=descending)
     assert made is not None
@@ -28,7 +28,7 @@ def argsort(
     xp: Namespace, x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True
 ) -> Array:
     """The indices (int64) along an axis that put the elements in order, NaN last. Stable."""
-    check_arrays("argsort", x)
+    check_arrays(xp, "argsort", x)
     along = axis_of(axis, x.ndim, "argsort")
     _, made = xp.device.sorting.sort(x, along, descending=descending, values=False, indices=True)
     assert made is not None

@@ -10,6 +10,7 @@ from penstock.array.array import Array
 from penstock.errors import ArgumentError, DtypeMismatch
 from penstock.ops import along
 from penstock.ops.along import Axis
+from penstock.xp.axes import check_arrays
 from penstock.xp.construction import checked_dtype
 from penstock.xp.promotion import DEFAULT_FLOAT
 
@@ -22,6 +23,7 @@ def sum(
     keepdims: bool = False,
 ) -> Array:  # fmt: skip
     """Sums along axes; of integers in 64 bits, of floats in their own dtype."""
+    check_arrays(xp, "sum", x)
     kind = None if dtype is None else checked_dtype(xp, dtype, x.dtype)
     return along.total("sum", x, axis, kind, keepdims=keepdims)
 
@@ -31,12 +33,14 @@ def prod(
     keepdims: bool = False,
 ) -> Array:  # fmt: skip
     """Products along axes, in the dtypes of `sum`."""
+    check_arrays(xp, "prod", x)
     kind = None if dtype is None else checked_dtype(xp, dtype, x.dtype)
     return along.total("prod", x, axis, kind, keepdims=keepdims)
 
 
 def mean(xp: Namespace, x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """Means along axes; of integers in the default float."""
+    check_arrays(xp, "mean", x)
     _no_bool("mean", x)
     return along.mean(x, axis, default=DEFAULT_FLOAT, keepdims=keepdims)
 
@@ -46,6 +50,7 @@ def var(
     keepdims: bool = False,
 ) -> Array:  # fmt: skip
     """Variances along axes: squared distances from the mean, over the number less `correction`."""
+    check_arrays(xp, "var", x)
     _real("var", x)
     return along.variance(x, axis, default=DEFAULT_FLOAT, correction=correction, keepdims=keepdims)
 
@@ -55,6 +60,7 @@ def std(
     keepdims: bool = False,
 ) -> Array:  # fmt: skip
     """Roots of the variances along axes."""
+    check_arrays(xp, "std", x)
     _real("std", x)
     return along.variance(
         x, axis, default=DEFAULT_FLOAT, correction=correction, keepdims=keepdims, root=True
@@ -63,11 +69,13 @@ def std(
 
 def min(xp: Namespace, x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """The smallest elements along axes; NaN where there is one."""
+    check_arrays(xp, "min", x)
     return along.extreme("min", x, axis, keepdims=keepdims)
 
 
 def max(xp: Namespace, x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """The largest elements along axes; NaN where there is one."""
+    check_arrays(xp, "max", x)
     return along.extreme("max", x, axis, keepdims=keepdims)
 
 
@@ -91,6 +99,7 @@ def _running(
     xp: Namespace, what: str, x: Array, axis: int | None, dtype: npt.DTypeLike | None,
     initial: bool,
 ) -> Array:  # fmt: skip
+    check_arrays(xp, what, x)
     if axis is None and x.ndim != 1:
         raise ArgumentError(
             f"{what} of an array with {x.ndim} axes needs axis=; the method x.cumsum() or "

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from penstock.array.array import Array
 from penstock.dtypes import Dtype
 from penstock.errors import ArgumentError, DtypeMismatch, InvalidValue
+from penstock.xp.axes import check_arrays
 from penstock.xp.numpy_calls import no_attribute
 from penstock.xp.promotion import DEFAULT_FLOAT
 
@@ -47,11 +48,7 @@ def as_floats(xp: Namespace, what: str, x: Array, *, small: bool = False) -> Arr
 
     With `small`, also of those that only the device computes with.
     """
-    if not isinstance(x, Array):
-        raise ArgumentError(
-            f"{what} takes an array of a device, not {type(x).__name__}; dev.xp.asarray(x) makes "
-            "one"
-        )
+    check_arrays(xp, what, x)
     if x.dtype.kind in "iu":
         return xp.device.operations.cast(x, DEFAULT_FLOAT)
     known = ("float32", "float64", "complex64", "complex128")
@@ -70,6 +67,8 @@ def on_host(
         found = function(*views)
     except (np.linalg.LinAlgError, ValueError) as error:
         raise InvalidValue(f"{what}: {error}") from error
+    except (OverflowError, TypeError) as error:
+        raise ArgumentError(f"{what}: {error}") from error
     finally:
         views.clear()  # the device may write the bytes again
     several = found if isinstance(found, tuple) else (found,)
