@@ -365,6 +365,12 @@ VULKAN = [
         "        | lib.VK_BUFFER_USAGE_UNIFORM_TEXEL_BUFFER_BIT\n",
         "",
     ),
+    _mutant(
+        "semaphores go at the end of their timeline",
+        "timeline",
+        "        self._driver.spent.add(self._handle)\n",
+        "        self._handle.close()\n",
+    ),
     # Timestamps.
     _mutant(
         "the device's clock is taken for a second ahead of the host's",

@@ -18,6 +18,7 @@ import penstock as ps
 from penstock import accelerator
 from penstock.driver.protocol import PLACE
 from penstock.driver.vulkan import api, program
+from penstock.driver.vulkan import timeline as semaphores
 from penstock.driver.vulkan.memory import MemoryTypes, VulkanMemory
 from penstock.memory import texel_views
 from penstock.shader.texels import FORMATS
@@ -326,6 +327,39 @@ def test_closing_waits_for_the_device(driver: str) -> None:
     Spied(device).listen("vkDestroyDevice", lambda *_: heard.append("destroyed"))
     device.close()
     assert heard == ["idle", "destroyed"]
+
+
+def test_a_semaphore_is_destroyed_a_while_after_its_last_use(
+    driver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    destroyed: list[int] = []
+    with ps.Device(driver) as device:
+        spied = Spied(device)
+        spied.listen(
+            "vkDestroySemaphore", lambda _device, semaphore, _: destroyed.append(semaphore)
+        )
+
+        def closed_stream() -> int:
+            x, other = device.zeros(64, np.uint32), device.stream()
+            slow_add(x, 1, other, spin=0)
+            slow_add(x, 1, spin=0)  # waits for the other stream, on the device
+            assert (x.numpy() == 2).all()
+            semaphore: int = other.timeline.semaphore
+            other.close()
+            device.synchronize()
+            device.zeros(1).close()  # a call that acts on what has ended
+            return semaphore
+
+        first = closed_stream()
+        assert not destroyed, "the driver may not have let go of it"
+        with monkeypatch.context() as patch:
+            patch.setattr(semaphores, "LINGER", 0.0)
+            second = closed_stream()
+        assert {first, second} <= {*destroyed}
+        destroyed.clear()  # a handle may come again
+        third = closed_stream()
+        assert not destroyed
+    assert destroyed.count(third) == 1
 
 
 def test_a_recording_starts_with_nothing_bound(spied: Spied) -> None:

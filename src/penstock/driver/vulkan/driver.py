@@ -28,7 +28,7 @@ from penstock.driver.vulkan.physical import (
 from penstock.driver.vulkan.program import VulkanProgram
 from penstock.driver.vulkan.recording import VulkanQueue, new_command_pool
 from penstock.driver.vulkan.texels import VulkanTexelView
-from penstock.driver.vulkan.timeline import VulkanTimeline, WaitInfo
+from penstock.driver.vulkan.timeline import SpentSemaphores, VulkanTimeline, WaitInfo
 from penstock.errors import CannotAdopt, NoDevice
 from penstock.shader.interface import Interface
 from penstock.shader.source import KernelSource, LoadedKernel, load_spirv
@@ -126,6 +126,7 @@ class VulkanDriver:
         self._programs: set[VulkanProgram] = set()
         self.layouts: dict[Key, Layout] = {}  #: of all programs so far; see `layout_of`
         self._spare_waits: list[WaitInfo] = []
+        self.spent = SpentSemaphores()
         self.backlog = Backlog()
         self.handles: dict[Handle, None] = {}  # everything made from it, oldest first
         self._replayable_pool: Handle | None = None

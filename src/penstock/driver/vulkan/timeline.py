@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock import accelerator
 from penstock.driver.vulkan.api import C, check, load, native_object
-from penstock.driver.vulkan.handles import create
+from penstock.driver.vulkan.handles import Handle, create
 
 if TYPE_CHECKING:
     from penstock.driver.vulkan.driver import VulkanDriver
 
+LINGER = 5.0  # seconds from the end of a timeline until its semaphore is destroyed
 _MOMENT = 1e-4  # seconds to poll before sleeping: about the cost of sleeping and waking
 _let_others_run = getattr(os, "sched_yield", partial(time.sleep, 0))
 
@@ -80,7 +82,30 @@ class VulkanTimeline:
         self.issued = value
 
     def close(self) -> None:
-        self._handle.close()
+        """Have the semaphore destroyed later. All work that signals or awaits it is complete."""
+        self._driver.spent.add(self._handle)
+
+
+class SpentSemaphores:
+    """Semaphores of closed timelines, destroyed a while after the work that used them.
+
+    The driver may still hold what complete work used. Where Mesa executes submissions in a thread
+    of its own, that thread signals the end of a submission, and only then lets go of the semaphores
+    that the submission waited for. Destroying one of them in between crashed the process.
+    """
+
+    def __init__(self) -> None:
+        self._kept: deque[tuple[float, Handle]] = deque()  # by the time of their end
+
+    def add(self, semaphore: Handle) -> None:
+        """Keep one for a while, and destroy those that were kept for long enough.
+
+        What is left is destroyed with the device, as everything in `VulkanDriver.handles`.
+        """
+        now = time.monotonic()
+        self._kept.append((now, semaphore))
+        while self._kept and self._kept[0][0] <= now - LINGER:
+            self._kept.popleft()[1].close()
 
 
 class WaitInfo:
