@@ -368,8 +368,8 @@ VULKAN = [
     _mutant(
         "semaphores go at the end of their timeline",
         "timeline",
-        "        self._driver.spent.add(self._handle)\n",
-        "        self._handle.close()\n",
+        "            self._driver.spent.add(self._handle)\n",
+        "            self._handle.close()\n",
     ),
     # Timestamps.
     _mutant(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from penstock import accelerator
@@ -32,6 +33,18 @@ def guarded(lock: Any) -> Any:
                 raise
 
     return Guarded
+
+
+def if_free(lock: Any, act: Callable[[], None]) -> None:
+    """Call `act` with the lock taken, unless another thread has it. The caller does not have it."""
+    try:
+        if lock.acquire(blocking=False):
+            act()
+    finally:
+        try:  # noqa: SIM105 (the first call here must be the one that cannot be interrupted)
+            lock.release()
+        except RuntimeError:
+            pass  # it was not taken
 
 
 def _as_needed(lock: Any) -> Any:

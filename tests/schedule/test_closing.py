@@ -42,6 +42,20 @@ def join(thread: threading.Thread) -> None:
     assert not thread.is_alive(), "it hangs"
 
 
+@pytest.mark.parametrize("any_device", ["llvmpipe", "HIP"], indirect=True)
+def test_a_copier_does_not_wait_for_the_lock(any_device: ps.Device) -> None:
+    # The thread that releases a stream has the lock, and joins the stream's copier, which may still
+    # have a copy that another thread has made.
+    scheduler = any_device.scheduler
+    dropped = any_device.zeros(N)
+    with scheduler.lock:
+        del dropped
+        assert scheduler.ended.left, "nothing that would need the lock"
+        copier, outcome = in_thread(lambda: scheduler.await_points({}, closing=True))
+        copier.join(20)
+        assert outcome == [True]
+
+
 RACE = """
 import random, sys, threading
 import numpy as np

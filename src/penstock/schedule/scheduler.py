@@ -37,7 +37,7 @@ from penstock.driver.protocol import Driver
 from penstock.errors import ArgumentError, Closed, DeviceLost, Error, Reentered
 from penstock.handle import Block
 from penstock.ledger.hazards import Lane, Region
-from penstock.locks import DeviceLock
+from penstock.locks import DeviceLock, if_free
 from penstock.memory.host_memory import HostMemory
 from penstock.memory.pool import Backing, Hold, MemoryStats, Owner, Pool, stats_of
 from penstock.schedule import host_views
@@ -331,8 +331,9 @@ class Scheduler:
         Raises `Closed` once the device is closed, except to the waits of `close` (`closing`).
         """
         assert not self.is_locked_here(), "a wait under the device's lock"
-        if self.ended.left:
-            self.drain_ended()  # the work waited for may itself wait for these
+        # A copier waits for no lock: the thread that releases its stream has it, and joins it.
+        if self.ended.left:  # the work waited for may itself wait for these
+            if_free(self.lock, self.drain_ended_locked) if closing else self.drain_ended()
         begun = time.monotonic()
         deadline = None if timeout is None else begun + timeout
         warned = False
@@ -340,8 +341,7 @@ class Scheduler:
         try:
             self.shutdown.guests.add(guest)
             # Waits for host copies do not go through the driver: their threads report to the lane.
-            copies: list[tuple[Any, int]] = []
-            timelines: list[tuple[Any, int]] = []
+            copies, timelines = list[tuple[Any, int]](), list[tuple[Any, int]]()
             for lane, value in points.items():
                 if lane.is_host:
                     copies.append((lane.owner, value))
@@ -366,8 +366,8 @@ class Scheduler:
                     break
                 if self.lost is not None:
                     raise DeviceLost(str(self.lost))
-                if self.ended.left:
-                    self.drain_ended()  # left by an interrupted call
+                if self.ended.left:  # left by an interrupted call
+                    if_free(self.lock, self.drain_ended_locked) if closing else self.drain_ended()
                 now = time.monotonic()
                 if self.views.held and not warned and now - begun > host_views.LONG:
                     warned = True

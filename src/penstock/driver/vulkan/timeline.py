@@ -16,7 +16,7 @@ from penstock.driver.vulkan.handles import Handle, create
 if TYPE_CHECKING:
     from penstock.driver.vulkan.driver import VulkanDriver
 
-LINGER = 5.0  # seconds from the end of a timeline until its semaphore is destroyed
+SPENT = 8  # semaphores of closed timelines that are not destroyed yet
 _MOMENT = 1e-4  # seconds to poll before sleeping: about the cost of sleeping and waking
 _let_others_run = getattr(os, "sched_yield", partial(time.sleep, 0))
 
@@ -82,30 +82,33 @@ class VulkanTimeline:
         self.issued = value
 
     def close(self) -> None:
-        """Have the semaphore destroyed later. All work that signals or awaits it is complete."""
-        self._driver.spent.add(self._handle)
+        """Destroy the semaphore, or have it destroyed later. All work that uses it is complete."""
+        if self.issued:
+            self._driver.spent.add(self._handle)
+        else:
+            self._handle.close()
 
 
 class SpentSemaphores:
-    """Semaphores of closed timelines, destroyed a while after the work that used them.
+    """The last few semaphores of closed timelines, which are destroyed later than the others.
 
     The driver may still hold what complete work used. Where Mesa executes submissions in a thread
     of its own, that thread signals the end of a submission, and only then lets go of the semaphores
-    that the submission waited for. Destroying one of them in between crashed the process.
+    that the submission waited for. Destroying one of them in between crashed the process. Once the
+    thread has executed the work of streams that were closed later, it has let go of them.
     """
 
     def __init__(self) -> None:
-        self._kept: deque[tuple[float, Handle]] = deque()  # by the time of their end
+        self._kept: deque[Handle] = deque()  # oldest first
 
     def add(self, semaphore: Handle) -> None:
-        """Keep one for a while, and destroy those that were kept for long enough.
+        """Keep one, and destroy the oldest if there are many.
 
-        What is left is destroyed with the device, as everything in `VulkanDriver.handles`.
+        Those left are destroyed with the device, as everything in `VulkanDriver.handles`.
         """
-        now = time.monotonic()
-        self._kept.append((now, semaphore))
-        while self._kept and self._kept[0][0] <= now - LINGER:
-            self._kept.popleft()[1].close()
+        self._kept.append(semaphore)
+        if len(self._kept) > SPENT:
+            self._kept.popleft().close()
 
 
 class WaitInfo:
