@@ -579,7 +579,7 @@ def test_the_verdict_and_what_to_do_are_printed(
 import penstock as ps
 dev = ps.Device({driver!r})
 double = dev.elementwise("y[i] = 2 * y[i]", "inout float32 y")
-y = dev.ones(64)
+y = dev.ones(1 << 22)  # so that line 7 waits
 double(y=y)
 dev.synchronize()
 time.sleep(0.5)
