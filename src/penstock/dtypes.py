@@ -50,7 +50,7 @@ def as_shape(shape: Shape) -> tuple[int, ...]:
 
 
 def check_dimensions(count: int) -> None:
-    """Raise if NumPy has no arrays of so many dimensions."""
+    """Raise if an array would have more dimensions than NumPy supports."""
     if count > _MOST_DIMENSIONS:
         raise InvalidValue(f"{count} dimensions; NumPy and so Penstock has {_MOST_DIMENSIONS}")
 
