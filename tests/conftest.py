@@ -36,9 +36,14 @@ DRIVERS = ("llvmpipe", "SwiftShader")
 #: Tests of whole-array kernels, of which SwiftShader takes seconds to compile one: a sample runs.
 _SAMPLED = ("tests/ops/", "tests/xp/")
 _SAMPLE = 5
-#: Mutants of the HIP driver, each of which compiles the stand-in and its kernels: a sample runs.
-_HIP_MUTANTS = "test_mutant_of_the_hip_driver_is_caught"
-_HIP_SAMPLE = 3
+#: Mutants, each of which takes seconds to be caught: of so many, one runs.
+_MUTANTS = {
+    "test_mutant_is_caught": 2,
+    "test_mutant_of_the_hip_driver_is_caught": 3,
+    "test_mutant_of_the_driver_is_caught": 3,
+    "test_mutant_of_a_trace_is_caught": 3,
+    "test_mutant_of_recurrence_is_caught": 2,
+}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -52,13 +57,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
 
     def runs(item: pytest.Item) -> bool:
-        if _HIP_MUTANTS in item.nodeid:
-            return zlib.crc32(item.nodeid.encode()) % _HIP_SAMPLE == 0
+        number = zlib.crc32(item.nodeid.encode())
+        if sample := _MUTANTS.get(getattr(item, "originalname", "")):
+            return number % sample == 0
         if "SwiftShader" not in item.nodeid or not item.nodeid.startswith(_SAMPLED):
             return True
         if item.get_closest_marker("many_kernels"):
             return False
-        return zlib.crc32(item.nodeid.encode()) % _SAMPLE == 0
+        return number % _SAMPLE == 0
 
     left_out = [item for item in items if not runs(item)]
     config.hook.pytest_deselected(items=left_out)

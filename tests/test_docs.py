@@ -18,6 +18,7 @@ import pytest
 import benchmarks.__main__
 import penstock as ps
 from penstock.__main__ import main
+from penstock.conformance import check
 from tests.hip.standin import StandIn
 
 ROOT = Path(__file__).parent.parent
@@ -41,7 +42,10 @@ def over_stand_in(request: pytest.FixtureRequest) -> contextlib.AbstractContextM
     return library.chosen()
 
 
-def test_links_and_commands_exist(request: pytest.FixtureRequest) -> None:
+def test_links_and_commands_exist(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "CORPUS", check.CORPUS[:5])
     for page in PAGES:
         text = page.read_text()
         prose = re.sub(r"```.*?```", "", text, flags=re.S)

@@ -73,15 +73,6 @@ def test_mutant_is_caught(mutant: str) -> None:
     compile(found["script"], "program.py", "exec")
 
 
-@pytest.fixture(scope="module")
-def tests_that_tell() -> dict[str, str]:
-    """By mutant of the Vulkan driver, the test of its calls that fails."""
-    if not any("llvmpipe" in info.name for info in ps.devices()):
-        pytest.skip("llvmpipe is not installed")
-    found: dict[str, str] = in_process("calls", *(mutant.name for mutant in VULKAN))
-    return found
-
-
 @pytest.mark.parametrize("mutant", [mutant.name for mutant in HIP])
 def test_mutant_of_the_hip_driver_is_caught(mutant: str) -> None:
     if not standin.compilers():
@@ -89,33 +80,21 @@ def test_mutant_of_the_hip_driver_is_caught(mutant: str) -> None:
     assert in_process("calls", mutant)[mutant]
 
 
-@pytest.fixture(scope="module")
-def tests_of_traces() -> dict[str, str]:
-    """By mutant of the analysis of traces, the test that fails."""
-    found: dict[str, str] = in_process("calls", *(mutant.name for mutant in TRACING))
-    return found
+@pytest.mark.parametrize("mutant", [mutant.name for mutant in VULKAN])
+def test_mutant_of_the_driver_is_caught(mutant: str) -> None:
+    if not any("llvmpipe" in info.name for info in ps.devices()):
+        pytest.skip("llvmpipe is not installed")
+    assert in_process("calls", mutant)[mutant]
 
 
 @pytest.mark.parametrize("mutant", [mutant.name for mutant in TRACING])
-def test_mutant_of_a_trace_is_caught(mutant: str, tests_of_traces: dict[str, str]) -> None:
-    assert tests_of_traces[mutant]
-
-
-@pytest.fixture(scope="module")
-def tests_of_recurrence() -> dict[str, str]:
-    """By mutant of the memory of DeltaNet layers, the test that fails."""
-    found: dict[str, str] = in_process("calls", *(mutant.name for mutant in RECURRENCE))
-    return found
+def test_mutant_of_a_trace_is_caught(mutant: str) -> None:
+    assert in_process("calls", mutant)[mutant]
 
 
 @pytest.mark.parametrize("mutant", [mutant.name for mutant in RECURRENCE])
-def test_mutant_of_recurrence_is_caught(mutant: str, tests_of_recurrence: dict[str, str]) -> None:
-    assert tests_of_recurrence[mutant]
-
-
-@pytest.mark.parametrize("mutant", [mutant.name for mutant in VULKAN])
-def test_mutant_of_the_driver_is_caught(mutant: str, tests_that_tell: dict[str, str]) -> None:
-    assert tests_that_tell[mutant]
+def test_mutant_of_recurrence_is_caught(mutant: str) -> None:
+    assert in_process("calls", mutant)[mutant]
 
 
 def test_every_program_names_its_safeguard() -> None:

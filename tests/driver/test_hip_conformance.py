@@ -20,13 +20,13 @@ from penstock.conformance.runner import Running
 from tests.hip.standin import LOST, OUT_OF_MEMORY, StandIn
 from tests.kernels import new_kernel
 
-_PROGRAMS = os.environ.get("PENSTOCK_HIP_PROGRAMS", "100")
+_PROGRAMS = os.environ.get("PENSTOCK_HIP_PROGRAMS", "40")
 #: Calls by which a device turns out lost.
 _LOSING = ("hipModuleLaunchKernel", "hipMemcpyAsync", "hipEventRecord", "hipEventQuery")
-_STEP = 7  # calls from one that fails to the next; different ones for each program
+_STEP = 11  # calls from one that fails to the next; different ones for each program
 
 #: Some of the corpus, and some random programs: with faults each runs dozens of times.
-_CHOSEN = [*CORPUS[::8], *(generate(seed, 12) for seed in range(6))]
+_CHOSEN = [*CORPUS[::12], *(generate(seed, 12) for seed in range(6))]
 
 
 def test_named_and_random_programs(hip: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
