@@ -164,8 +164,16 @@ def test_a_report_has_tables_plots_and_the_docs(
     words = ["report", str(some), "-o", str(tmp_path / "out"), "--docs", str(docs)]
     assert main(["bench", *words]) == 0
     made = {Path(file).name for file in capsys.readouterr().out.split()}
-    assert made >= {"mechanisms.png", "mechanism-load-dark.png", "index.html", "page.md"}
+    panels = ("time-of-the-first-token", "resident-memory", "private-memory")
+    plots = {"mechanisms", *(f"mechanism-load-{panel}" for panel in panels)}
+    drawn = {f"{plot}{end}" for plot in plots for end in (".png", "-dark.png")}
+    assert made == {*drawn, "index.html", "page.md"}
     page = (tmp_path / "out/index.html").read_text()
+    images = re.findall(r'<img class="(light|dark)" alt="(.*?)"', page)
+    assert len(set(images)) == len(drawn)
+    titles = re.findall(r"<(?:h\d|figcaption)>(.*?)</", page)
+    assert len(titles) == len(set(titles)) == 3  # of the page, of all mechanisms, of this one
+    assert titles[2].startswith("Zero-copy load: ")
     assert "Arithmetic, not measured:" in page
     assert not re.search(r"(src|href)=\"(?!data:)", page)
     text = docs.read_text()
@@ -173,8 +181,9 @@ def test_a_report_has_tables_plots_and_the_docs(
     assert text.endswith("after\n")
     assert "old" not in text
     assert "### Zero-copy load" in text
-    for image in re.findall(r"\]\((images/.*?)\)", text):
-        assert (tmp_path / image).exists()
+    images_shown = set(re.findall(r"\]\(images/(.*?)\)", text))
+    assert images_shown == {f"{plot}.png" for plot in plots}
+    assert {file.name for file in (tmp_path / "images").iterdir()} == images_shown
     document.BLOCK.write(
         docs, document.markdown(compare.read(some))
     )  # once more, on its own outcome

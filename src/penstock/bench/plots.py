@@ -1,14 +1,18 @@
 """Curves and bars of what was measured, as PNG, for light and for dark pages.
 
-Needs matplotlib (`pip install penstock-gpu[bench]`), which only this module loads.
+Each panel is a file of its own, without a title: a page sets panels side by side or, if it is
+narrow, below each other, and its caption is the title. Needs matplotlib
+(`pip install penstock-gpu[bench]`), which only this module loads.
 """
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +26,28 @@ _MARKS = "osD^vPX"
 MISSING = "plots need matplotlib, which is not installed: pip install penstock-gpu[bench]"
 
 
+#: Inches of a panel. Text of 10 points is legible at three quarters of the width.
+WIDTH, _SINGLE = 4.0, 6.0
+DPI = 120
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One drawing: what it shows, and how it is drawn on axes with a colour for lines."""
+
+    label: str
+    draw: Callable[[Any, str], None]
+    size: tuple[float, float] = (WIDTH, 3.2)
+
+
 @dataclass(frozen=True)
 class Plot:
-    """A picture: its file's name, what it shows, and how its rows are drawn on a figure."""
+    """Panels under one title, and the benchmark whose section of a page they belong to."""
 
     name: str
+    benchmark: str
     title: str
-    draw: Callable[[Sequence[Row], Any, str], None]
-    rows: Sequence[Row]
-    size: tuple[float, float] = (8.0, 4.5)
+    panels: Sequence[Panel]
 
 
 def plots_of(rows: Sequence[Row]) -> list[Plot]:
@@ -44,36 +61,56 @@ def plots_of(rows: Sequence[Row]) -> list[Plot]:
     deep = [row for row in rows if row.get("benchmark") == "model" and row["n_gen"]]
     without = [row for row in rows if row.get("benchmark") == "ablation"]
     if moved:
-        found.append(Plot("transfer", "Transfers by size", _transfers, moved, (11.0, 4.5)))
+        ways = [Panel(way, partial(_transfers, way, moved)) for way in ("write", "read")]
+        found.append(Plot("transfer", "runtime", "Transfers by size", ways))
     if small:
-        found.append(
-            Plot("launch", "The runtime compared with bare driver calls", _compared, small)
-        )
+        size = (_SINGLE, 0.3 * len(small) + 1.0)
+        found.append(_single("launch", "runtime", "Launches and accesses", _compared, small, size))
     if curves:
-        found.append(Plot("scaling", "How costs grow", _curves, curves, (11.0, 6.5)))
+        named = [Panel(name, partial(_curve, name, curves)) for name in _curves(curves)]
+        found.append(Plot("scaling", "runtime", "How costs grow", named))
     if files:
-        found.append(Plot("load", "Opening a file", _files, files))
+        found.append(_single("load", "runtime", "Opening a file", _files, files))
     if len({row["n_depth"] for row in deep}) > 1:
-        found.append(Plot("context", "A token by the length of its context", _context, deep))
+        title = "A token by the length of its context"
+        found.append(_single("context", "model", title, _context, deep))
     if without:
-        tall = 0.42 * len(without) + 1.5
-        found.append(Plot("ablation", "Without a mechanism", _ablation, without, (8.0, tall)))
+        size = (_SINGLE, 0.36 * len(without) + 1.0)
+        found.append(_single("ablation", "ablation", "Time of a token", _ablation, without, size))
     return found
 
 
-def save(plot: Plot, directory: Path, themes: Sequence[str] = tuple(THEMES)) -> dict[str, Path]:
-    """Draw it for every theme; the files."""
-    made = {}
+def _single(
+    name: str, benchmark: str, title: str, draw: Callable[[Sequence[Row], Any, str], None],
+    rows: Sequence[Row], size: tuple[float, float] = (_SINGLE, 4.0),
+) -> Plot:  # fmt: skip
+    return Plot(name, benchmark, title, [Panel(title, partial(draw, rows), size)])
+
+
+def file_names(plot: str, labels: Sequence[str], theme: str = "light") -> list[str]:
+    """The files of a plot's panels. The label is part of the name if there are several."""
+    end = "-dark.png" if theme == "dark" else ".png"
+    if len(labels) == 1:
+        return [f"{plot}{end}"]
+    return [f"{plot}-{re.sub(r'[^a-z0-9]+', '-', label.lower())}{end}" for label in labels]
+
+
+def save(
+    plot: Plot, directory: Path, themes: Sequence[str] = tuple(THEMES)
+) -> list[dict[str, Path]]:
+    """Draw it; of each panel, the file of every theme."""
+    made: list[dict[str, Path]] = [{} for _ in plot.panels]
+    pyplot = _pyplot()
     for theme in themes:
         paper, ink, faint = THEMES[theme]
-        pyplot = _pyplot()
-        with _style(pyplot, paper, ink, faint):
-            figure = pyplot.figure(figsize=plot.size, layout="constrained", facecolor=paper)
-            plot.draw(plot.rows, figure, ink)
-            file = directory / f"{plot.name}{'-dark' if theme == 'dark' else ''}.png"
-            figure.savefig(file, dpi=120, facecolor=paper, metadata={"Software": None})
-            pyplot.close(figure)
-        made[theme] = file
+        names = file_names(plot.name, [panel.label for panel in plot.panels], theme)
+        for panel, files, name in zip(plot.panels, made, names, strict=True):
+            with _style(pyplot, paper, ink, faint):
+                figure = pyplot.figure(figsize=panel.size, layout="constrained", facecolor=paper)
+                panel.draw(figure.subplots(), ink)
+                files[theme] = directory / name
+                figure.savefig(files[theme], dpi=DPI, facecolor=paper, metadata={"Software": None})
+                pyplot.close(figure)
     return made
 
 
@@ -114,26 +151,26 @@ def _style(pyplot: Any, paper: str, ink: str, faint: str) -> AbstractContextMana
 # Pictures.
 
 
-def _transfers(rows: Sequence[Row], figure: Any, ink: str) -> None:
-    for axes, way in zip(figure.subplots(1, 2, sharey=True), ("write", "read"), strict=True):
-        those = [row for row in rows if row["test"].startswith(way)]
-        floors = [
-            (size, statistics.median(r["floor_median_ns"] for r in those if r["size"] == size))
-            for size in sorted({row["size"] for row in those})
-        ]
-        _line(axes, floors, "numpy.copyto", ink, "--", "")
-        for number, path in enumerate(dict.fromkeys(row["path"] for row in those)):
-            points = sorted((r["size"], r["median_ns"]) for r in those if r["path"] == path)
-            _line(axes, points, path, COLOURS[number], "-", _MARKS[number])
-        axes.set(title=f"{way}, until the bytes are there", xlabel="bytes")
-        _log(axes, base=2, ticks=[(1 << 10, "1 KiB"), (1 << 15, "32 KiB"), (1 << 20, "1 MiB"),
-                                  (1 << 25, "32 MiB")])  # fmt: skip
-        axes.legend()
-    figure.axes[0].set_ylabel("median, µs")
+def _transfers(way: str, rows: Sequence[Row], axes: Any, ink: str) -> None:
+    those = [row for row in rows if row["test"].startswith(way)]
+    floors = [
+        (size, statistics.median(r["floor_median_ns"] for r in those if r["size"] == size))
+        for size in sorted({row["size"] for row in those})
+    ]
+    _line(axes, floors, "numpy.copyto", ink, "--", "")
+    for number, path in enumerate(dict.fromkeys(row["path"] for row in those)):
+        points = sorted((r["size"], r["median_ns"]) for r in those if r["path"] == path)
+        _line(axes, points, path, COLOURS[number], "-", _MARKS[number])
+    axes.set(title=f"{way}, until the bytes are there", xlabel="bytes", ylabel="median, µs")
+    _log(axes, base=2, ticks=[(1 << 10, "1 KiB"), (1 << 15, "32 KiB"), (1 << 20, "1 MiB"),
+                              (1 << 25, "32 MiB")])  # fmt: skip
+    low = min(row["floor_median_ns"] for row in rows) / 1e3
+    high = max(row["median_ns"] for row in rows) / 1e3
+    axes.set_ylim(low / 2, high * 2)  # the same for both ways
+    axes.legend()
 
 
-def _compared(rows: Sequence[Row], figure: Any, ink: str) -> None:
-    axes = figure.subplots()
+def _compared(rows: Sequence[Row], axes: Any, ink: str) -> None:
     for number, row in enumerate(reversed(rows)):
         own, floor = row["median_ns"] / 1e3, row["floor_median_ns"] / 1e3
         axes.plot([own, floor], [number, number], color=ink, linewidth=1, alpha=0.5)
@@ -148,28 +185,22 @@ def _compared(rows: Sequence[Row], figure: Any, ink: str) -> None:
     axes.legend(loc="lower right")
 
 
-def _curves(rows: Sequence[Row], figure: Any, ink: str) -> None:
-    titles = list(dict.fromkeys(row["curve"] for row in rows))
-    columns = 4 if len(titles) > 4 else len(titles)
-    lines = -(-len(titles) // columns)
-    grid = figure.subplots(lines, columns, squeeze=False)
-    for number, axes in enumerate(grid.flat):
-        if number >= len(titles):
-            axes.axis("off")
-            continue
-        those = [row for row in rows if row["curve"] == titles[number]]
-        _line(axes, [(r["size"], r["median_ns"]) for r in those], "median", COLOURS[0], "-", "o")
-        _line(axes, [(r["size"], r["min_ns"]) for r in those], "minimum", COLOURS[1], "-", "s")
-        axes.set_title(titles[number].replace(", ", ",\n"))
-        _log(axes)
-        low, high = axes.get_ylim()
-        axes.set_ylim(min(low, high / 200), high * 1.3)  # the same steepness for all
-    figure.supylabel("µs of one launch, array or node")
-    grid.flat[0].legend()
+def _curves(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(row["curve"] for row in rows))
 
 
-def _files(rows: Sequence[Row], figure: Any, ink: str) -> None:
-    axes = figure.subplots()
+def _curve(name: str, rows: Sequence[Row], axes: Any, ink: str) -> None:
+    those = [row for row in rows if row["curve"] == name]
+    _line(axes, [(r["size"], r["median_ns"]) for r in those], "median", COLOURS[0], "-", "o")
+    _line(axes, [(r["size"], r["min_ns"]) for r in those], "minimum", COLOURS[1], "-", "s")
+    axes.set(title=name.replace(", ", ",\n"), ylabel="µs each")
+    _log(axes)
+    low, high = axes.get_ylim()
+    axes.set_ylim(min(low, high / 200), high * 1.3)  # the same steepness for all
+    axes.legend()
+
+
+def _files(rows: Sequence[Row], axes: Any, ink: str) -> None:
     _line(axes, [(r["size"], r["floor_median_ns"]) for r in rows], "numpy.fromfile", ink, "--", "")
     _line(axes, [(r["size"], r["median_ns"]) for r in rows], "from_file", COLOURS[0], "-", "o")
     axes.set(xlabel="bytes of the file", ylabel="median, µs")
@@ -178,8 +209,7 @@ def _files(rows: Sequence[Row], figure: Any, ink: str) -> None:
     axes.legend()
 
 
-def _context(rows: Sequence[Row], figure: Any, ink: str) -> None:
-    axes = figure.subplots()
+def _context(rows: Sequence[Row], axes: Any, ink: str) -> None:
     for number, model in enumerate(dict.fromkeys(row["model_type"] for row in rows)):
         those = [row for row in rows if row["model_type"] == model]
         for style, which, of in (("-", "median", statistics.median), (":", "minimum", min)):
@@ -195,8 +225,7 @@ def _context(rows: Sequence[Row], figure: Any, ink: str) -> None:
     axes.legend()
 
 
-def _ablation(rows: Sequence[Row], figure: Any, ink: str) -> None:
-    axes = figure.subplots()
+def _ablation(rows: Sequence[Row], axes: Any, ink: str) -> None:
     for number, row in enumerate(reversed(rows)):
         value = row["ratio"]
         reach = [[value - row["ratio_low"]], [row["ratio_high"] - value]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import html
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -18,26 +19,44 @@ from penstock.bench.mechanisms import document, pictures
 from penstock.errors import InvalidValue
 
 Row = dict[str, Any]
+Drawn = list[tuple[plots.Plot, list[dict[str, Path]]]]  # with the files of each panel
 
 _TITLES = {
-    "mechanisms": "What each mechanism is worth where its effect lies",
     "model": "Language models",
     "ablation": "Decoding without each mechanism",
     "runtime": "The runtime compared with bare driver calls",
 }
+_LONG = 32  # characters of a cell from which on it takes several lines
 
 
 def write(rows: Sequence[Row], directory: Path) -> Iterator[Path]:
     """Make the plots, then the page; each file as it is there."""
     directory.mkdir(parents=True, exist_ok=True)
-    drawn = []
-    for plot in (*pictures.plots_of(rows), *plots.plots_of(rows)):
-        files = plots.save(plot, directory)
-        yield from files.values()
-        drawn.append((plot, files))
+    drawn: Drawn = []
+    for plot in (*_plots_of_mechanisms(rows), *plots.plots_of(rows)):
+        panels = plots.save(plot, directory)
+        for files in panels:
+            yield from files.values()
+        drawn.append((plot, panels))
     page = directory / "index.html"
     page.write_text(_page(rows, drawn), encoding="utf-8")
     yield page
+
+
+def _plots_of_mechanisms(rows: Sequence[Row]) -> Iterator[plots.Plot]:
+    for number, own in enumerate(_by_device(rows, "mechanisms")):
+        for plot in pictures.plots_of(own):
+            yield replace(plot, name=_numbered(plot.name, number))
+
+
+def _by_device(rows: Sequence[Row], benchmark: str) -> list[list[Row]]:
+    those = [row for row in rows if row.get("benchmark", "model") == benchmark]
+    devices = dict.fromkeys(row["gpu_info"] for row in those)
+    return [[row for row in those if row["gpu_info"] == device] for device in devices]
+
+
+def _numbered(name: str, number: int) -> str:
+    return f"{name}-{number + 1}" if number else name
 
 
 def write_docs(rows: Sequence[Row], file: Path) -> Iterator[Path]:
@@ -50,17 +69,17 @@ def write_docs(rows: Sequence[Row], file: Path) -> Iterator[Path]:
     images = file.parent / "images"
     images.mkdir(exist_ok=True)
     for plot in pictures.plots_of(own):
-        yield plots.save(plot, images, themes=("light",))["light"]
+        for files in plots.save(plot, images, themes=("light",)):
+            yield files["light"]
 
 
-def _page(rows: Sequence[Row], drawn: Sequence[tuple[plots.Plot, dict[str, Path]]]) -> str:
+def _page(rows: Sequence[Row], drawn: Drawn) -> str:
     template = Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
-    shown = "\n".join(_figure(plot, files) for plot, files in drawn)
-    tables = "\n".join(
-        _section(name, title, [row for row in rows if row.get("benchmark", "model") == name])
-        for name, title in _TITLES.items()
-    )
-    return template.substitute(about=_about(rows), plots=shown, tables=tables)
+    parts = [_mechanisms(rows, drawn)]
+    for name, title in _TITLES.items():
+        those = [row for row in rows if row.get("benchmark", "model") == name]
+        parts.append(_section(name, title, those, drawn))
+    return template.substitute(about=_about(rows), sections="\n".join(filter(None, parts)))
 
 
 def _about(rows: Sequence[Row]) -> str:
@@ -80,26 +99,35 @@ def _about(rows: Sequence[Row]) -> str:
     return "\n".join(facts)
 
 
-def _figure(plot: plots.Plot, files: dict[str, Path]) -> str:
+def _figures(benchmark: str, drawn: Drawn) -> list[str]:
+    return [
+        f"<figure><figcaption>{html.escape(plot.title)}</figcaption>{_panels(plot, panels)}"
+        "</figure>"
+        for plot, panels in drawn
+        if plot.benchmark == benchmark
+    ]
+
+
+def _panels(plot: plots.Plot, made: Sequence[dict[str, Path]]) -> str:
     images = "".join(
-        f'<img class="{theme}" alt="{html.escape(plot.title)}" src="data:image/png;base64,'
+        f'<img class="{theme}" alt="{html.escape(panel.label)}" '
+        f'style="max-width: {panel.size[0] * plots.DPI:.0f}px" src="data:image/png;base64,'
         f'{base64.b64encode(file.read_bytes()).decode()}">'
+        for panel, files in zip(plot.panels, made, strict=True)
         for theme, file in files.items()
     )
-    return f"<figure><figcaption>{html.escape(plot.title)}</figcaption>{images}</figure>"
+    return f'<div class="panels">{images}</div>'
 
 
-def _section(name: str, title: str, rows: Sequence[Row]) -> str:
+def _section(name: str, title: str, rows: Sequence[Row], drawn: Drawn) -> str:
     if not rows:
         return ""
-    if name == "mechanisms":
-        return _mechanisms(title, rows)
     columns = {
         "model": forms.model_columns(["n_batch", "gpu_info"]),
         "ablation": forms.ablation_columns(),
         "runtime": forms.runtime_columns(),
     }[name]
-    parts = [f"<h2>{html.escape(title)}</h2>"]
+    parts = [f"<h2>{html.escape(title)}</h2>", *_figures(name, drawn)]
     for where in dict.fromkeys((row["gpu_info"], row.get("model_type")) for row in rows):
         those = [row for row in rows if (row["gpu_info"], row.get("model_type")) == where]
         if name != "model":
@@ -108,13 +136,20 @@ def _section(name: str, title: str, rows: Sequence[Row]) -> str:
     return "\n".join(parts)
 
 
-def _mechanisms(title: str, rows: Sequence[Row]) -> str:
-    parts = [f"<h2>{html.escape(title)}</h2>"]
-    for device in dict.fromkeys(row["gpu_info"] for row in rows):
-        for each in document.sections([row for row in rows if row["gpu_info"] == device]):
+def _mechanisms(rows: Sequence[Row], drawn: Drawn) -> str:
+    """The message of each plot is the title of its section."""
+    parts = []
+    panels = {plot.name: _panels(plot, made) for plot, made in drawn}
+    titles = {plot.name: html.escape(plot.title) for plot, _ in drawn}
+    for number, own in enumerate(_by_device(rows, "mechanisms")):
+        name = _numbered("mechanisms", number)
+        parts += [f"<h2>{titles[name]}</h2>", panels[name]]
+        for each in document.sections(own):
+            name = _numbered(document.plot_name(each.name), number)
             parts += [
-                f"<h3>{html.escape(f'{each.title} · {device}')}</h3>",
+                f"<h3>{titles[name]}</h3>",
                 f"<p>On: {html.escape(each.on)}. Off: {html.escape(each.off)}.</p>",
+                panels[name],
                 _table(each.rows, document.columns()),
                 f"<p>{html.escape(' '.join(filter(None, (each.finding, each.why))))}</p>",
                 f"<p>Arithmetic, not measured: {html.escape(each.elsewhere)}</p>",
@@ -127,7 +162,12 @@ def _table(rows: Sequence[Row], columns: Sequence[forms.Column]) -> str:
     lines = []
     for row in rows:
         cells = [shown(row) for _, shown in columns]
-        lines.append("".join(f"<td>{html.escape(cell)}</td>" for cell in cells))
+        lines.append("".join(map(_cell, cells)))
     body = "\n".join(f"<tr>{line}</tr>" for line in lines)
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     return f'<div class="wide">{table}</div>'
+
+
+def _cell(text: str) -> str:
+    long = ' class="long"' if len(text) > _LONG else ""
+    return f"<td{long}>{html.escape(text)}</td>"

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from penstock.bench import forms
+from penstock.bench import forms, plots
 from penstock.bench.generated_block import GeneratedBlock
 from penstock.bench.mechanisms.comparison import Row
 from penstock.bench.mechanisms.findings import (
@@ -26,6 +26,7 @@ from penstock.bench.mechanisms.findings import (
     times,
     within,
 )
+from penstock.bench.mechanisms.findings import each as each_of
 from penstock.bench.mechanisms.measuring import MECHANISMS
 from penstock.llm.costs import COUNTS
 
@@ -61,6 +62,26 @@ def sections(rows: Sequence[Row]) -> list[Section]:
                 )
             )  # fmt: skip
     return found
+
+
+def plot_name(mechanism: str) -> str:
+    """How the files of a mechanism's plot begin."""
+    return f"mechanism-{mechanism}"
+
+
+def panel_labels(rows: Sequence[Row]) -> list[str]:
+    """What the panels of a mechanism's plot show: the time, then the figures beside it."""
+    units = " or ".join(dict.fromkeys(each_of(row["unit"]) for row in rows))
+    rates = {one["what"] for row in rows for one in row["figures"] if one["unit"] == "/s"}
+    return [
+        f"time of {units}",
+        *(f"{what} per second" if what in rates else what for what in figures_shown(rows)),
+    ]
+
+
+def figures_shown(rows: Sequence[Row]) -> list[str]:
+    """The figures beside the time that get a panel of their own."""
+    return list(dict.fromkeys(one["what"] for row in rows for one in row["figures"]))[:2]
 
 
 def columns() -> list[forms.Column]:
@@ -151,6 +172,8 @@ def summary_table(rows: Sequence[Row]) -> list[str]:
 
 def _section(each: Section) -> list[str]:
     shown = columns()
+    labels = panel_labels(each.rows)
+    pictures = zip(labels, plots.file_names(plot_name(each.name), labels), strict=True)
     right = {"on", "off", "off ÷ on", "95 % within", "on with itself"}
     return [
         f"On: {each.on}. Off: {each.off}.",
@@ -163,7 +186,7 @@ def _section(each: Section) -> list[str]:
         "",
         f"*Arithmetic, not measured:* {each.elsewhere}",
         "",
-        f"![{each.headline}](images/mechanism-{each.name}.png)",
+        *(f"![{each.title}: {label}](images/{file})" for label, file in pictures),
     ]
 
 

@@ -1,105 +1,112 @@
-"""Plots of mechanisms: on and off of each case, and off ÷ on of all. Titles state the message."""
+"""Plots of mechanisms: off ÷ on of all, and on and off of each case. Titles state the message."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from penstock.bench.mechanisms.comparison import Row
-from penstock.bench.mechanisms.document import Section, sections
-from penstock.bench.mechanisms.findings import each as each_of
+from penstock.bench.mechanisms.document import (
+    Section,
+    figures_shown,
+    panel_labels,
+    plot_name,
+    sections,
+)
 from penstock.bench.mechanisms.findings import effect, summary
 from penstock.bench.mechanisms.findings import figure as shown
-from penstock.bench.plots import COLOURS, Plot
+from penstock.bench.plots import COLOURS, WIDTH, Panel, Plot
 
 
 def plots_of(rows: Sequence[Row]) -> list[Plot]:
-    """The plot of all mechanisms, then one of each."""
-    own = [row for row in rows if row.get("benchmark") == "mechanisms"]
-    found = sections(own)
+    """The plot of all mechanisms, then one of each, from the rows of one device."""
+    found = sections([row for row in rows if row.get("benchmark") == "mechanisms"])
     if not found:
         return []
     title = summary([each.rows for each in found])
-    tall = 0.32 * len(own) + 1.6
-    made = [Plot("mechanisms", title, partial(_ratios, title), own, (9.0, tall))]
+    lines = sum(1 + len(each.rows) for each in found)
+    every = Panel(title, partial(_ratios, found), (5.0, 0.3 * lines + 0.9))
+    return [
+        Plot("mechanisms", "mechanisms", title, [every]),
+        *(Plot(plot_name(each.name), "mechanisms", each.headline, _panels(each)) for each in found),
+    ]
+
+
+def _ratios(found: Sequence[Section], axes: Any, ink: str) -> None:
+    labels: list[str] = []
     for each in found:
-        panels = 1 + len(_panels(each))
-        height = 0.45 * len(each.rows) + 1.6
-        made.append(
-            Plot(
-                f"mechanism-{each.name}", each.headline, partial(_sides, each), each.rows,
-                (6.0 + 3.2 * (panels - 1), height),
-            )
-        )  # fmt: skip
-    return made
-
-
-def _ratios(title: str, rows: Sequence[Row], figure: Any, ink: str) -> None:
-    axes = figure.subplots()
-    for number, row in enumerate(reversed(rows)):
-        value = row["ratio"]
-        reach = [[value - row["ratio_low"]], [row["ratio_high"] - value]]
-        colour = {
-            "gain": COLOURS[0],
-            "loss": COLOURS[3],
-            "none": COLOURS[6],
-            "unclear": COLOURS[6],
-        }[effect(row)]
-        axes.errorbar(value, number, xerr=reach, fmt="o", color=colour, capsize=3, markersize=4)
+        labels.append(each.title)
+        for row in each.rows:
+            value, number = row["ratio"], len(labels)
+            reach = [[value - row["ratio_low"]], [row["ratio_high"] - value]]
+            colour = {
+                "gain": COLOURS[0],
+                "loss": COLOURS[3],
+                "none": COLOURS[6],
+                "unclear": COLOURS[6],
+            }[effect(row)]
+            axes.errorbar(value, number, xerr=reach, fmt="o", color=colour, capsize=3, markersize=4)
+            labels.append(_wrapped(row["test"], 30))
     axes.axvline(1, color=ink, linewidth=1)
-    axes.set_yticks(
-        range(len(rows)), [f"{row['group']}: {row['test']}" for row in reversed(rows)], fontsize=8
-    )
+    axes.set_yticks(range(len(labels)), labels, fontsize=9, linespacing=0.9)
+    titles = {each.title for each in found}
+    for tick, label in zip(axes.yaxis.get_major_ticks(), labels, strict=True):
+        if label in titles:
+            tick.label1.set_fontweight("bold")
+            tick.tick1line.set_visible(False)
+    axes.set_ylim(len(labels) - 0.4, -0.6)  # the first at the top
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.set_xlabel("time without the mechanism, × with it (grey: no effect shown)")
+    axes.set_xlabel("time without it, × with it\n(grey: no effect shown)")
     axes.grid(True, axis="x")
-    figure.suptitle(title, fontsize=11)
 
 
-def _sides(each: Section, rows: Sequence[Row], figure: Any, ink: str) -> None:
-    panels = _panels(each)
-    grid = figure.subplots(1, 1 + len(panels), sharey=True, squeeze=False)[0]
-    units = " or ".join(dict.fromkeys(each_of(row["unit"]) for row in rows))
-    times = [(row["median_ns"] / 1e9, row["off_median_ns"] / 1e9) for row in rows]
-    _dumbbells(grid[0], times, "s", ink, f"time of {units}", rows)
-    for axes, what in zip(grid[1:], panels, strict=True):
-        found = [next((f for f in row["figures"] if f["what"] == what), None) for row in rows]
+def _panels(each: Section) -> list[Panel]:
+    """The time, then the figures beside it."""
+    height = 0.45 * len(each.rows) + 1.3
+    times = [(row["median_ns"] / 1e9, row["off_median_ns"] / 1e9) for row in each.rows]
+    values: list[tuple[str, Sequence[tuple[float, float] | None]]] = [("s", times)]
+    for what in figures_shown(each.rows):
+        found = [next((f for f in row["figures"] if f["what"] == what), None) for row in each.rows]
         unit = next(f["unit"] for f in found if f is not None)
-        values = [None if f is None else (f["on"], f["off"]) for f in found]
-        title = f"{what} per second" if unit == "/s" else what
-        _dumbbells(axes, values, unit, ink, title, rows)
-    grid[0].set_yticks(range(len(rows)), [row["test"] for row in reversed(rows)])
-    grid[0].legend(loc="best")
-    figure.suptitle(each.headline, fontsize=11)
-
-
-def _panels(each: Section) -> list[str]:
-    """The figures beside the time that get a panel of their own."""
-    return list(dict.fromkeys(one["what"] for row in each.rows for one in row["figures"]))[:2]
+        values.append((unit, [None if f is None else (f["on"], f["off"]) for f in found]))
+    cases = [row["test"] for row in each.rows]
+    return [
+        Panel(label, partial(_dumbbells, label, cases, unit, pairs), (WIDTH, height))
+        for label, (unit, pairs) in zip(panel_labels(each.rows), values, strict=True)
+    ]
 
 
 def _dumbbells(
-    axes: Any, values: Sequence[tuple[float, float] | None], unit: str, ink: str, title: str,
-    rows: Sequence[Row],
+    label: str, cases: Sequence[str], unit: str, pairs: Sequence[tuple[float, float] | None],
+    axes: Any, ink: str,
 ) -> None:  # fmt: skip
-    for number, pair in enumerate(reversed(values)):
-        if pair is None:
-            continue
-        on, off = pair
-        axes.plot([on, off], [number, number], color=ink, linewidth=1, alpha=0.5)
-        named = number == 0
-        axes.plot([off], [number], "o", mfc="none", color=ink, label="off" if named else None)
-        axes.plot([on], [number], "o", color=COLOURS[0], label="on" if named else None)
+    for number, pair in enumerate(pairs):
+        if pair is not None:
+            axes.plot(pair, [number, number], color=ink, linewidth=1, alpha=0.5)
+            (on,) = axes.plot(pair[:1], [number], "o", color=COLOURS[0])
+            (off,) = axes.plot(pair[1:], [number], "o", mfc="none", color=ink)
     axes.set_xscale("log")
     low, high = axes.get_xlim()
     if high / low < 20:
         axes.set_xscale("linear")
         axes.set_xlim(left=0)
+        axes.locator_params(axis="x", nbins=4)
+    elif high / low < 100:  # powers of ten alone would be one or two labels
+        axes.xaxis.get_major_locator().set_params(subs=(1, 3))
     axes.xaxis.set_major_formatter(lambda value, _: shown(value, unit) if value > 0 else "0")
     axes.xaxis.set_minor_formatter(lambda value, _: "")
-    axes.tick_params(axis="x", labelsize=8, rotation=20)
-    axes.set_ylim(-0.6, len(rows) - 0.4)
-    axes.set_xlabel(title)
+    axes.set_yticks(range(len(cases)), [_wrapped(case, 24) for case in cases], linespacing=0.9)
+    axes.set_ylim(len(cases) - 0.4, -0.6)  # the first at the top
+    axes.set_xlabel(label)
     axes.grid(True, axis="x")
+    axes.legend(
+        [on, off], ["on", "off"], loc="lower right", bbox_to_anchor=(1, 1), ncols=2,
+        frameon=False, borderaxespad=0,
+    )  # fmt: skip
+
+
+def _wrapped(text: str, width: int) -> str:
+    return "\n".join(textwrap.wrap(text, width))
