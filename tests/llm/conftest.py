@@ -1,15 +1,39 @@
-"""The decoder's kernels on the device under test, in each variant, compiled once."""
+"""Models, and the decoder's kernels in each variant, on the device under test; compiled once."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import penstock as ps
+from penstock import llm
 from penstock.llm.layers import Layers
 
+_loaded: dict[Any, llm.Model] = {}
 _made: dict[tuple[int, str, int | None], Layers] = {}
+
+
+@pytest.fixture
+def fast(dev: ps.Device) -> None:
+    """For tests that would take minutes on SwiftShader, and show nothing that others do not."""
+    if "SwiftShader" in dev.name:
+        pytest.skip("slow on SwiftShader")
+
+
+@pytest.fixture
+def load(dev: ps.Device) -> Any:
+    """Loads a model on the device under test; kept, so that kernels are compiled once."""
+
+    def loader(path: Path, **options: Any) -> llm.Model:
+        key = (id(dev), path, *options.items())
+        if key not in _loaded:
+            _loaded[key] = llm.load(path, dev, **{"cache": "f32", **options})
+        return _loaded[key]
+
+    return loader
 
 
 @pytest.fixture(params=["cpu", "gpu"])

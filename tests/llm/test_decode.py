@@ -33,32 +33,10 @@ PARTS = 1  # batches that the prompt is read in
 #: What F32 arithmetic may be off by, relative to the largest logit.
 TOLERANCE = 2e-5
 
-_loaded: dict[Any, llm.Model] = {}
-
 
 @pytest.fixture(scope="session")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("models")
-
-
-@pytest.fixture
-def fast(dev: ps.Device) -> None:
-    """For tests that would take minutes on SwiftShader, and show nothing that others do not."""
-    if "SwiftShader" in dev.name:
-        pytest.skip("slow on SwiftShader")
-
-
-@pytest.fixture
-def load(dev: ps.Device) -> Any:
-    """Loads a model on the device under test; kept, so that kernels are compiled once."""
-
-    def loader(path: Path, **options: Any) -> llm.Model:
-        key = (id(dev), path, *options.items())
-        if key not in _loaded:
-            _loaded[key] = llm.load(path, dev, **{"cache": "f32", **options})
-        return _loaded[key]
-
-    return loader
 
 
 @pytest.fixture

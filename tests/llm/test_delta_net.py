@@ -149,13 +149,6 @@ def close(got: Host, wanted: Host, tolerance: float = 1e-5) -> None:
     assert np.abs(got - wanted).max() <= tolerance * max(1, np.abs(wanted).max())
 
 
-@pytest.fixture
-def fast(dev: ps.Device) -> None:
-    """For tests that show on one driver what they show."""
-    if "SwiftShader" in dev.name:
-        pytest.skip("slow on SwiftShader")
-
-
 @pytest.mark.parametrize("net", NETS)
 def test_layers(dev: ps.Device, variant: str, net: str) -> None:
     """Batches of every kind: single tokens, part of a chunk, whole chunks, and those not filled."""
@@ -291,25 +284,10 @@ def test_mutants_of_shaders_are_caught(
 
 # Whole models.
 
-_loaded: dict[Any, llm.Model] = {}
-
 
 @pytest.fixture(scope="session")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("delta")
-
-
-@pytest.fixture
-def load(dev: ps.Device) -> Any:
-    """Loads a model on the device under test; kept, so that kernels are compiled once."""
-
-    def loader(path: Path, **options: Any) -> llm.Model:
-        key = (id(dev), path, *options.items())
-        if key not in _loaded:
-            _loaded[key] = llm.load(path, dev, **{"cache": "f32", **options})
-        return _loaded[key]
-
-    return loader
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@
 //     unit * UNIT + 4 * step + quad * APART
 // on. The Head of a unit is what its steps share: scales, minima, and how far they have read.
 //
-// The includer defines, before the #include:
+// The includer includes repeat.glsl and defines, before the #include:
 //   KIND      one of the numbers below
 //   ALIGNED   1 if rows and blocks begin at multiples of 4 bytes, 0 if at multiples of 2, or with MXFP4
 //             at any byte
@@ -27,8 +27,18 @@
 // first half of the steps, and element QUADS + i that of the second half. For all kinds but F32, F16
 // and BF16.
 //
-// Otherwise products and sums are `precise`, so that each weight has exactly the value that the reference
-// decoder (gguf, in Python) gives it: no fused multiply-add, no other order.
+// Otherwise each weight has exactly the value that the reference decoder (gguf, in Python) gives it: no
+// fused multiply-add, no other order.
+//
+// The sections of all kinds but F32, F16 and BF16 define how bits become bytes, and what those mean:
+//   void read_packed(uint source, inout Head head, uint step, out uint bytes[QUADS])
+//       as read_step: four weights in each word, a byte each
+//   NUMBERS(bytes)      the four numbers in a word as vec4 (default: unsigned bytes)
+//   vec2 factor_of(Head head, uint step, const uint quad)
+//       a weight is (number - MIDDLE) * factor.x, or with MINIMA number * factor.x + factor.y. It is
+//       the same for all steps of a half of a unit
+//   MIDDLE    a whole number (default: none)
+//   MINIMA    1, or 2 if there is a minimum for each 16 columns (default: 0)
 
 #define F32 0
 #define F16 1
@@ -122,26 +132,14 @@ vec4 signed_bytes(uint word) {
     return vec4(ivec4(bits << 24 >> 24, bits << 16 >> 24, bits << 8 >> 24, bits >> 24));
 }
 
+// Subtracts a number from each of four bytes below 64; the highest bit takes the borrow.
+uint below(uint bytes, uint middle) {
+    return ((bytes | 0x80808080u) - middle * 0x01010101u) ^ 0x80808080u;
+}
+
 // The low and the high nibbles of four bytes.
 #define LOW(word) ((word) & 0x0F0F0F0Fu)
 #define HIGH(word) (((word) >> 4) & 0x0F0F0F0Fu)
-
-// Spreads four consecutive bits, one to bit 4 of each byte.
-uint fifth_bits(uint bits) {
-    return ((bits & 1u) << 4) | ((bits & 2u) << 11) | ((bits & 4u) << 18) | ((bits & 8u) << 25);
-}
-
-// A step of Q4_0, Q4_1, Q5_0 or Q5_1, without scale and offset: four or five bits each.
-void read_bits(uint source, inout Run run, uint fifth, uint step, out vec4 bits[2]) {
-    uint word = next_word(source, run);
-    uint low = LOW(word), high = HIGH(word);
-#if KIND == Q5_0 || KIND == Q5_1
-    low |= fifth_bits(fifth >> (4 * step));
-    high |= fifth_bits(fifth >> (4 * step + 16));
-#endif
-    bits[0] = unsigned_bytes(low);
-    bits[1] = unsigned_bytes(high);
-}
 
 #if KIND == F32 || KIND == F16 || KIND == BF16  // plain numbers
 
@@ -190,115 +188,6 @@ float read_one(uint source, uint row, uint column) {
 #endif
 }
 
-#elif KIND == Q8_0  // scale; 32 signed bytes
-
-#define UNIT 32
-#define STEPS 8
-#define QUADS 1
-#define APART 0
-
-struct Head { Run run; float scale; };
-
-Head read_head(uint source, uint row, uint unit) {
-    uint at = row + unit * 34;
-    return Head(run_from(source, at + 2), half_at(source, at));
-}
-
-void read_step(uint source, inout Head head, uint step, out vec4 weights[QUADS]) {
-#ifdef FACTORED
-    weights[0] = signed_bytes(next_word(source, head.run));
-#else
-    weights[0] = signed_bytes(next_word(source, head.run)) * head.scale;
-#endif
-}
-
-#ifdef FACTORED
-float factored(Head head, float dots[DOTS_EACH], float sums[DOTS_EACH]) { return head.scale * dots[0]; }
-#endif
-
-// Four bits each, or five: the low nibbles of 16 bytes, then the high ones; bit i of a word is the
-// fifth of column i.
-
-#elif KIND == Q4_0 || KIND == Q5_0  // scale; [fifth bits]; nibbles: from -8, or -16, on
-
-#define UNIT 32
-#define STEPS 4
-#define QUADS 2
-#define APART 16
-#if KIND == Q4_0
-#define MIDDLE 8.0
-#else
-#define MIDDLE 16.0
-#endif
-
-struct Head { Run run; float scale; uint fifth; };
-
-Head read_head(uint source, uint row, uint unit) {
-#if KIND == Q4_0
-    uint at = row + unit * 18;
-    return Head(run_from(source, at + 2), half_at(source, at), 0u);
-#else
-    uint at = row + unit * 22;
-    Run run = run_from(source, at + 2);
-    uint fifth = next_word(source, run);
-    return Head(run, half_at(source, at), fifth);
-#endif
-}
-
-void read_step(uint source, inout Head head, uint step, out vec4 weights[QUADS]) {
-    read_bits(source, head.run, head.fifth, step, weights);
-#ifndef FACTORED
-    weights[0] = (weights[0] - MIDDLE) * head.scale;
-    weights[1] = (weights[1] - MIDDLE) * head.scale;
-#endif
-}
-
-#ifdef FACTORED
-float factored(Head head, float dots[DOTS_EACH], float sums[DOTS_EACH]) {
-    return head.scale * (dots[0] + dots[1] - MIDDLE * (sums[0] + sums[1]));
-}
-#endif
-
-#elif KIND == Q4_1 || KIND == Q5_1  // scale; minimum; [fifth bits]; nibbles
-
-#define UNIT 32
-#define STEPS 4
-#define QUADS 2
-#define APART 16
-
-struct Head { Run run; vec2 scale_and_minimum; uint fifth; };
-
-Head read_head(uint source, uint row, uint unit) {
-#if KIND == Q4_1
-    Run run = run_from(source, row + unit * 20);
-    vec2 both = unpackHalf2x16(next_word(source, run));
-    return Head(run, both, 0u);
-#else
-    Run run = run_from(source, row + unit * 24);
-    vec2 both = unpackHalf2x16(next_word(source, run));
-    uint fifth = next_word(source, run);
-    return Head(run, both, fifth);
-#endif
-}
-
-void read_step(uint source, inout Head head, uint step, out vec4 weights[QUADS]) {
-    read_bits(source, head.run, head.fifth, step, weights);
-#ifndef FACTORED
-    precise vec4 first = weights[0] * head.scale_and_minimum.x;
-    precise vec4 second = weights[1] * head.scale_and_minimum.x;
-    first += head.scale_and_minimum.y;
-    second += head.scale_and_minimum.y;
-    weights[0] = first;
-    weights[1] = second;
-#endif
-}
-
-#ifdef FACTORED
-float factored(Head head, float dots[DOTS_EACH], float sums[DOTS_EACH]) {
-    return dot(head.scale_and_minimum, vec2(dots[0] + dots[1], sums[0] + sums[1]));
-}
-#endif
-
 // Blocks of 256: scale and minimum; eight groups of 32 columns, each with a 6-bit scale and a
 // 6-bit minimum to be multiplied by them, packed in three words (the bytes of the first: scales
 // 0–3, and above them bits 4–5 of scales 4–7; of the second the same of the minima; of the third
@@ -311,6 +200,7 @@ float factored(Head head, float dots[DOTS_EACH], float sums[DOTS_EACH]) {
 #define STEPS 8
 #define QUADS 2
 #define APART 32
+#define MINIMA 1
 
 struct Head {
     Run run;
@@ -350,25 +240,19 @@ Head read_head(uint source, uint row, uint unit) {
     return head;
 }
 
-void read_step(uint source, inout Head head, uint step, out vec4 weights[QUADS]) {
+void read_packed(uint source, inout Head head, uint step, out uint bytes[QUADS]) {
     uint word = next_word(source, head.run);
-    uint low = LOW(word), high = HIGH(word);
+    bytes[0] = LOW(word);
+    bytes[1] = HIGH(word);
 #if KIND == Q5_K
     uint fifth = next_word(source, head.fifth) >> head.group;
-    low |= (fifth & 0x01010101u) << 4;
-    high |= (fifth & 0x02020202u) << 3;
+    bytes[0] |= (fifth & 0x01010101u) << 4;
+    bytes[1] |= (fifth & 0x02020202u) << 3;
 #endif
-#ifdef FACTORED
-    weights[0] = unsigned_bytes(low);
-    weights[1] = unsigned_bytes(high);
-#else
-    precise vec4 first = unsigned_bytes(low) * head.scales.x;
-    precise vec4 second = unsigned_bytes(high) * head.scales.y;
-    first -= head.minima.x;
-    second -= head.minima.y;
-    weights[0] = first;
-    weights[1] = second;
-#endif
+}
+
+vec2 factor_of(Head head, uint step, const uint quad) {
+    return vec2(head.scales[quad], -head.minima[quad]);
 }
 
 #ifdef FACTORED
@@ -377,11 +261,22 @@ float factored(Head head, float dots[DOTS_EACH], float sums[DOTS_EACH]) {
 }
 #endif
 
-// Blocks of 256: 128 bytes of nibbles; 64 bytes with two more bits for each weight; a signed byte
-// for each 16 columns to be multiplied by the scale; the scale. A unit is half a block: the low
-// nibbles of 32 bytes are its first 32 columns, those of the next 32 bytes the second, then the
-// high nibbles of both; of the two further bits the lowest are those of the first 32 columns.
-#elif KIND == Q6_K
+// Blocks of 256, of which a unit is half: four quads of columns, 32 apart. There is a scale for the first
+// 16 of each 32 columns (group 0), and one for the others.
+//   Q6_K    128 bytes of nibbles; 64 bytes with two more bits for each weight; a signed byte for each
+//           16 columns to be multiplied by the scale; the scale. Weights are six bits less 32. In a unit
+//           the low nibbles of 32 bytes are the first 32 columns, those of the next 32 bytes the second,
+//           then the high nibbles of both; of the two further bits the lowest are those of the first
+//           32 columns.
+//   Q2_K    a byte for each 16 columns, whose nibbles are a scale (low) and a minimum (high), to be
+//           multiplied by the last two numbers; 64 bytes of two bits each; scale and minimum. In a unit
+//           the lowest two bits of each of 32 bytes are one of the first 32 columns, and so on.
+//   Q3_K    32 bytes of third bits, bit i of each for 32 columns; 64 bytes of two bits each, as Q2_K; a
+//           6-bit scale less 32 for each 16 columns, packed in three words (the nibbles of the first two:
+//           bits 0–3 of scales 0–7 and above them of 8–15; two bits each of the third: bits 4–5 of
+//           scales 0–3, 4–7, 8–11, 12–15); the scale that they are multiplied by. Weights are three bits
+//           less 4.
+#elif KIND == Q6_K || KIND == Q2_K || KIND == Q3_K
 
 #define UNIT 128
 #define STEPS 8
@@ -389,148 +284,62 @@ float factored(Head head, float dots[DOTS_EACH], float sums[DOTS_EACH]) {
 #define APART 32
 #define GROUPS 2
 
-struct Head { Run early, late, further; uint scales[2]; float scale; };
+// Byte 2 * quad + group of `scales` is that of a quad and a group. `factor` is the block's scale, and
+// with Q2_K its minimum, negative.
+#if KIND == Q6_K
+
+#define MIDDLE 32
+
+struct Head { Run early, late, further; uvec2 scales; vec2 factor; };
 
 Head read_head(uint source, uint row, uint unit) {
     uint at = row + (unit >> 1) * 210, number = unit & 1u;
     Run run = run_from(source, at + 192 + 8 * number);
     Head head;
-    head.scales[0] = next_word(source, run);
-    head.scales[1] = next_word(source, run);
-    head.scale = half_at(source, at + 208);
+    head.scales.x = next_word(source, run);
+    head.scales.y = next_word(source, run);
+    head.factor = vec2(half_at(source, at + 208), 0.0);
     head.early = run_from(source, at + 64 * number);
     head.late = run_from(source, at + 64 * number + 32);
     head.further = run_from(source, at + 128 + 32 * number);
     return head;
 }
 
-// The scales of the four quads, for the first 16 of each 32 columns (group 0) or the others.
-vec4 scales_of(Head head, uint group) {
-    int shift = 8 - 8 * int(group);
-    int low = int(head.scales[0]) << shift, high = int(head.scales[1]) << shift;
-    return head.scale * vec4(ivec4(low << 16, low, high << 16, high) >> 24);
-}
-
-void read_step(uint source, inout Head head, uint step, out vec4 weights[QUADS]) {
+void read_packed(uint source, inout Head head, uint step, out uint bytes[QUADS]) {
     uint early = next_word(source, head.early);
     uint late = next_word(source, head.late);
     uint further = next_word(source, head.further);
-    uvec4 nibbles = uvec4(LOW(early), LOW(late), HIGH(early), HIGH(late));
-    uvec4 others = uvec4(further << 4, further << 2, further, further >> 2) & 0x30303030u;
-    uvec4 bytes = nibbles | others;
-#ifdef FACTORED
-    weights[0] = unsigned_bytes(bytes.x);
-    weights[1] = unsigned_bytes(bytes.y);
-    weights[2] = unsigned_bytes(bytes.z);
-    weights[3] = unsigned_bytes(bytes.w);
+    bytes[0] = LOW(early) | ((further << 4) & 0x30303030u);
+    bytes[1] = LOW(late) | ((further << 2) & 0x30303030u);
+    bytes[2] = HIGH(early) | (further & 0x30303030u);
+    bytes[3] = HIGH(late) | ((further >> 2) & 0x30303030u);
+}
+
 #else
-    vec4 scales = scales_of(head, step >= 4u ? 1u : 0u);
-    weights[0] = (unsigned_bytes(bytes.x) - 32.0) * scales.x;
-    weights[1] = (unsigned_bytes(bytes.y) - 32.0) * scales.y;
-    weights[2] = (unsigned_bytes(bytes.z) - 32.0) * scales.z;
-    weights[3] = (unsigned_bytes(bytes.w) - 32.0) * scales.w;
-#endif
-}
 
-#ifdef FACTORED
-float factored(Head head, float dots[DOTS_EACH], float sums[DOTS_EACH]) {
-    vec4 first = vec4(dots[0], dots[1], dots[2], dots[3]);
-    vec4 second = vec4(dots[4], dots[5], dots[6], dots[7]);
-    first -= 32.0 * vec4(sums[0], sums[1], sums[2], sums[3]);
-    second -= 32.0 * vec4(sums[4], sums[5], sums[6], sums[7]);
-    return dot(scales_of(head, 0u), first) + dot(scales_of(head, 1u), second);
-}
-#endif
+#if KIND == Q2_K
 
-// Blocks of 256: a byte for each 16 columns, whose nibbles are a scale (low) and a minimum (high), to be
-// multiplied by the last two numbers; 64 bytes of two bits each; scale and minimum. A unit is half a
-// block: of each of 32 bytes the lowest two bits are one of its first 32 columns, and so on.
-#elif KIND == Q2_K
+#define MINIMA 2
 
-#define UNIT 128
-#define STEPS 8
-#define QUADS 4
-#define APART 32
-#define GROUPS 2
-
-struct Head { Run run; uint scales[2]; vec2 scale_and_minimum; };
+struct Head { Run run; uvec2 scales; vec2 factor; };
 
 Head read_head(uint source, uint row, uint unit) {
     uint at = row + (unit >> 1) * 84, number = unit & 1u;
     Run run = run_from(source, at + 8 * number);
     Head head;
-    head.scales[0] = next_word(source, run);
-    head.scales[1] = next_word(source, run);
-    head.scale_and_minimum = unpackHalf2x16(word_at(source, at + 80));
+    head.scales.x = next_word(source, run);
+    head.scales.y = next_word(source, run);
+    head.factor = unpackHalf2x16(word_at(source, at + 80));
+    head.factor.y = -head.factor.y;
     head.run = run_from(source, at + 16 + 32 * number);
     return head;
 }
 
-// The nibbles of the four quads from bit `shift` of their bytes on, for the first 16 of each 32
-// columns (group 0) or the others.
-vec4 nibbles_of(Head head, uint group, uint shift) {
-    shift += 8 * group;
-    uint low = head.scales[0] >> shift, high = head.scales[1] >> shift;
-    return vec4(ivec4(uvec4(low, low >> 16, high, high >> 16) & 15u));
-}
-
-vec4 scales_of(Head head, uint group) { return head.scale_and_minimum.x * nibbles_of(head, group, 0u); }
-vec4 minima_of(Head head, uint group) { return head.scale_and_minimum.y * nibbles_of(head, group, 4u); }
-
-uvec4 read_bits_of(uint source, inout Head head) {
-    uint word = next_word(source, head.run);
-    return uvec4(word, word >> 2, word >> 4, word >> 6) & 0x03030303u;
-}
-
-void read_step(uint source, inout Head head, uint step, out vec4 weights[QUADS]) {
-    uvec4 bytes = read_bits_of(source, head);
-#ifdef FACTORED
-    weights[0] = unsigned_bytes(bytes.x);
-    weights[1] = unsigned_bytes(bytes.y);
-    weights[2] = unsigned_bytes(bytes.z);
-    weights[3] = unsigned_bytes(bytes.w);
 #else
-    uint group = step >= 4u ? 1u : 0u;
-    precise vec4 scales = scales_of(head, group), minima = minima_of(head, group);
-    precise vec4 first = unsigned_bytes(bytes.x) * scales.x;
-    precise vec4 second = unsigned_bytes(bytes.y) * scales.y;
-    precise vec4 third = unsigned_bytes(bytes.z) * scales.z;
-    precise vec4 fourth = unsigned_bytes(bytes.w) * scales.w;
-    first -= minima.x;
-    second -= minima.y;
-    third -= minima.z;
-    fourth -= minima.w;
-    weights[0] = first;
-    weights[1] = second;
-    weights[2] = third;
-    weights[3] = fourth;
-#endif
-}
 
-#ifdef FACTORED
-float factored(Head head, float dots[DOTS_EACH], float sums[DOTS_EACH]) {
-    float scaled = dot(nibbles_of(head, 0u, 0u), vec4(dots[0], dots[1], dots[2], dots[3]))
-        + dot(nibbles_of(head, 1u, 0u), vec4(dots[4], dots[5], dots[6], dots[7]));
-    float below = dot(nibbles_of(head, 0u, 4u), vec4(sums[0], sums[1], sums[2], sums[3]))
-        + dot(nibbles_of(head, 1u, 4u), vec4(sums[4], sums[5], sums[6], sums[7]));
-    return head.scale_and_minimum.x * scaled - head.scale_and_minimum.y * below;
-}
-#endif
+#define MIDDLE 4
 
-// Blocks of 256: 32 bytes of third bits, bit i of each for 32 columns; 64 bytes of two bits each; a
-// 6-bit scale less 32 for each 16 columns, packed in three words (the nibbles of the first two: bits
-// 0–3 of scales 0–7 and above them of 8–15; two bits each of the third: bits 4–5 of scales 0–3, 4–7,
-// 8–11, 12–15); the scale that they are multiplied by. Weights are three bits less 4. A unit is half a
-// block, as with Q2_K.
-#elif KIND == Q3_K
-
-#define UNIT 128
-#define STEPS 8
-#define QUADS 4
-#define APART 32
-#define GROUPS 2
-
-struct Head { Run run, third; uint scales[2]; float scale; uint shift; };
+struct Head { Run run, third; uvec2 scales; vec2 factor; uint shift; };
 
 Head read_head(uint source, uint row, uint unit) {
     uint at = row + (unit >> 1) * 110, number = unit & 1u;
@@ -539,41 +348,53 @@ Head read_head(uint source, uint row, uint unit) {
     uint further = next_word(source, run) >> (4 * number);
     Head head;
     head.shift = 4 * number;
-    head.scales[0] = LOW(first >> head.shift) | ((further << 4) & 0x30303030u);
-    head.scales[1] = LOW(second >> head.shift) | ((further << 2) & 0x30303030u);
-    head.scale = half_at(source, at + 108);
+    head.scales.x = below(LOW(first >> head.shift) | ((further << 4) & 0x30303030u), 32);
+    head.scales.y = below(LOW(second >> head.shift) | ((further << 2) & 0x30303030u), 32);
+    head.factor = vec2(half_at(source, at + 108), 0.0);
     head.run = run_from(source, at + 32 + 32 * number);
     head.third = run_from(source, at);
     return head;
 }
 
-// The scales of the four quads, without that of the block, for the first 16 of each 32 columns
-// (group 0) or the others.
-vec4 whole_scales_of(Head head, uint group) {
-    uint low = head.scales[0] >> (8 * group), high = head.scales[1] >> (8 * group);
-    return vec4(ivec4(uvec4(low, low >> 16, high, high >> 16) & 63u) - 32);
-}
+#endif
 
-uvec4 read_bits_of(uint source, inout Head head) {
+void read_packed(uint source, inout Head head, uint step, out uint bytes[QUADS]) {
     uint word = next_word(source, head.run);
+    bytes[0] = word & 0x03030303u;
+    bytes[1] = (word >> 2) & 0x03030303u;
+    bytes[2] = (word >> 4) & 0x03030303u;
+    bytes[3] = (word >> 6) & 0x03030303u;
+#if KIND == Q3_K
     uint third = next_word(source, head.third) >> head.shift;
-    return (uvec4(word, word >> 2, word >> 4, word >> 6) & 0x03030303u)
-        | (uvec4(third << 2, third << 1, third, third >> 1) & 0x04040404u);
+    bytes[0] |= (third << 2) & 0x04040404u;
+    bytes[1] |= (third << 1) & 0x04040404u;
+    bytes[2] |= third & 0x04040404u;
+    bytes[3] |= (third >> 1) & 0x04040404u;
+#endif
 }
 
-void read_step(uint source, inout Head head, uint step, out vec4 weights[QUADS]) {
-    uvec4 bytes = read_bits_of(source, head);
-#ifdef FACTORED
-    weights[0] = unsigned_bytes(bytes.x);
-    weights[1] = unsigned_bytes(bytes.y);
-    weights[2] = unsigned_bytes(bytes.z);
-    weights[3] = unsigned_bytes(bytes.w);
+#endif
+
+// The bytes of `scales` for the four quads, each in the lowest byte of a word.
+uvec4 bytes_of(Head head, uint group) {
+    uvec2 bytes = head.scales >> (8 * group);
+    return uvec4(bytes.x, bytes.x >> 16, bytes.y, bytes.y >> 16);
+}
+
+// Scales and minima of the four quads, without those of the block.
+#if KIND == Q2_K
+vec4 scales_of(Head head, uint group) { return vec4(ivec4(bytes_of(head, group) & 15u)); }
+vec4 minima_of(Head head, uint group) { return vec4(ivec4((bytes_of(head, group) >> 4) & 15u)); }
 #else
-    vec4 scales = head.scale * whole_scales_of(head, step >= 4u ? 1u : 0u);
-    weights[0] = (unsigned_bytes(bytes.x) - 4.0) * scales.x;
-    weights[1] = (unsigned_bytes(bytes.y) - 4.0) * scales.y;
-    weights[2] = (unsigned_bytes(bytes.z) - 4.0) * scales.z;
-    weights[3] = (unsigned_bytes(bytes.w) - 4.0) * scales.w;
+vec4 scales_of(Head head, uint group) { return vec4(ivec4(bytes_of(head, group) << 24) >> 24); }
+#endif
+
+vec2 factor_of(Head head, uint step, const uint quad) {
+    uint group = step >= 4u ? 1u : 0u;
+#if KIND == Q2_K
+    return head.factor * vec2(scales_of(head, group)[quad], minima_of(head, group)[quad]);
+#else
+    return vec2(head.factor.x * scales_of(head, group)[quad], 0.0);
 #endif
 }
 
@@ -581,43 +402,100 @@ void read_step(uint source, inout Head head, uint step, out vec4 weights[QUADS])
 float factored(Head head, float dots[DOTS_EACH], float sums[DOTS_EACH]) {
     vec4 first = vec4(dots[0], dots[1], dots[2], dots[3]);
     vec4 second = vec4(dots[4], dots[5], dots[6], dots[7]);
-    first -= 4.0 * vec4(sums[0], sums[1], sums[2], sums[3]);
-    second -= 4.0 * vec4(sums[4], sums[5], sums[6], sums[7]);
-    return head.scale * (dot(whole_scales_of(head, 0u), first) + dot(whole_scales_of(head, 1u), second));
+    vec4 first_sums = vec4(sums[0], sums[1], sums[2], sums[3]);
+    vec4 second_sums = vec4(sums[4], sums[5], sums[6], sums[7]);
+#if KIND == Q2_K
+    float minima = dot(minima_of(head, 0), first_sums) + dot(minima_of(head, 1), second_sums);
+#else
+    first -= float(MIDDLE) * first_sums;
+    second -= float(MIDDLE) * second_sums;
+#endif
+    float scaled = dot(scales_of(head, 0), first) + dot(scales_of(head, 1), second);
+#if KIND == Q2_K
+    return head.factor.x * scaled + head.factor.y * minima;
+#else
+    return head.factor.x * scaled;
+#endif
 }
 #endif
 
-// Four bits each that number one of 16 levels, in the order of Q4_0. IQ4_NL: scale; nibbles. IQ4_XS,
-// blocks of 256: scale; bits 4–5 of eight 6-bit scales less 32, to be multiplied by it, one for each
-// 32 columns; their bits 0–3; nibbles. MXFP4: exponent, a byte; nibbles.
-#elif KIND == IQ4_NL || KIND == IQ4_XS || KIND == MXFP4
+// Units of 32 columns with one scale.
+//   Q8_0          scale; 32 signed bytes
+//   Q4_0, Q5_0    scale; [fifth bits]; nibbles: from -8, or -16, on
+//   Q4_1, Q5_1    scale; minimum; [fifth bits]; nibbles
+//   IQ4_NL        scale; nibbles that number one of 16 levels
+//   IQ4_XS        blocks of 256: scale; bits 4–5 of eight 6-bit scales less 32, to be multiplied by
+//                 it, one for each unit; their bits 0–3; nibbles as IQ4_NL
+//   MXFP4         exponent, a byte; nibbles that number one of 16 levels
+// The low nibbles of 16 bytes are the first 16 columns, the high ones the others. Bit i of the fifth
+// bits, which are a word, is that of column i.
+#else
 
 #define UNIT 32
+#if KIND == Q8_0
+#define STEPS 8
+#define QUADS 1
+#define APART 0
+#else
 #define STEPS 4
 #define QUADS 2
 #define APART 16
+#endif
 
-struct Head { Run run; float scale; };
+#if KIND == Q8_0
+#define UNIT_BYTES 34
+#define NUMBERS signed_bytes
+#elif KIND == Q4_0
+#define UNIT_BYTES 18
+#define MIDDLE 8
+#elif KIND == Q5_0
+#define UNIT_BYTES 22
+#define MIDDLE 16
+#elif KIND == Q4_1
+#define UNIT_BYTES 20
+#define MINIMA 1
+#elif KIND == Q5_1
+#define UNIT_BYTES 24
+#define MINIMA 1
+#elif KIND == MXFP4
+#define UNIT_BYTES 17
+#define MIDDLE 12
+#else
+#define UNIT_BYTES 18  // not of IQ4_XS
+#define NUMBERS levels
+#endif
+
+struct Head { Run run; vec2 factor; uint fifth; };
 
 Head read_head(uint source, uint row, uint unit) {
-#if KIND == IQ4_NL
-    uint at = row + unit * 18;
-    return Head(run_from(source, at + 2), half_at(source, at));
-#elif KIND == IQ4_XS
+    Head head;
+#if KIND == IQ4_XS
     uint at = row + (unit >> 3) * 136, number = unit & 7u;
     Run run = run_from(source, at);
     uint word = next_word(source, run);
     uint scale = (next_word(source, run) >> (4 * number)) & 15u;
     scale |= ((word >> (16 + 2 * number)) & 3u) << 4;
-    return Head(
-        run_from(source, at + 8 + 16 * number), unpackHalf2x16(word).x * float(int(scale) - 32));
-#else
+    head.run = run_from(source, at + 8 + 16 * number);
+    head.factor = vec2(unpackHalf2x16(word).x * float(int(scale) - 32), 0.0);
+#elif KIND == MXFP4
     // The levels are doubled, so this is half of 2 to the power of the byte less 127.
-    uint at = row + unit * 17;
+    uint at = row + unit * UNIT_BYTES;
     uint exponent = (fetch(source, at >> 2) >> (8 * (at & 3u))) & 0xFFu;
     uint bits = exponent < 2u ? 0x00200000u << exponent : (exponent - 1) << 23;
-    return Head(run_from(source, at + 1), uintBitsToFloat(bits));
+    head.run = run_from(source, at + 1);
+    head.factor = vec2(uintBitsToFloat(bits), 0.0);
+#elif KIND == Q4_1 || KIND == Q5_1
+    head.run = run_from(source, row + unit * UNIT_BYTES);
+    head.factor = unpackHalf2x16(next_word(source, head.run));
+#else
+    uint at = row + unit * UNIT_BYTES;
+    head.run = run_from(source, at + 2);
+    head.factor = vec2(half_at(source, at), 0.0);
 #endif
+#if KIND == Q5_0 || KIND == Q5_1
+    head.fifth = next_word(source, head.run);
+#endif
+    return head;
 }
 
 #if KIND == MXFP4
@@ -632,9 +510,7 @@ uint levels_above(uint nibbles) {
     return (size ^ sign) + 12u * ONES - sign;
 }
 
-vec4 levels(uint nibbles) { return unsigned_bytes(levels_above(nibbles)) - 12.0; }
-
-#else
+#elif KIND == IQ4_NL || KIND == IQ4_XS
 
 // Levels -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113: this polynomial is
 // never further than 0.434 from them. An array would be looked up in memory.
@@ -643,21 +519,48 @@ vec4 levels(uint nibbles) {
     return roundEven((((1.58604e-3 * n + 3.10864e-2) * n - 1.37193) * n + 24.1738) * n - 126.567);
 }
 
+#elif KIND == Q5_0 || KIND == Q5_1
+
+// Spreads four consecutive bits, one to bit 4 of each byte.
+uint fifth_bits(uint bits) {
+    return ((bits & 1u) << 4) | ((bits & 2u) << 11) | ((bits & 4u) << 18) | ((bits & 8u) << 25);
+}
+
 #endif
 
-void read_step(uint source, inout Head head, uint step, out vec4 weights[QUADS]) {
+void read_packed(uint source, inout Head head, uint step, out uint bytes[QUADS]) {
     uint word = next_word(source, head.run);
-    weights[0] = levels(LOW(word));
-    weights[1] = levels(HIGH(word));
-#ifndef FACTORED
-    weights[0] *= head.scale;
-    weights[1] *= head.scale;
+#if KIND == Q8_0
+    bytes[0] = word;
+#elif KIND == MXFP4
+    bytes[0] = levels_above(LOW(word));
+    bytes[1] = levels_above(HIGH(word));
+#else
+    bytes[0] = LOW(word);
+    bytes[1] = HIGH(word);
+#endif
+#if KIND == Q5_0 || KIND == Q5_1
+    bytes[0] |= fifth_bits(head.fifth >> (4 * step));
+    bytes[1] |= fifth_bits(head.fifth >> (4 * step + 16));
 #endif
 }
 
+vec2 factor_of(Head head, uint step, const uint quad) { return head.factor; }
+
 #ifdef FACTORED
 float factored(Head head, float dots[DOTS_EACH], float sums[DOTS_EACH]) {
-    return head.scale * (dots[0] + dots[1]);
+#if QUADS == 1
+    float dots_all = dots[0], sums_all = sums[0];
+#else
+    float dots_all = dots[0] + dots[1], sums_all = sums[0] + sums[1];
+#endif
+#ifdef MINIMA
+    return dot(head.factor, vec2(dots_all, sums_all));
+#elif defined(MIDDLE)
+    return head.factor.x * (dots_all - float(MIDDLE) * sums_all);
+#else
+    return head.factor.x * dots_all;
+#endif
 }
 #endif
 
@@ -665,4 +568,38 @@ float factored(Head head, float dots[DOTS_EACH], float sums[DOTS_EACH]) {
 
 #ifndef GROUPS
 #define GROUPS 1
+#endif
+#ifndef MINIMA
+#define MINIMA 0
+#endif
+#ifndef NUMBERS
+#define NUMBERS unsigned_bytes
+#endif
+
+#if KIND != F32 && KIND != F16 && KIND != BF16
+
+vec4 weights_of(Head head, uint step, const uint quad, uint bytes) {
+    vec4 numbers = NUMBERS(bytes);
+#ifdef FACTORED
+    return numbers;
+#elif MINIMA
+    vec2 factor = factor_of(head, step, quad);
+    precise vec4 weights = numbers * factor.x;
+    weights += factor.y;
+    return weights;
+#else
+#ifdef MIDDLE
+    numbers -= float(MIDDLE);
+#endif
+    return numbers * factor_of(head, step, quad).x;
+#endif
+}
+
+void read_step(uint source, inout Head head, uint step, out vec4 weights[QUADS]) {
+    uint bytes[QUADS];
+    read_packed(source, head, step, bytes);
+#define WEIGHTS_OF(quad) weights[quad] = weights_of(head, step, quad, bytes[quad]);
+    REPEAT(QUADS, WEIGHTS_OF)
+}
+
 #endif

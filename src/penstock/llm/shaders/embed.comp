@@ -36,6 +36,7 @@ layout(push_constant) uniform Shape {
 
 uint fetch(uint source, uint at) { return words[at]; }
 
+#include "repeat.glsl"
 #include "blocks.glsl"
 
 void main() {
