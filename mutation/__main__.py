@@ -8,7 +8,8 @@ driver, over the stand-in for its library.
 removed; exit code 1 if one passes.
 
 `python -m mutation tracing`: the analysis of traces, by its tests; `python -m mutation recurrence`:
-the memory of DeltaNet layers, by random conversations.
+the memory of DeltaNet layers, by random conversations; `python -m mutation reuse`: memory that goes
+to a result while work uses it, by random programs.
 
 `python -m mutation native`: the same for the C code of the native step (`mutation.native`).
 """
@@ -28,6 +29,7 @@ from typing import Any
 from mutation.hip import HIP
 from mutation.mutants import MUTANTS, Mutant
 from mutation.recurrence import RECURRENCE
+from mutation.reuse import REUSE
 from mutation.tracing import TRACING
 from mutation.vulkan import VULKAN
 
@@ -45,6 +47,8 @@ def main(words: Sequence[str]) -> int:
         return _by_tests(TRACING, words[1:])
     if words[:1] == ["recurrence"]:
         return _by_tests(RECURRENCE, words[1:])
+    if words[:1] == ["reuse"]:
+        return _by_tests(REUSE, words[1:])
     parser = argparse.ArgumentParser(prog="python -m mutation", description=__doc__)
     parser.add_argument("only", nargs="*", help="names of mutants, or parts of them (default: all)")
     parser.add_argument("--programs", type=int, default=2000, help="most random ones per mutant")

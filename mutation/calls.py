@@ -21,6 +21,7 @@ import vulkan  # noqa: F401
 from mutation.hip import HIP
 from mutation.loading import load
 from mutation.recurrence import RECURRENCE
+from mutation.reuse import REUSE
 from mutation.tracing import TRACING
 from mutation.vulkan import VULKAN
 
@@ -32,6 +33,7 @@ _TESTS = {
         "not llvmpipe and not SwiftShader and not HIP",
     ),
     "recurrence": ("tests/llm/test_recurrent_memory.py", ""),
+    "reuse": ("tests/memory/test_results_in_flight.py", "not SwiftShader"),
     "vulkan": ("tests/driver/test_vulkan_calls.py", "not SwiftShader"),
     "hip": ("tests/driver/test_hip_driver.py", "discrete and not compile and not declarations"),
 }
@@ -71,5 +73,6 @@ def _test(name: str, told: Connection) -> None:
 
 
 if __name__ == "__main__":
-    wanted = sys.argv[1:] or [mutant.name for mutant in (*VULKAN, *HIP, *TRACING, *RECURRENCE)]
+    every = (*VULKAN, *HIP, *TRACING, *RECURRENCE, *REUSE)
+    wanted = sys.argv[1:] or [mutant.name for mutant in every]
     print(json.dumps({name: look(name) for name in wanted}))

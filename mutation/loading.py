@@ -12,6 +12,7 @@ from types import CodeType, ModuleType
 from mutation.hip import HIP
 from mutation.mutants import MUTANTS, Mutant
 from mutation.recurrence import RECURRENCE
+from mutation.reuse import REUSE
 from mutation.tracing import TRACING
 from mutation.vulkan import VULKAN
 
@@ -20,7 +21,7 @@ def load(name: str) -> Mutant:
     """Apply the mutant of that name to all later imports of Penstock's modules."""
     assert "penstock" not in sys.modules
     os.environ["PENSTOCK_NATIVE"] = "0"  # else the mutated line may never run
-    every = (*MUTANTS, *VULKAN, *HIP, *TRACING, *RECURRENCE)
+    every = (*MUTANTS, *VULKAN, *HIP, *TRACING, *RECURRENCE, *REUSE)
     mutant = next(mutant for mutant in every if mutant.name == name)
     sys.meta_path.insert(0, _Finder(mutant))
     return mutant

@@ -43,6 +43,7 @@ _MUTANTS = {
     "test_mutant_of_the_driver_is_caught": 3,
     "test_mutant_of_a_trace_is_caught": 3,
     "test_mutant_of_recurrence_is_caught": 2,
+    "test_mutant_of_reuse_is_caught": 2,
 }
 
 

@@ -20,7 +20,7 @@ from penstock.array.host_values import as_array, default_dtype
 from penstock.driver import list_devices, open_device
 from penstock.driver.protocol import DeviceInfo, OpenOptions, Reference
 from penstock.dtypes import Dtype, Shape, as_dtype, as_name, as_shape
-from penstock.errors import InvalidValue, NoDevice, Timeout
+from penstock.errors import InvalidValue, NoDevice, OutOfMemory, Timeout
 from penstock.graph.append_counters import Counting
 from penstock.graph.graph import Graph
 from penstock.handle import Block, Closing
@@ -222,24 +222,51 @@ class Device(Closing):
         """A new array of one value, of the shape and dtype of `x`."""
         return self.full(x.shape, value, x.dtype, name=name)
 
-    def _new(
-        self, shape: Shape, dtype: npt.DTypeLike, name: str, role: Role, *, at_work: bool = False
+    def new_result(
+        self, shape: Shape, dtype: npt.DTypeLike, stream: Stream | None = None, *, name: str = ""
     ) -> Array:
+        """An array that work on the stream is about to write, all of it; the host is not."""
+        lane = self.scheduler.stream_or_default(stream).lane
+        return self._new(shape, dtype, name, "generic", result_of=lane)
+
+    def _new(
+        self, shape: Shape, dtype: npt.DTypeLike, name: str, role: Role, *, at_work: bool = False,
+        result_of: Lane | None = None,
+    ) -> Array:  # fmt: skip
         """An array in memory that suits the role; the caller applies the role itself.
 
-        With `at_work`, scratch may get memory that work in flight still uses. That does not suit an
-        array that the host writes next, which would need a fresh backing at once.
+        With `at_work`, scratch may get memory that work in flight still uses, and so may the result
+        of work on a lane. That does not suit an array that the host writes next, which would need a
+        fresh backing at once. If memory runs out, waits for what was dropped in flight.
         """
         # Before the lock is taken: a dimension may be a result or an array, whose value is awaited.
         dims, kind = as_shape(shape), as_dtype(dtype)
         role, name = policy_of(role).role, as_name(name)
-        with self.scheduler.lock:
-            self.scheduler.check()
-            return self.new_array(dims, kind, name, role, at_work=at_work)
+        scheduler = self.scheduler
+        for last in (False, True):
+            try:
+                with scheduler.lock:
+                    scheduler.check()
+                    return self.new_array(
+                        dims, kind, name, role, at_work=at_work, result_of=result_of
+                    )
+            except OutOfMemory:
+                if last or not self._wait_for_dropped():
+                    raise
+        raise AssertionError
+
+    def _wait_for_dropped(self) -> bool:
+        """Wait for the work that uses memory of dropped arrays; returns whether there was any."""
+        scheduler = self.scheduler
+        with scheduler.lock:
+            scheduler.drain()
+            points = scheduler.pool.points_of_dropped()
+        why = "memory of dropped arrays in flight, and there is no other"
+        return bool(points) and scheduler.wait_for(points, None, why, path="bound")
 
     def new_array(
         self, dims: tuple[int, ...], kind: Dtype, name: str, role: Role = "generic", *,
-        at_work: bool = False,
+        at_work: bool = False, result_of: Lane | None = None,
     ) -> Array:  # fmt: skip
         """`_new`, for a caller that holds the device's lock."""
         nbytes = kind.itemsize * math.prod(dims)
@@ -250,6 +277,8 @@ class Device(Closing):
         pool = scheduler.host_pool if policy.host_cached else scheduler.pool
         if at_work and policy.reused_in_flight:
             backing = pool.allocate_scratch(nbytes)
+        elif result_of is not None:
+            backing = pool.allocate_result(nbytes, result_of)
         else:
             backing = pool.allocate(nbytes, for_device=at_work and not policy.published)
         buffer = Buffer(scheduler, backing, nbytes, name or scheduler.new_name())

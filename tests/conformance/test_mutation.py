@@ -17,6 +17,7 @@ from mutation.litmus import GUARDS, SAFEGUARDS, guards_of
 from mutation.mutants import MUTANTS
 from mutation.prove import paths_of
 from mutation.recurrence import RECURRENCE
+from mutation.reuse import REUSE
 from mutation.tracing import TRACING
 from mutation.vulkan import VULKAN
 from penstock.array.transfer import MODES
@@ -51,7 +52,7 @@ def test_the_docs_list_every_mutant_and_program() -> None:
     for count in (
         f"All {len(MUTANTS)} mutants are caught", f"{len(PROGRAMS)} programs in {len(MODES)} modes",
         f"catch all {len(TRACING)} mutants", f"catch all {len(RECURRENCE)} mutants",
-        f"The tests catch all {len(VULKAN)}",
+        f"The tests catch all {len(VULKAN)}", f"catch all {len(REUSE)} mutants",
     ):  # fmt: skip
         assert count in page, count
 
@@ -94,6 +95,11 @@ def test_mutant_of_a_trace_is_caught(mutant: str) -> None:
 
 @pytest.mark.parametrize("mutant", [mutant.name for mutant in RECURRENCE])
 def test_mutant_of_recurrence_is_caught(mutant: str) -> None:
+    assert in_process("calls", mutant)[mutant]
+
+
+@pytest.mark.parametrize("mutant", [mutant.name for mutant in REUSE])
+def test_mutant_of_reuse_is_caught(mutant: str) -> None:
     assert in_process("calls", mutant)[mutant]
 
 

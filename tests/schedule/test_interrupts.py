@@ -687,6 +687,10 @@ class TakingMemory(Case):
             scratch.array(100 * N, keep=True)
         for _ in range(2):  # the second may get the memory of the first at once
             self.dev.empty(N, role="scratch").fill(1)
+        changed = self.dev.zeros(N, np.uint32)
+        for _ in range(3):  # so may the results from the second on
+            changed.copy()
+            slow_add(changed, 1, spin=0)
 
     def check(self) -> None:
         adopted = self.dev.adopt(self.pages)

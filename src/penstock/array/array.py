@@ -430,7 +430,7 @@ class Array(ElementMethods, Reducing, Rearranging, Operators, Conversions, Closi
 
     def copy(self, stream: Stream | None = None, *, name: str = "") -> Array:
         """A new contiguous array with the same content, copied in stream order."""
-        made = self.device.empty(self.shape, self.dtype, name=name)
+        made = self.device.new_result(self.shape, self.dtype, stream, name=name)
         made.copy_from(self, stream)
         return made
 

@@ -2,11 +2,14 @@
 
 A `Pool` allocates chunks from the driver and suballocates `Backing`s from them. A backing that its
 owner gives up is *retired*: it returns to its free list only when its last use is complete and no
-host view shows it. Scratch is the exception: its memory may go to the next scratch array at once,
-together with its ledger page, which orders the new array's work after the work in flight. The pool
-keeps free memory for reuse; `trim` returns chunks that are wholly unused to the driver, and an
-allocation that fails trims and tries once more. With `clear`, the pool fills memory with zeros
-before handing it out: on the host where the host can write it, else on the device, in stream order.
+host view shows it. There are two exceptions, in which memory goes to another array at once, and its
+ledger page orders the new array's work after the work in flight: scratch goes to the next scratch
+array, and what an operation leaves behind to the results of later operations on the same stream.
+The latter costs no barrier (see `allocate_result`), unless so much memory is in flight that one is
+the lesser evil: a program that never waits must not take all memory. The pool keeps free memory for
+reuse; `trim` returns chunks that are wholly unused to the driver, and an allocation that fails
+trims and tries once more. With `clear`, the pool fills memory with zeros before handing it out: on
+the host where the host can write it, else on the device, in stream order.
 
 Lifetime: a chunk lives while any of its backings does, and longer if a NumPy array still shows its
 bytes after the device is closed (see `Device.close`).
@@ -14,6 +17,7 @@ bytes after the device is closed (see `Device.close`).
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 import weakref
@@ -37,6 +41,11 @@ _FIRST_CHUNK = 1 << 20
 _LARGEST_CHUNK = 64 << 20
 _DEDICATED = 16 << 20  # a backing of at least this size gets its own driver allocation
 _CLASSES = 4  # size classes per power of two
+_EXAMINED = 4  # retired backings of a size that may be examined for a result
+#: Bytes dropped in flight from which on a result takes memory that costs a barrier, or a wait of
+#: its stream for another one.
+_MUCH = 64 << 20
+_TOO_MUCH = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -222,8 +231,9 @@ class Pool:
         self._limit = limit
         self._chunks: list[Chunk] = []
         self._free: dict[int, list[Backing]] = {}
-        self._retired: deque[Backing] = deque()
-        self._handed_on: dict[int, deque[Backing]] = {}  # retired scratch by size, oldest first
+        # By size, oldest first: retired backings, and those of scratch.
+        self._retired: dict[int, deque[Backing]] = {}
+        self._handed_on: dict[int, deque[Backing]] = {}
         self._next_chunk = _FIRST_CHUNK
         self.reserved = self.used = self.pending = self.peak = self.allocations = 0
 
@@ -268,6 +278,25 @@ class Pool:
                 raise
         return backing
 
+    def allocate_result(self, nbytes: int, lane: Lane) -> Backing:
+        """Allocate a backing that work on `lane` is about to write, all of it.
+
+        Work in flight on the lane may still use the memory: as its history says, the next command
+        comes after it anyway, behind a barrier that is recorded already. Unlike memory that is
+        idle, it is found without asking the driver.
+        """
+        size = size_class(nbytes)
+        backing = None if self._free.get(size) else self._take_in_flight(size, lane)
+        if backing is None:
+            return self.allocate(nbytes)
+        if self._clear is not None:
+            try:
+                self._clear(backing)
+            except BaseException:
+                self.retire(backing)
+                raise
+        return backing
+
     def retire(self, backing: Backing) -> None:
         """Take a backing back. It is reused once its last use is complete; scratch, at once.
 
@@ -275,9 +304,8 @@ class Pool:
         """
         if backing.retired:
             return
-        place = self._retired
-        if backing.reused_in_flight:
-            place = self._handed_on.setdefault(backing.nbytes, deque())
+        places = self._handed_on if backing.reused_in_flight else self._retired
+        place = places.setdefault(backing.nbytes, deque())
         # Nothing is called before the last line, so no exception can leave this half done.
         backing.retired = True
         if not backing.counted:  # an exception interrupted its allocation
@@ -290,9 +318,19 @@ class Pool:
     def reap(self) -> None:
         """Move retired backings that are no longer in use to the free lists."""
         self._catch_up()
-        self._retired = self._still_in_use(self._retired)
-        for size, handed_on in self._handed_on.items():
-            self._handed_on[size] = self._still_in_use(handed_on)
+        for places in (self._retired, self._handed_on):
+            for size, retired in places.items():
+                places[size] = self._still_in_use(retired)
+
+    def points_of_dropped(self) -> dict[Lane, int]:
+        """By lane: the value after which no work uses memory that its owner has given back."""
+        points: dict[Lane, int] = {}
+        for places in (self._retired, self._handed_on):
+            for retired in places.values():
+                for backing in retired:
+                    for lane, value in backing.history.pending().items():
+                        points[lane] = max(value, points.get(lane, 0))
+        return points
 
     def trim(self) -> int:
         """Return wholly unused chunks to the driver; returns how many bytes that freed."""
@@ -351,6 +389,48 @@ class Pool:
                     handed_on.remove(backing)
                     return backing
         return None
+
+    def _take_in_flight(self, size: int, lane: Lane) -> Backing | None:
+        """Take the memory of an array that was dropped, although work in flight may use it."""
+        for fitting in _fitting(size):
+            for backing in itertools.islice(self._retired.get(fitting, ()), _EXAMINED):
+                if self._suits(backing, lane):
+                    return self._hand_on(backing)
+        return None
+
+    def _suits(self, backing: Backing, lane: Lane) -> bool:
+        """Whether work on a lane may write the memory at a price that is worth it."""
+        history = backing.history
+        if backing.holds or history.device_only or type(history) is not History:
+            return False
+        barrier, wait = self.pending > _MUCH, self.pending > _TOO_MUCH
+        for access in (*history.reads, *history.writes):
+            if access.pending:
+                here = access.lane is lane
+                if not here and not (wait and not access.lane.is_host):
+                    return False
+                if here and not (barrier or access.epoch < lane.epoch):
+                    return False
+        return True
+
+    def _hand_on(self, backing: Backing) -> Backing:
+        """A backing of the same bytes, with what is in flight of the ledger page of the other."""
+        fresh = Backing(backing.chunk, backing.offset, backing.nbytes)
+        fresh.unpublished = dict(backing.unpublished)
+        for old, new in (
+            (backing.history.reads, fresh.history.reads),
+            (backing.history.writes, fresh.history.writes),
+        ):
+            new += [access for access in old if access.pending]
+        # Nothing is called before the last line, so no exception can leave this half done; if one
+        # strikes later, the new backing is dropped and returns itself.
+        backing.released = True
+        self.pending -= backing.nbytes
+        self.used += backing.nbytes
+        fresh.counted = True
+        fresh.pool = self
+        self._retired[backing.nbytes].remove(backing)
+        return fresh
 
     def _take_free(self, free: list[Backing] | None, for_device: bool) -> Backing | None:
         """Take one of these. For the host, only one without unpublished writes.

@@ -202,7 +202,7 @@ class Axes:
     ) -> Array:  # fmt: skip
         x.buffer.check()
         shape = tuple(n for axis, n in enumerate(x.shape) if axis not in axes)
-        out = self._device.empty(shape, work.out)
+        out = self._device.new_result(shape, work.out, stream)
         if out.size:
             self._into(work, x, axes, out, means, stream)
         return out
@@ -241,7 +241,11 @@ class Axes:
         in_place = middle * out.strides[0] % UNIT == 0
         for half in (slice(0, middle), slice(middle, None)):
             index = (*(slice(None),) * kept, half)
-            target = out[half] if in_place else self._device.empty(out[half].shape, out.dtype)
+            target = (
+                out[half]
+                if in_place
+                else self._device.new_result(out[half].shape, out.dtype, stream)
+            )
             own = None if means is None else means[half].copy(stream)
             self._into(work, x[index], axes, target, own, stream)
             if not in_place:
@@ -289,7 +293,7 @@ class Axes:
             self._launch(variant, how, words, out, work.argument, stream, means)
             return
         part = FAMILIES[work.family].size
-        parts = self._device.empty(how.splits * out.size * part // 4, np.uint32)
+        parts = self._device.new_result(how.splits * out.size * part // 4, np.uint32, stream)
         argument = (0, 0) if work.family in ("extreme", "long") else work.argument
         self._launch(variant, how, words, parts, argument, stream, means)
         of_parts, at = parts.words(UNIT)

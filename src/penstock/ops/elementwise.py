@@ -200,9 +200,9 @@ class Elementwise(Closing):
 
     # The slow paths of a call.
 
-    def _make(self, parameter: Parameter, shape: tuple[int, ...]) -> Array:
+    def _make(self, parameter: Parameter, shape: tuple[int, ...], stream: Any) -> Array:
         """An output, checked and bound here: a launch with it is none with a new array."""
-        made = self.device.empty(shape, parameter.dtype)
+        made = self.device.new_result(shape, parameter.dtype, stream)
         if made.size:
             with self.kernel.scheduler.lock:
                 check_array(self.kernel, self._outputs[parameter.name], made, {})
@@ -274,7 +274,8 @@ def _make_call(made: Elementwise, most: int) -> Callable[..., Any]:
     # If every array is `out`, the first one that is given determines the shape.
     first = given[0] if given else f"penstock_given({', '.join(outputs)})"
     makes = [
-        f"if {name} is MISSING: {name} = penstock_self._make(parameter_{name}, penstock_shape)"
+        f"if {name} is MISSING: "
+        f"{name} = penstock_self._make(parameter_{name}, penstock_shape, stream)"
         for name in outputs
     ]
     source = _CALL.format(

@@ -122,7 +122,7 @@ class Indexing:
 
     def _taken(self, chosen: Chosen) -> Array:
         base, keys, length, step = chosen
-        made = self._device.empty(base.shape, base.dtype)
+        made = self._device.new_result(base.shape, base.dtype)
         if made.size:
             self._moves.gather(made, base, keys, length, step)
         return made
@@ -296,7 +296,7 @@ class Indexing:
         length = sum(reach) + 1
         if length >= 1 << 32:
             raise Unsupported(f"{len(arrays)} index arrays into {part.nbytes:,} bytes; use slices")
-        made = self._device.empty(arrays[0][1].shape, np.uint32)
+        made = self._device.new_result(arrays[0][1].shape, np.uint32)
         programs = self._moves.programs
         offset = 0
         for number, ((axis, keys), stride) in enumerate(zip(arrays, strides, strict=True)):

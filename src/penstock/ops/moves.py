@@ -69,7 +69,7 @@ class Moves:
     def copy(self, target: Array, source: Array, stream: Stream | None = None) -> None:
         """Copy between arrays of one shape and itemsize, as if the source were copied first."""
         if source.buffer is target.buffer and source.region.overlaps(target.region):
-            between = self._device.empty(source.shape, source.dtype)
+            between = self._device.new_result(source.shape, source.dtype, stream)
             self.move(COPY, between, source, stream=stream)
             source = between
         if not self._device.operations.copy(target, source, stream):

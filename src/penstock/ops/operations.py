@@ -93,7 +93,7 @@ class Operations:
                 self._known.add(dtype)
         shape = broadcast_shape([array.shape for array in arrays], name or "astype")
         if out is None:
-            made = self._device.empty(shape, result)
+            made = self._device.new_result(shape, result, stream)
         elif _can_hold(out, result, arrays):
             made = out
         else:

@@ -96,7 +96,7 @@ class Products:
         batch = broadcast_shape((left.shape[:-2], right.shape[:-2]), "matmul")
         rows = left.shape[-2:-1] if a.ndim > 1 else ()
         columns = right.shape[-1:] if b.ndim > 1 else ()
-        out = self._device.empty((*batch, *rows, *columns), a.dtype)
+        out = self._device.new_result((*batch, *rows, *columns), a.dtype, stream)
         if out.size:
             flat = out.reshape(*batch, left.shape[-2], right.shape[-1])
             self._multiply(flat, left, right, dtype, stream)
@@ -111,7 +111,7 @@ class Products:
             )
         a, b = a.settled(stream), b.settled(stream)
         batch = broadcast_shape((a.shape[:-1], b.shape[:-1]), "vecdot")
-        out = self._device.empty(batch, a.dtype)
+        out = self._device.new_result(batch, a.dtype, stream)
         if out.size:
             flat = out.reshape(*batch, 1, 1)
             self._multiply(flat, a[..., None, :], b[..., :, None], dtype, stream)
@@ -163,13 +163,17 @@ class Products:
         elif columns > 1 and {"out", "right"} & large:
             for part in halves(columns):
                 goal = out[..., part]
-                made = goal if goal.contiguous else self._device.empty(goal.shape, goal.dtype)
+                made = (
+                    goal
+                    if goal.contiguous
+                    else self._device.new_result(goal.shape, goal.dtype, stream)
+                )
                 self._multiply(made, a, b[..., part], dtype, stream)
                 if made is not goal:
                     goal.copy_from(made, stream)
         elif large:
             kind = KIND_OF[dtype.compute]
-            sums = self._device.empty((2, *out.shape), SUMS[kind])
+            sums = self._device.new_result((2, *out.shape), SUMS[kind], stream)
             for number, part in enumerate(halves(inner)):
                 self._multiply(sums[number], a[..., part], b[..., part, :], dtype, stream)
             self._finish(out, sums, dtype, stream)
@@ -277,7 +281,7 @@ class Products:
         panels = -(-operand.lines // width)
         matrix = panels * width * parts
         batches = math.prod(sizes)
-        packed = self._device.empty((batches * matrix * 4,), np.uint32)
+        packed = self._device.new_result((batches * matrix * 4,), np.uint32, stream)
         bound, at = operand.array.words()
         texels = word_texels(operand.array, self._texels)
         defines: dict[str, Any] = {}
@@ -345,13 +349,17 @@ class Products:
         kind = KIND_OF[dtype.compute]
         if segments == 1 and out.itemsize == KINDS[kind].size:
             return out
-        return self._device.empty((segments, *out.shape), SUMS[kind])
+        return self._device.new_result((segments, *out.shape), SUMS[kind])
 
     def _finish(self, out: Array, sums: Array, dtype: Element, stream: Stream | None) -> None:
         """Add up the segments of sums, and encode the elements."""
         # A part of an array may share its first and last word, and the kernel writes whole words.
         ends = out.nbytes % 4 and out.region.hi != out.buffer.nbytes
-        made = self._device.empty(out.shape, out.dtype) if out.region.lo % 4 or ends else out
+        made = (
+            self._device.new_result(out.shape, out.dtype, stream)
+            if out.region.lo % 4 or ends
+            else out
+        )
         group = max(self._way.group, 8)
         # `out` may hold sums, of a part of a product.
         kernel = self._kernel("product_finish", element_of(out.dtype), {}, local_size_x=group)

@@ -33,7 +33,7 @@ class Ramps:
 
     def integers(self, count: int, start: int, step: int) -> Array:
         """start + i * step in int64, modulo 2^64."""
-        made = self._device.empty(count, np.int64)
+        made = self._device.new_result(count, np.int64)
         words = [struct.unpack("<2I", (n & (1 << 64) - 1).to_bytes(8, "little"))
                  for n in (start, step)]  # fmt: skip
         self._launch(RAMP, _integers, made, words)
@@ -41,7 +41,7 @@ class Ramps:
 
     def floats(self, count: int, start: float, step: float, dtype: Dtype, wide: bool) -> Array:
         """start + i * step as float32 or float64; computed in float64 if `wide`."""
-        made = self._device.empty(count, dtype)
+        made = self._device.new_result(count, dtype)
         if wide:
             words = [struct.unpack("<2I", struct.pack("<d", n)) for n in (start, step)]
             self._launch(RAMP64, _floats, made, words, SIZE=dtype.itemsize)

@@ -142,7 +142,7 @@ class Generator:
         kind = as_dtype(dtype)
         if kind not in (np.float32, np.float64):
             raise DtypeMismatch(f"random numbers of {kind}; there are float32 and float64")
-        out = self._bits.device.empty(_shape(size), kind)
+        out = self._bits.device.new_result(_shape(size), kind)
         a, b = (int(x) for x in np.array([offset, factor], kind).view(f"u{kind.itemsize}"))
         self._fill(out, Draw(mode, kind.itemsize, table), a, b)
         return out
@@ -165,7 +165,7 @@ class Generator:
             raise InvalidValue(f"integers(low={low}, high={high}): there is none between them")
         if first < bounds[0] or last > bounds[1]:
             raise InvalidValue(f"integers from {first} to {last} do not fit {kind}")
-        out = self._bits.device.empty(_shape(size), kind)
+        out = self._bits.device.new_result(_shape(size), kind)
         self._fill(out, Draw("INTEGER", kind.itemsize), first & _MASK[kind.itemsize], last - first)
         return out
 
@@ -220,7 +220,7 @@ class Generator:
         """The first `wanted` elements of a random permutation."""
         if not 0 <= count <= _MOST_PERMUTED:
             raise InvalidValue(f"a permutation of {count} elements; up to {_MOST_PERMUTED:,}")
-        out = self._bits.device.empty(count if wanted is None else wanted, np.int64)
+        out = self._bits.device.new_result(count if wanted is None else wanted, np.int64)
         with self._lock:
             number, self._permutations = self._permutations, self._permutations + 1
         # Three blocks of a lane of their own are the keys of the rounds.
@@ -235,7 +235,7 @@ class Generator:
 
     def bits(self, count: int) -> Array:
         """Random words (uint32): what all other numbers are made from."""
-        out = self._bits.device.empty(_integer("count", count), np.uint32)
+        out = self._bits.device.new_result(_integer("count", count), np.uint32)
         self._fill(out, Draw("BITS", 4), 0, 0)
         return out
 

@@ -81,7 +81,7 @@ class Scans:
         self._axes.check(x, out)
         shape = tuple(n + initial * (k == axis) for k, n in enumerate(x.shape))
         kind = out if out.itemsize >= 4 else as_dtype(NUMBERS[family])
-        made = self._device.empty(shape, kind)
+        made = self._device.new_result(shape, kind, stream)
         limits: Any = self._device.info.limits
         if x.size >= 1 << 31 or made.nbytes > limits["binding_range"]:
             raise Unsupported(f"running sums of {x.size:,} elements; take them of slices")
@@ -138,12 +138,12 @@ class Scans:
         )  # fmt: skip
         before = None
         if chunks > 1:
-            totals = self._device.empty((chunks, lines), dtype)
+            totals = self._device.new_result((chunks, lines), dtype, stream)
             of_totals = variant._replace(
                 out=dtype, totals=True, started=False, fours=part in (4, 8)
             )
             self._launch(of_totals, words, walk, line, chunk, chunks, units, totals, None, stream)
-            before = self._device.empty((chunks + 1, lines), dtype)
+            before = self._device.new_result((chunks + 1, lines), dtype, stream)
             bound, at = totals.words(UNIT)
             self._scan(
                 family, product, dtype, bound, Walk(at, (Axis(lines, part, 1),), ()),

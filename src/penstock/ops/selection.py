@@ -59,7 +59,7 @@ class Selection:
             kernel(values=values, sums=self._unused(), count=count, each=count, groups=1)
             return
         parts = -(-count // each)
-        sums = self._device.empty(parts, _WORD)
+        sums = self._device.new_result(parts, _WORD)
         groups = self._grid(parts, lanes)
         for stage in (0, 1):
             kernel = self._programs.kernel(SCAN, _scan, STAGE=stage)
@@ -69,7 +69,7 @@ class Selection:
 
     def _unused(self) -> Array:
         """What a kernel binds that its stage does not touch: not what it changes elsewhere."""
-        return self._device.empty(1, _WORD)
+        return self._device.new_result(1, _WORD)
 
     def _grid(self, count: int, lanes: int) -> int:
         groups = -(-count // lanes)
@@ -97,7 +97,7 @@ class Selection:
         each = max(64, -(-count // 4096)) if self._programs.on_cpu else 64
         each = min(-(-each // 4) * 4, MOST_TURNS)
         parts = -(-count // each)
-        places = self._device.empty(parts + 1, _WORD)
+        places = self._device.new_result(parts + 1, _WORD)
         masks: dict[str, Any] = dict(
             zip(("mask0", "mask1", "mask2", "mask3"), _masks(x.dtype), strict=True)
         )
@@ -113,7 +113,7 @@ class Selection:
         assert at == 0
         launch(0, self._unused())
         self.sums_before(places, parts + 1)
-        made = self._device.empty(self.value(places, parts, what), _WORD)
+        made = self._device.new_result(self.value(places, parts, what), _WORD)
         if made.size:
             launch(1, made)
         return made
@@ -129,7 +129,7 @@ class Selection:
             window, at = x.words()
             if at == 0:
                 return window, 0
-        made = self._device.empty(x.shape, x.dtype)
+        made = self._device.new_result(x.shape, x.dtype)
         self._device.moves.copy(made, x)
         return made.words()
 
@@ -153,7 +153,7 @@ class Selection:
     def _along(self, words: Array, inner: int, extent: int) -> Array:
         """Words as int64, divided by `inner`, modulo `extent` if there is one."""
         count = words.size
-        out = self._device.empty(count, np.int64)
+        out = self._device.new_result(count, np.int64)
         if count:
             groups = self._programs.groups(count)
             kernel = self._programs.kernel(

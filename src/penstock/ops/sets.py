@@ -82,7 +82,7 @@ class Sets:
     def contains(self, x: Array, wanted: Array) -> Array:
         """Whether each of `wanted` equals an element of x, an array of the same dtype."""
         if x.dtype.kind == "c":
-            both = self._device.empty(wanted.size + x.size, x.dtype)
+            both = self._device.new_result(wanted.size + x.size, x.dtype)
             both[: wanted.size].copy_from(wanted.reshape(-1))
             both[wanted.size :].copy_from(x.reshape(-1))
             # Every number is replaced by that of the distinct one that it equals.
@@ -111,7 +111,7 @@ class Sets:
     def _changes(self, ordered: Array) -> Array:
         """A word for each element: 1 if it differs from the one before."""
         count = ordered.size
-        flags = self._device.empty(count, _WORD)
+        flags = self._device.new_result(count, _WORD)
         groups = self._programs.groups(count)
         parts = _parts(ordered) if ordered.dtype.kind == "c" else (ordered,)
         for number, part in enumerate(parts):
@@ -128,7 +128,7 @@ class Sets:
         """For each element in its own place: which of the distinct ones it is."""
         count = flags.size
         # The sum of the flags up to each element, without that of the first.
-        ranks = self._device.empty(count + 1, _WORD)
+        ranks = self._device.new_result(count + 1, _WORD)
         ranks[:count].copy_from(flags)
         ranks[:1].fill(0)
         ranks[count:].fill(0)
@@ -139,7 +139,7 @@ class Sets:
         return made
 
     def _gaps(self, places: Array, count: int) -> Array:
-        made = self._device.empty(places.size, np.int64)
+        made = self._device.new_result(places.size, np.int64)
         if places.size:
             groups = self._programs.groups(places.size)
             kernel = self._programs.kernel(GAPS, _gaps)

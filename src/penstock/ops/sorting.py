@@ -77,8 +77,8 @@ class Sorting:
         order = constants_of(x.dtype, descending=descending)
         last = _moved_axis(x, axis)
         rows = math.prod(last.shape[:-1])
-        made = self._device.empty(last.shape, x.dtype) if values else None
-        where = self._device.empty(last.shape, _INDEX) if indices else None
+        made = self._device.new_result(last.shape, x.dtype) if values else None
+        where = self._device.new_result(last.shape, _INDEX) if indices else None
         if x.size:
             flat = last.settled() if last.contiguous else last.copy()
             self._rows(flat, rows, x.shape[axis], order, made, where)
@@ -88,13 +88,13 @@ class Sorting:
         self, x: Array, wanted: Array, *, right: bool = False, sorter: Array | None = None
     ) -> Array:
         """Where elements would be inserted into x, which is sorted (by `sorter`): int64."""
-        out = self._device.empty(wanted.shape, _INDEX)
+        out = self._device.new_result(wanted.shape, _INDEX)
         self._search(x, wanted, sorter, out, RIGHT=int(right), SORTER=int(sorter is not None))
         return out
 
     def contains(self, x: Array, wanted: Array) -> Array:
         """Whether x, which is sorted, has elements equal to each of `wanted`."""
-        out = self._device.empty(wanted.shape, np.bool_)
+        out = self._device.new_result(wanted.shape, np.bool_)
         self._search(x, wanted, None, out, RIGHT=2, SORTER=0)
         return out
 
@@ -154,7 +154,7 @@ class Sorting:
                 part = slice(start, min(rows, start + most))
                 shape = (part.stop - start, row)
                 into = [
-                    None if each is None else self._device.empty(shape, each.dtype)
+                    None if each is None else self._device.new_result(shape, each.dtype)
                     for each in (made, where)
                 ]
                 self._rows(x.reshape(rows, row)[part], shape[0], row, order, *into)
@@ -173,8 +173,8 @@ class Sorting:
     ) -> None:  # fmt: skip
         count, words = rows * row, 2 if order["SIZE"] == 8 else 1
         levels = (row - 1).bit_length()
-        data = self._device.empty(2 * count * words, _WORD)
-        places = self._device.empty(2 * count if where is not None else 1, _WORD)
+        data = self._device.new_result(2 * count * words, _WORD)
+        places = self._device.new_result(2 * count if where is not None else 1, _WORD)
         turns = row * (levels + 1) + 2 * levels + 2
         groups = self._programs.groups(rows, turns)
         src, src_at = x.words()
@@ -198,7 +198,7 @@ class Sorting:
         most = 8192 if self._programs.on_cpu else 1024
         each = max(512, min(most, -(-row // 512)))
         parts = -(-row // each)
-        counts = self._device.empty(rows * _DIGITS * parts, _WORD)
+        counts = self._device.new_result(rows * _DIGITS * parts, _WORD)
         groups = -(-rows * parts // self._programs.lanes)
         empty = self._device.empty
         spare = [empty(count * words, _WORD) for _ in range(min(2, size))]

@@ -70,7 +70,7 @@ def linspace(
     is_complex = isinstance(start, complex) or isinstance(stop, complex)
     kind = checked_dtype(xp, dtype, DEFAULT_COMPLEX if is_complex else DEFAULT_FLOAT)
     if kind.kind == "c":
-        made = xp.device.empty(count, kind)
+        made = xp.device.new_result(count, kind)
         part = np.dtype(f"f{kind.itemsize // 2}")
         begin, end = complex(start), complex(stop)
         for offset, low, high in ((0, begin.real, end.real), (1, begin.imag, end.imag)):
@@ -112,7 +112,7 @@ def _integers(xp: Namespace, count: int, start: int, step: int, dtype: Dtype) ->
         return xp.device.operations.cast(made, dtype)
     if dtype.itemsize == made.itemsize:
         return made if dtype == made.dtype else made.reinterpret(dtype)
-    short = xp.device.empty(count, dtype)
+    short = xp.device.new_result(count, dtype)
     if count:  # the low bytes
         xp.device.moves.copy(short, view(made, (count,), (8,), dtype=dtype))
     return short
@@ -167,7 +167,7 @@ def _triangle(xp: Namespace, x: Array, k: int, *, lower: bool) -> Array:
     check_arrays(xp, what, x)
     if x.ndim < 2:
         raise ShapeMismatch(f"{what} takes matrices, not an array of shape {x.shape}")
-    made = xp.device.empty(x.shape, x.dtype)
+    made = xp.device.new_result(x.shape, x.dtype)
     xp.device.moves.triangle(made, x, as_integer(k, what), lower=lower)
     return made
 

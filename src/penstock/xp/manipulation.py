@@ -44,7 +44,7 @@ def concat(xp: Namespace, arrays: Sequence[Array], /, *, axis: int | None = 0) -
         ):
             raise ShapeMismatch(f"concat along axis {along} of shapes {first} and {each.shape}")
     length = sum(each.shape[along] for each in given)
-    made = xp.device.empty((*first[:along], length, *first[along + 1 :]), dtype)
+    made = xp.device.new_result((*first[:along], length, *first[along + 1 :]), dtype)
     start = 0
     for each in given:
         stop = start + each.shape[along]
@@ -166,7 +166,7 @@ def roll(
     total = dict.fromkeys(axes, 0)
     for along, by in zip(axes, given, strict=True):
         total[along] += as_integer(by, "roll")
-    made = xp.device.empty(x.shape, x.dtype)
+    made = xp.device.new_result(x.shape, x.dtype)
     if made.size:
         _rolled(made, x, [(along, by % x.shape[along]) for along, by in total.items()])
     return made
@@ -193,7 +193,7 @@ def tile(xp: Namespace, x: Array, repetitions: int | tuple[int, ...], /) -> Arra
     ndim = max(len(times), x.ndim)
     times = (1,) * (ndim - len(times)) + times
     shape = (1,) * (ndim - x.ndim) + x.shape
-    made = xp.device.empty(tuple(n * m for n, m in zip(times, shape, strict=True)), x.dtype)
+    made = xp.device.new_result(tuple(n * m for n, m in zip(times, shape, strict=True)), x.dtype)
     if made.size:
         pairs = tuple(n for pair in zip(times, shape, strict=True) for n in pair)
         single = tuple(n for pair in zip((1,) * ndim, shape, strict=True) for n in pair)
@@ -222,7 +222,7 @@ def repeat(xp: Namespace, x: Array, repeats: int | Array, /, *, axis: int | None
         return xp.device.indexing.take(x, np.repeat(np.arange(length), host), along)
     times = int(host.item())
     shape = (*x.shape[:along], length, times, *x.shape[along + 1 :])
-    made = xp.device.empty((*x.shape[:along], length * times, *x.shape[along + 1 :]), x.dtype)
+    made = xp.device.new_result((*x.shape[:along], length * times, *x.shape[along + 1 :]), x.dtype)
     if made.size:
         strides = (*x.strides[: along + 1], 0, *x.strides[along + 1 :])
         made.reshape(shape).copy_from(view(x, shape, strides))
