@@ -61,6 +61,8 @@ TURNS = {
     "ops/shaders/index.glsl": NO_LOOP,
     "ops/shaders/keys.glsl": NO_LOOP,
     "ops/shaders/move.glsl": BOUNDED,
+    "ops/shaders/place.glsl": NO_LOOP,
+    "ops/shaders/place_table.glsl": "test_moves_of_many_axes",
     "ops/shaders/peek.glsl": NO_LOOP,
     "ops/shaders/radix.glsl": "at most 8,192 elements and 256 digits for an invocation",
     "ops/shaders/ramp.glsl": BOUNDED,
@@ -179,6 +181,14 @@ def test_programs_are_given_enough_groups(dev: ps.Device) -> None:
     # A copy whose packed words are 4,096 turns of each invocation, with a loop in each.
     host = np.arange(1 << 24, dtype=np.uint32).astype(np.uint8).reshape(1 << 12, 1 << 12)
     np.testing.assert_array_equal(dev.array(host).T.copy().numpy(), host.T)
+
+
+@on_lavapipe
+def test_moves_of_many_axes(dev: ps.Device) -> None:
+    """Each of 2^24 bytes takes a turn for each of 24 axes: in 512 groups, 100,000 in all."""
+    host = np.random.default_rng(0).integers(0, 256, 1 << 24, np.uint8).reshape((2,) * 24)
+    made = dev.array(host).T.copy().numpy()
+    assert np.array_equal(made, host.T)
 
 
 @on_lavapipe

@@ -36,9 +36,9 @@ from penstock.shader import glsl, prebuilt
 
 #: Kernels that are generated for GLSL and for HIP from one text.
 _PROGRAMS: tuple[Program, ...] = (
-    indexing.COMBINE, moves.MOVE, ramps.RAMP, ramps.RAMP32, ramps.RAMP64, selection.PEEK,
-    selection.SCAN, selection.SELECT, selection.UNRAVEL, sets.CHANGES, sets.GAPS, sorting.RADIX,
-    sorting.ROWSORT, sorting.SEARCH,
+    indexing.COMBINE, moves.MOVE, moves.MOVE_BY_TABLE, ramps.RAMP, ramps.RAMP32, ramps.RAMP64,
+    selection.PEEK, selection.SCAN, selection.SELECT, selection.UNRAVEL, sets.CHANGES, sets.GAPS,
+    sorting.RADIX, sorting.ROWSORT, sorting.SEARCH,
 )  # fmt: skip
 
 _PACKAGE = Path(reductions.__file__).parents[1]

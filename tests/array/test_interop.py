@@ -82,6 +82,26 @@ def test_a_copy_can_be_asked_for(dev: ps.Device) -> None:
         x.__dlpack__(dl_device=(2, 0))
 
 
+@pytest.mark.parametrize("name", ["max_version", "dl_device"])
+@pytest.mark.parametrize("made", [None, True])
+def test_what_dlpack_passes_are_two_integers(name: str, made: Any, dev: ps.Device) -> None:
+    x = dev.array(counted())
+    for wrong in (5, (1,), (1, 2, 3), (1.5, 0), "ab", (1, None)):
+        with pytest.raises(ps.ArgumentError, match=f"{name}= is a tuple of two integers"):
+            x.__dlpack__(**{name: wrong}, copy=made)
+    slow_add(x, 1, spin=0)  # which a view that was left would refuse
+
+
+def test_a_later_version_of_dlpack_gets_what_there_is(dev: ps.Device) -> None:
+    x = dev.array(counted())
+    for version, kind in (
+        ((10**400, 0), "versioned"),
+        ([1, 0], "versioned"),
+        ((0, 8), 'dltensor"'),
+    ):
+        assert kind in str(x.__dlpack__(max_version=version))
+
+
 def test_memory_of_others_is_used_in_place(dev: ps.Device) -> None:
     source = np.zeros(1 << 16, np.uint32)
     with ps.trace() as t:

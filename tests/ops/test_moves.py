@@ -55,6 +55,8 @@ def test_on_every_driver(any_device: ps.Device) -> None:
     for dtype in ("uint8", "float64"):
         host = values(dtype, (40, 50))
         assert_same(any_device.array(host).T.copy(), host.T)
+    many = values("int16", (2, 3, 2, 3, 2, 2, 3))
+    assert_same(any_device.array(many).T.copy(), many.T)
 
 
 @pytest.mark.parametrize("size", [3, 6, 12, 24])
@@ -156,11 +158,88 @@ def test_large_arrays_move_in_pieces(dev: ps.Device) -> None:
     assert_same(triangle, np.tril(small, 3))
 
 
-def test_many_axes(dev: ps.Device) -> None:
-    host = values("int16", (2, 3, 2, 3, 2, 2, 3))
-    made = dev.empty(host.T.shape, np.int16)
-    dev.moves.copy(made, dev.array(host).T)
-    assert_same(made, host.T)
+@st.composite
+def many_axes(draw: st.DrawFn) -> tuple[Any, ...]:
+    """A layout of up to 64 axes, some of them longer than 1, in an order that merges few."""
+    ndim = draw(st.integers(5, 64))
+    shape = [1] * ndim
+    for axis in draw(st.lists(st.integers(0, ndim - 1), min_size=5, max_size=8, unique=True)):
+        shape[axis] = draw(st.sampled_from((2, 2, 3)))
+    order = draw(st.permutations(range(ndim)))
+    ways = [slice(None)] * 3 + [slice(None, None, -1), slice(1, None), slice(None, None, 2)]
+    slices = [draw(st.sampled_from(ways)) if shape[a] > 1 else slice(None) for a in order]
+    return tuple(shape), tuple(order), tuple(slices)
+
+
+@pytest.mark.parametrize("work", ["copy", "assign", "mask", "gather", "tril"])
+@settings(
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    layout=many_axes(), dtype=st.sampled_from((*SMALL, "float64")), seed=st.integers(0, 99),
+    start=st.integers(0, 3),
+)  # fmt: skip
+def test_many_axes(
+    layout: Any, dtype: str, seed: int, start: int, work: str, dev: ps.Device
+) -> None:
+    """Of 5 to 64 axes, with gaps, offsets and backwards: as NumPy moves them, in few launches."""
+    shape = layout[0]
+    host = values(dtype, start + int(np.prod(shape)), seed, most=100)
+    x, wanted = laid_out(
+        dev.array(host)[start:].reshape(shape), host[start:].reshape(shape), layout
+    )
+    other = values(dtype, wanted.shape, seed + 1, most=100)
+    mask = values("bool", wanted.shape[::-1], seed).T
+    axis = int(np.argmax(wanted.shape))
+    keys = np.random.default_rng(seed).integers(0, wanted.shape[axis], 4)
+    with ps.trace() as receipt:
+        if work == "copy":
+            made = dev.empty(wanted.shape, dtype)
+            dev.moves.copy(made, x)
+        elif work == "assign":
+            dev.moves.copy(x, dev.array(other))
+            wanted[...] = other
+        elif work == "mask":
+            x[dev.array(mask.T).T] = 7
+            wanted[mask] = 7
+        elif work == "gather":
+            made, wanted = (
+                dev.xp.take(x, dev.array(keys), axis=axis),
+                np.take(wanted, keys, axis=axis),
+            )
+        else:
+            made, wanted = dev.xp.tril(x), np.tril(wanted)
+    assert receipt.launches <= 6
+    assert_same(made if work in ("copy", "gather", "tril") else x, wanted)
+
+
+def test_launches_do_not_grow_with_the_axes(dev: ps.Device) -> None:
+    """A copy of 20 axes is one launch, though none of them merge; nor does it wait."""
+    host = np.arange(1 << 20, dtype=np.uint32).reshape((2,) * 20)
+    x = dev.array(host)
+    odd = tuple(range(1, 20, 2))
+    with ps.trace() as receipt:
+        turned = x.T.copy()
+        assert receipt.launches == 1
+        total = x.sum(axis=odd)
+        assert receipt.launches <= 4
+        both = x + x.T
+        assert receipt.launches <= 6
+    assert receipt.waits == 0
+    assert_same(turned, host.T)
+    assert_same(total, host.sum(axis=odd))
+    assert_same(both, host + host.T)
+
+
+def test_a_graph_records_a_copy_of_many_axes(dev: ps.Device) -> None:
+    x = dev.zeros((2,) * 9)
+    with dev.record() as graph:
+        made = x.T.copy()
+    for seed in range(2):
+        host = values("float32", (2,) * 9, seed)
+        x.write(host)
+        graph.replay()
+        assert_same(made, host.T)
 
 
 def test_what_a_device_of_another_kind_does(dev: ps.Device) -> None:

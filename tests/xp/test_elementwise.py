@@ -228,6 +228,8 @@ def test_many_axes(dev: ps.Device) -> None:
     )
     assert len(order) > MOST_AXES
     assert_close(x.seen(layout) + x, host.transpose(order) + host)
+    column, row = values("int16", 2**9).reshape((2, 1) * 9), host.reshape((1, 2) * 9)
+    assert_close(dev.array(column) * dev.array(row), column * row)
 
 
 @pytest.mark.many_kernels

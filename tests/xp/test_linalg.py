@@ -128,6 +128,9 @@ def test_norms_and_traces(dtype: str, dev: ps.Device) -> None:
         for keepdims in (False, True):
             wanted = np.linalg.matrix_norm(a, keepdims=keepdims, ord=order)
             close(linalg.matrix_norm(x, keepdims=keepdims, ord=order), wanted)
+    for order in (x.size - dev.ones(59).sum(), np.array(1), dev.ones(())):  # as NumPy's numbers
+        close(linalg.matrix_norm(x, ord=order), np.linalg.matrix_norm(a, ord=1))
+        close(linalg.vector_norm(x, ord=order), np.linalg.vector_norm(a, ord=1))
     close(linalg.trace(x, offset=1), np.linalg.trace(a, offset=1))
     small = dev.array(np.full((3, 3), 100, np.int8))
     assert linalg.trace(small).item() == 300

@@ -5,13 +5,14 @@ All of these need values on the host, so they wait for the work that writes them
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.array import text
-from penstock.errors import DtypeMismatch, InvalidValue, ShapeMismatch
+from penstock.errors import ArgumentError, DtypeMismatch, InvalidValue, ShapeMismatch
 
 if TYPE_CHECKING:
     from penstock.array.array import Array
@@ -106,13 +107,25 @@ class Conversions:
         view, and device work on the bytes waits until the library drops it.
         """
         me = cast("Array", self)
-        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
+        if dl_device is not None and _pair("dl_device", dl_device) != self.__dlpack_device__():
             raise BufferError(f"array {me.name!r} can be exported for the CPU only")
+        marks = max_version is not None and _pair("max_version", max_version) >= (1, 0)
+        version = (1, 0) if marks else None
         if copy:
-            return me.numpy().__dlpack__(max_version=max_version)
-        marks = max_version is not None and tuple(max_version) >= (1, 0)
+            return me.numpy().__dlpack__(max_version=version)
         shown = me.view("r" if marks else "rw")
-        return shown.__dlpack__(max_version=max_version)
+        return shown.__dlpack__(max_version=version)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return _DLPACK_CPU
+
+
+def _pair(name: str, given: Any) -> tuple[int, int]:
+    """The two integers of an argument of `__dlpack__`."""
+    try:
+        first, second = map(operator.index, given)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"__dlpack__: {name}= is a tuple of two integers such as (1, 0), or None, not {given!r}"
+        ) from error
+    return first, second

@@ -1,8 +1,8 @@
 """Moves of elements within a device: strided copies, gathers, scatters, masks and triangles.
 
 One kernel (`shaders/move.glsl`) does all of it. It moves bits and computes nothing, so it works
-for every dtype on every device. What it cannot walk in one launch (more than four axes, or arrays
-that are larger than a device binds) is divided into several.
+for every dtype on every device. More than four axes are in a table, which it reads from memory.
+Arrays that are larger than a device binds are moved in several launches.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from penstock.array.array import Array
 from penstock.memory.layout import Layout
-from penstock.ops.portable import Program, Programs, signed
-from penstock.ops.strides import merged, reciprocal
+from penstock.ops.portable import Access, Program, Programs, signed
+from penstock.ops.strides import halves, merged, reciprocal
 
 if TYPE_CHECKING:
     from penstock.device import Device
@@ -26,20 +26,23 @@ Host = npt.NDArray[Any]
 
 COPY, GATHER, SCATTER, MASK, LOWER, UPPER = range(6)
 
-_AXES = 4
+_AXES = 4  # whose sizes and strides are arguments of the kernel; those of more are in a table
 _MOST_ELEMENTS = (1 << 31) - 1  # of a launch: the kernel counts, and divides, in 31 bits
 _BYTES = np.dtype(np.uint8)
 
-MOVE = Program(
-    "move",
-    {"src": "in", "dst": "inout", "keys": "in"},
-    (
-        "count", "span", "src_at", "dst_at", "keys_at", "n0", "n1", "n2", "m0", "m1", "m2",
-        "shifts", "s0", "s1", "s2", "s3", "d0", "d1", "d2", "d3", "k0", "k1", "k2", "k3",
-        "limit", "low", "room", "jump",
-    ),
-    {"SIZE": 4, "AXES": 1, "PACKED": 0, "MODE": 0, "KEY_SIZE": 4, "KEY_SIGNED": 0},
-    uses=("index",),
+_ARRAYS: dict[str, Access] = {"src": "in", "dst": "inout", "keys": "in"}
+_NUMBERS = ("count", "span", "src_at", "dst_at", "keys_at", "limit", "low", "room", "jump")
+_WALK = (
+    "n0", "n1", "n2", "m0", "m1", "m2", "shifts",
+    "s0", "s1", "s2", "s3", "d0", "d1", "d2", "d3", "k0", "k1", "k2", "k3",
+)  # fmt: skip
+_CONSTANTS = {"SIZE": 4, "AXES": 1, "PACKED": 0, "MODE": 0, "KEY_SIZE": 4, "KEY_SIGNED": 0}
+
+MOVE = Program("move", _ARRAYS, (*_NUMBERS, *_WALK), _CONSTANTS, uses=("index", "place"))
+#: The same of any number of axes; AXES is 0.
+MOVE_BY_TABLE = Program(
+    "move", {**_ARRAYS, "table": "in"}, (*_NUMBERS, "axes"), _CONSTANTS,
+    uses=("index", "place_table"),
 )  # fmt: skip
 
 
@@ -68,6 +71,8 @@ class Moves:
 
     def copy(self, target: Array, source: Array, stream: Stream | None = None) -> None:
         """Copy between arrays of one shape and itemsize, as if the source were copied first."""
+        if not target.size:
+            return
         if source.buffer is target.buffer and source.region.overlaps(target.region):
             between = self._device.new_result(source.shape, source.dtype, stream)
             self.move(COPY, between, source, stream=stream)
@@ -152,8 +157,8 @@ class Moves:
         head = len(target.shape) - (2 if triangle else 0)
         strides = [each.strides for each in operands]
         walk = merged(target.shape[:head], [each[:head] for each in strides])
-        if not fits or len(walk.sizes) + 2 * triangle > _AXES:
-            self._in_pieces(mode, target, source, keys, choice, stream, fits=fits)
+        if not fits:
+            self._in_halves(mode, target, source, keys, choice, stream)
             return
         sizes = (*target.shape[head:][::-1], *walk.sizes)
         steps = [
@@ -164,32 +169,26 @@ class Moves:
             size, sizes = _widened(size, sizes, steps, operands, choice)
         self._launch(mode, operands, size, sizes, steps, choice, stream)
 
-    def _in_pieces(
+    def _in_halves(
         self, mode: int, target: Array, source: Array, keys: Array | None, choice: Choice,
-        stream: Stream | None, *, fits: bool,
+        stream: Stream | None,
     ) -> None:  # fmt: skip
-        """Move the halves along an axis, or what is at each of the indices of a short one."""
+        """Move the halves along the axis that spreads the most."""
         shape = target.shape
         last = len(shape) - (2 if mode in (LOWER, UPPER) else 0)
         axes = [axis for axis in range(last) if shape[axis] > 1]
         assert axes or mode in (LOWER, UPPER), "one element can be bound"
         if not axes:
-            self._triangle_in_pieces(mode, target, source, choice, stream)
+            self._triangle_in_halves(mode, target, source, choice, stream)
             return
-        if not fits:  # the axis that spreads the most
-            axis = max(axes, key=lambda at: max(
-                abs(each.strides[at]) * shape[at] for each in (target, source)))  # fmt: skip
-            half = shape[axis] // 2
-            pieces: list[Any] = [slice(0, half), slice(half, None)]
-        else:
-            axis = min(axes, key=lambda at: shape[at])
-            pieces = [slice(i, i + 1) for i in range(shape[axis])]
-        for piece in pieces:
-            at = (slice(None),) * axis + (piece,)
+        axis = max(axes, key=lambda at: max(
+            abs(each.strides[at]) * shape[at] for each in (target, source)))  # fmt: skip
+        for half in halves(shape[axis]):
+            at = (slice(None),) * axis + (half,)
             part = None if keys is None else keys[at]
             self.move(mode, target[at], source[at], part, choice=choice, stream=stream)
 
-    def _triangle_in_pieces(
+    def _triangle_in_halves(
         self, mode: int, target: Array, source: Array, choice: Choice, stream: Stream | None
     ) -> None:
         """Move the upper and the lower half of the rows, whose diagonals differ."""
@@ -206,13 +205,14 @@ class Moves:
         target, source = operands[:2]
         keys = operands[2] if len(operands) > 2 else source
         count = math.prod(sizes)
-        axes = 1 if len(sizes) <= 1 else 2 if len(sizes) == 2 else 4
+        along = [steps[1], steps[0], steps[2] if len(steps) > 2 else (0,) * len(sizes)]
+        axes, walk = self._walk(sizes, along)
         some = mode in (SCATTER, MASK) or choice.room < choice.limit
         packed = size < 4 and target.contiguous and (not some or mode in (LOWER, UPPER))
         integers = mode in (GATHER, SCATTER)
         kernel = self.programs.kernel(
-            MOVE, _reference, SIZE=size, AXES=axes, PACKED=int(packed), MODE=mode,
-            KEY_SIZE=keys.itemsize if integers else 4,
+            MOVE if axes else MOVE_BY_TABLE, _reference, SIZE=size, AXES=axes,
+            PACKED=int(packed), MODE=mode, KEY_SIZE=keys.itemsize if integers else 4,
             KEY_SIGNED=int(integers and keys.dtype.kind == "i"),
         )  # fmt: skip
         dst, dst_at = _words(target, choice if mode == SCATTER else None)
@@ -221,21 +221,33 @@ class Moves:
         units = -(-count // (4 // size)) + 1 if packed else count
         # A packed word has a loop over its elements; two elements may try for the same word.
         turns = 6 if packed else 16 if mode == SCATTER and size < 4 else 1
+        if not axes:
+            turns *= len(sizes) + 1
         groups = self.programs.groups(units, turns, least=1 if self.programs.on_cpu else 4)
-        padded = (*sizes, 1, 1, 1, 1)[:4]
-        divisors = [reciprocal(n) if n > 1 else (0, 0) for n in padded[:3]]
-        along = [(*each, 0, 0, 0, 0)[:4] for each in (*steps, (0,))[:3]]
-        d, s, k = ([signed(stride) for stride in each] for each in along)
-        span = -(-units // groups)
         kernel(
-            src=src, dst=dst, keys=where, count=count, span=span, src_at=src_at, dst_at=dst_at,
-            keys_at=keys_at, n0=padded[0], n1=padded[1], n2=padded[2], m0=divisors[0][0],
-            m1=divisors[1][0], m2=divisors[2][0],
-            shifts=divisors[0][1] | divisors[1][1] << 6 | divisors[2][1] << 12,
-            s0=s[0], s1=s[1], s2=s[2], s3=s[3], d0=d[0], d1=d[1], d2=d[2], d3=d[3],
-            k0=k[0], k1=k[1], k2=k[2], k3=k[3], limit=signed(choice.limit), low=choice.low,
-            room=choice.room, jump=signed(choice.jump), stream=stream, groups=groups,
+            src=src, dst=dst, keys=where, count=count, span=-(-units // groups), src_at=src_at,
+            dst_at=dst_at, keys_at=keys_at, limit=signed(choice.limit), low=choice.low,
+            room=choice.room, jump=signed(choice.jump), **walk, stream=stream, groups=groups,
         )  # fmt: skip
+
+    def _walk(
+        self, sizes: tuple[int, ...], along: list[tuple[int, ...]]
+    ) -> tuple[int, dict[str, Any]]:
+        """The constant AXES for some axes, and the arguments that say how to walk them.
+
+        `along` are their strides in src, in dst, and in the keys.
+        """
+        if len(sizes) > _AXES:
+            rows = [[signed(each) for each in row] for row in zip(sizes, *along, strict=True)]
+            return 0, {"table": self._device.array(rows, np.uint32), "axes": len(sizes)}
+        divisors = [reciprocal(n) if n > 1 else (0, 0) for n in (*sizes, 1, 1, 1)[:3]]
+        numbers = (
+            *(*sizes, 1, 1, 1)[:3], *(multiplier for multiplier, _ in divisors),
+            divisors[0][1] | divisors[1][1] << 6 | divisors[2][1] << 12,
+            *(signed(stride) for each in along for stride in (*each, 0, 0, 0, 0)[:4]),
+        )  # fmt: skip
+        axes = 1 if len(sizes) <= 1 else 2 if len(sizes) == 2 else 4
+        return axes, dict(zip(_WALK, numbers, strict=True))
 
 
 # Arrays over the same bytes, in the shapes that the kernel walks.
@@ -330,26 +342,32 @@ def _widened(
 def _reference(
     *, SIZE: int, AXES: int, PACKED: int, MODE: int, KEY_SIZE: int, KEY_SIGNED: int,  # noqa: N803
     src: Host, dst: Host, keys: Host, count: int, src_at: int, dst_at: int, keys_at: int,
-    n0: int, n1: int, n2: int, limit: int, low: int, room: int, jump: int, **rest: Any,
+    limit: int, low: int, room: int, jump: int, **walk: Any,
 ) -> None:  # fmt: skip
-    i = np.arange(count)
-    i1, i2, i3 = i // n0, i // n0 // n1, i // n0 // n1 // n2
-    if AXES == 1:
-        i1 = i2 = i3 = 0 * i
-    index = [i - i1 * n0 if AXES > 1 else i, i1 - i2 * n1, i2 - i3 * n2, i3]
-    if AXES == 2:
-        index[1:] = [i1, 0 * i, 0 * i]
+    if AXES:
+        sizes = [walk[f"n{axis}"] for axis in range(AXES - 1)]
+        steps = [[walk[f"{name}{axis}"] for axis in range(AXES)] for name in "sdk"]
+    else:
+        table = walk["table"].view(np.uint32).reshape(-1, 4)[: walk["axes"]].T.tolist()
+        sizes, steps = table[0][:-1], table[1:]
+    left, index = np.arange(count), []
+    for n in sizes:
+        index.append(left % n)
+        left = left // n
+    index.append(left)
 
-    def at(start: int, name: str) -> Host:
-        steps = [_as_signed(rest[f"{name}{axis}"]) for axis in range(4)]
-        return sum((n * step for n, step in zip(index, steps, strict=True)), start + 0 * i)
+    def at(start: int, own: list[int]) -> Host:
+        far = (n * _as_signed(step) for n, step in zip(index, own, strict=True))
+        return sum(far, np.full(count, start))
 
-    source, target = at(src_at, "s"), at(dst_at, "d")
+    source, target = at(src_at, steps[0]), at(dst_at, steps[1])
     kept = np.ones(count, bool)
     zero = np.zeros(count, bool)
     if MODE in (GATHER, SCATTER):
         kind = np.dtype(f"{'i' if KEY_SIGNED else 'u'}{KEY_SIZE}")
-        chosen = kept_within(_elements(keys, at(keys_at, "k"), KEY_SIZE).view(kind)[:, 0], limit)
+        chosen = kept_within(
+            _elements(keys, at(keys_at, steps[2]), KEY_SIZE).view(kind)[:, 0], limit
+        )
         chosen -= low
         kept = (chosen >= 0) & (chosen < room)
         further = chosen * _as_signed(jump)
@@ -357,7 +375,7 @@ def _reference(
             (source + further, target) if MODE == GATHER else (source, target + further)
         )
     elif MODE == MASK:
-        kept = keys[at(keys_at, "k")] != 0
+        kept = keys[at(keys_at, steps[2])] != 0
     elif MODE in (LOWER, UPPER):
         over = index[0] - index[1] - _as_signed(limit)
         zero = over > 0 if MODE == LOWER else over < 0

@@ -142,16 +142,12 @@ class Operations:
             return
         walk = merged(shape, strides)
         if len(walk.sizes) > MOST_AXES:
-            whole = [
-                each.copy(stream) if isinstance(each, Array) and not each.contiguous else each
+            operands = [
+                _side_by_side(each, shape, stream) if isinstance(each, Array) else each
                 for each in operands
             ]
-            strides = [
-                broadcast_strides(each.shape, each.strides, shape)
-                for each in whole
-                if isinstance(each, Array)
-            ]
-            operands, walk = whole, merged(shape, strides)
+            arrays = [each for each in operands if isinstance(each, Array)]
+            walk = merged(shape, [each.strides for each in arrays])
         self._launch_strided(name, operands, compute, out, walk, stream)
 
     # Flat.
@@ -336,6 +332,12 @@ def _as(array: Array, dtype: Dtype) -> Array:
     if array.dtype == dtype:
         return array
     return Array(array.buffer, array.layout, dtype, repeats=array.repeats)
+
+
+def _side_by_side(array: Array, shape: tuple[int, ...], stream: Stream | None) -> Array:
+    """The array, or a copy of it, with an element of its own for each of a shape."""
+    whole = array.broadcast_to(shape)
+    return whole if whole.contiguous else whole.copy(stream)
 
 
 def _can_hold(out: Array, result: Dtype, arrays: Sequence[Array]) -> bool:

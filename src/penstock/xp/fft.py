@@ -168,7 +168,14 @@ def _frequencies(
         raise DtypeMismatch(f"fft.{function.__name__} of {kind}; frequencies are floats")
     name = f"fft.{function.__name__}"
     count, spacing = as_integer(n, name), as_float(d, f"{name}: d=")
-    return xp.device.array(function(count, spacing).astype(kind))
+    if count < 1:
+        raise InvalidValue(f"{name} of n={count} samples; n is 1 or more")
+    if not spacing:
+        raise InvalidValue(f"{name} of samples d=0 apart; d is their distance, not 0")
+    size = count if function is np.fft.fftfreq else count // 2 + 1
+    made = xp.device.empty(size, kind)  # first: if there is no room, nothing is computed
+    made.write(function(count, spacing).astype(kind))
+    return made
 
 
 FUNCTIONS = (

@@ -142,6 +142,7 @@ def vector_norm(
     x = _as_any_floats(xp, "vector_norm", x)
     if isinstance(ord, str):
         raise InvalidValue(f"vector_norm of order {ord!r}; an order is a number")
+    ord = as_float(ord, "vector_norm: ord=")
     if axis == ():  # each element is a vector of its own
         made: Array = xp.astype(xp.not_equal(x, 0), real_of(x.dtype)) if ord == 0 else xp.abs(x)
         return made
@@ -158,8 +159,7 @@ def vector_norm(
     elif ord == 2:
         found = xp.sqrt(xp.sum(xp.square(size), **options))
     else:
-        power = as_float(ord, "vector_norm: ord=")
-        found = xp.pow(xp.sum(xp.pow(size, power), **options), 1.0 / power)
+        found = xp.pow(xp.sum(xp.pow(size, ord), **options), 1.0 / ord)
     result: Array = found
     return result
 
@@ -170,6 +170,8 @@ def matrix_norm(
     """The norm of matrices. Orders 2, -2 and "nuc" need singular values, and wait once."""
     _check_matrix("matrix_norm", x)
     x = _as_any_floats(xp, "matrix_norm", x)
+    if not isinstance(ord, str | None):
+        ord = as_float(ord, "matrix_norm: ord=")
     if ord in ("fro", None):
         return vector_norm(xp, x, axis=(-2, -1), keepdims=keepdims)
     if ord in (2, -2, "nuc"):

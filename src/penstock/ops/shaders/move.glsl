@@ -1,13 +1,9 @@
-// Moves elements from `src` to `dst`, bits as they are, through up to four axes of any strides.
+// Moves elements from `src` to `dst`, bits as they are, through axes of any strides.
 //
-// Element i has an index along each axis, the first of which (n0) is the innermost. Its bytes are
-// at `src_at` + the sum of index * s0.. in src, and likewise in dst (d0..) and in the keys (k0..).
-// Group g takes the elements from g * span on, and its lanes take them side by side. n0, n1 and n2
-// are divided by with multipliers (m0..) and shifts (six bits of `shifts` each); a multiplier of 0
-// stands for 1.
+// `place_of` (place.glsl, or place_table.glsl for many axes) says where element i is. Group g takes
+// the elements from g * span on, and its lanes take them side by side.
 //
 //   SIZE    bytes of an element: 1, 2, 4, 8 or 16
-//   AXES    axes that are walked: 1, 2 or 4
 //   PACKED  elements of 1 or 2 bytes lie side by side in dst: a lane takes a word of them.
 //           `count` still is the number of elements.
 //   MODE    0 copy
@@ -20,10 +16,6 @@
 //           4 lower triangle: 0 instead of elements whose column (axis 0) exceeds their row (axis
 //             1) by more than `limit`, a signed number
 //           5 upper triangle: 0 where it is less
-
-FN uint divided(uint i, uint m, uint place) {
-    return m == 0u ? i : MULHI(i, m) >> ((shifts >> (6u * place)) & 63u);
-}
 
 FN uint part(uint from) {
     return (src[from >> 2u].bits >> ((from & 3u) * 8u)) & (SIZE == 1 ? 0xFFu : 0xFFFFu);
@@ -45,32 +37,18 @@ FN void put_part(uint to, uint value) {
     OR(dst[word].bits, value << bit);
 }
 
-// The bytes at which element i is: in src, in dst, and in the keys.
-FN uint along(uint i0, uint i1, uint i2, uint i3, uint t0, uint t1, uint t2, uint t3) {
-    if (AXES == 1) return i0 * t0;
-    if (AXES == 2) return i0 * t0 + i1 * t1;
-    return i0 * t0 + i1 * t1 + i2 * t2 + i3 * t3;
-}
-
 FN void move(uint i) {
-    uint i0 = i, i1 = 0u, i2 = 0u, i3 = 0u;
-    if (AXES > 1) { i1 = divided(i, m0, 0u); i0 = i - i1 * n0; }
-    if (AXES > 2) {
-        i2 = divided(i1, m1, 1u); i1 -= i2 * n1;
-        i3 = divided(i2, m2, 2u); i2 -= i3 * n2;
-    }
-    uint from = src_at + along(i0, i1, i2, i3, s0, s1, s2, s3);
-    uint to = dst_at + along(i0, i1, i2, i3, d0, d1, d2, d3);
+    Place at = place_of(i);
+    uint from = at.from, to = at.to;
     bool zero = false;
     if (MODE == 1 || MODE == 2) {
-        uint index = index_at(keys_at + along(i0, i1, i2, i3, k0, k1, k2, k3)) - low;
+        uint index = index_at(at.key) - low;
         if (index >= room) return;
         if (MODE == 1) from += index * jump; else to += index * jump;
     } else if (MODE == 3) {
-        uint at = keys_at + along(i0, i1, i2, i3, k0, k1, k2, k3);
-        if (((keys[at >> 2u].bits >> ((at & 3u) * 8u)) & 0xFFu) == 0u) return;
+        if (((keys[at.key >> 2u].bits >> ((at.key & 3u) * 8u)) & 0xFFu) == 0u) return;
     } else if (MODE >= 4) {
-        int over = int(i0) - int(i1) - int(limit);
+        int over = int(at.column) - int(at.row) - int(limit);
         zero = MODE == 4 ? over > 0 : over < 0;
     }
     if (SIZE < 4) {
@@ -88,17 +66,12 @@ FN void move(uint i) {
 
 // The bits of element i, for a packed dst.
 FN uint fetched(uint i) {
-    uint i0 = i, i1 = 0u, i2 = 0u, i3 = 0u;
-    if (AXES > 1) { i1 = divided(i, m0, 0u); i0 = i - i1 * n0; }
-    if (AXES > 2) {
-        i2 = divided(i1, m1, 1u); i1 -= i2 * n1;
-        i3 = divided(i2, m2, 2u); i2 -= i3 * n2;
-    }
-    uint from = src_at + along(i0, i1, i2, i3, s0, s1, s2, s3);
+    Place at = place_of(i);
+    uint from = at.from;
     if (MODE == 1) {
-        from += (index_at(keys_at + along(i0, i1, i2, i3, k0, k1, k2, k3)) - low) * jump;
+        from += (index_at(at.key) - low) * jump;
     } else if (MODE >= 4) {
-        int over = int(i0) - int(i1) - int(limit);
+        int over = int(at.column) - int(at.row) - int(limit);
         if (MODE == 4 ? over > 0 : over < 0) return 0u;
     }
     return part(from);
