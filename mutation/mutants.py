@@ -231,13 +231,13 @@ _SINGLE = [
     # Memory.
     Mutant(
         "memory in use by the device is reused",
-        "memory.pool",
+        "memory.backing",
         "return not (self.holds or self.history.in_flight)",
         "return not self.holds",
     ),
     Mutant(
         "memory shown to the host is reused",
-        "memory.pool",
+        "memory.backing",
         "return not (self.holds or self.history.in_flight)",
         "return not self.history.in_flight",
     ),

@@ -11,14 +11,14 @@ def _mutant(name: str, old: str, new: str) -> Mutant:
 
 REUSE = [
     _mutant(
-        "results forget the work in flight",
-        "            new += [access for access in old if access.pending]\n",
-        "            pass\n",
+        "results forget the writes in flight",
+        "        fresh.history.writes = ",
+        "        _ = ",
     ),
     _mutant(
         "results forget the reads in flight",
-        "            (backing.history.reads, fresh.history.reads),\n",
-        "",
+        "        fresh.history.reads = ",
+        "        _ = ",
     ),
     _mutant(
         "a result overwrites what a view shows",

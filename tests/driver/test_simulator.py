@@ -12,7 +12,7 @@ from penstock.array.host_access import host_array
 from penstock.array.transfer import MODES
 from penstock.conformance.scripting import ordinary_memory
 from penstock.driver.sim.driver import SimDriver, SimRecording
-from penstock.memory.pool import Backing
+from penstock.memory.backing import Backing
 from tests.conformance.test_ordering import PROGRAMS, Program
 from tests.kernels import slow_add, slow_copy
 

@@ -25,8 +25,8 @@ from penstock.driver.protocol import Memory
 from penstock.dtypes import Dtype, as_dtype
 from penstock.errors import ArgumentError, CannotAdopt, CannotRead, InvalidValue, RoleViolation
 from penstock.ledger.hazards import Lane, Region
+from penstock.memory.backing import Backing, adopted_backing
 from penstock.memory.layout import Layout
-from penstock.memory.pool import Backing, adopted_backing
 from penstock.tracing import events
 
 if TYPE_CHECKING:

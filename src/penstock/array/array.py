@@ -48,7 +48,7 @@ from penstock.shader.texels import format_named
 
 if TYPE_CHECKING:
     from penstock.device import Device
-    from penstock.memory.pool import Backing
+    from penstock.memory.backing import Backing
     from penstock.schedule.stream import Stream
 
 Host = npt.NDArray[Any]

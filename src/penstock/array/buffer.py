@@ -10,8 +10,8 @@ from penstock import accelerator
 from penstock.errors import Closed, ReadOnly, RoleViolation, ViewHeld
 from penstock.ledger.hazards import Region
 from penstock.ledger.roles import POLICIES, Policy, Role
+from penstock.memory.backing import Backing, Owner, Shown
 from penstock.memory.copy_rows import one_row
-from penstock.memory.pool import Backing, Owner, Shown
 from penstock.tracing import events
 
 if TYPE_CHECKING:

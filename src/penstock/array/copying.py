@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from penstock.array.host_access import capturing, stream_of
 from penstock.ledger.hazards import Region
+from penstock.memory.backing import Backing
 from penstock.memory.copy_rows import copy_rows, in_short_runs, packed_rows
-from penstock.memory.pool import Backing
 from penstock.schedule.pending import Pending
 
 if TYPE_CHECKING:

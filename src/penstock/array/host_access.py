@@ -23,8 +23,8 @@ import numpy.typing as npt
 from penstock.array.host_values import memories
 from penstock.errors import InvalidValue, NotWhileRecording, ViewHeld
 from penstock.ledger.hazards import Access, History, Lane, Region, needs_of_host
+from penstock.memory.backing import Backing, Shown
 from penstock.memory.layout import Layout, region_of, row_offsets
-from penstock.memory.pool import Backing, Shown
 from penstock.tracing import events
 
 if TYPE_CHECKING:

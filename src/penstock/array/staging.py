@@ -21,8 +21,8 @@ from penstock.array.host_access import (
 from penstock.array.view import HostView
 from penstock.errors import Closed, DeviceLost
 from penstock.ledger.hazards import Lane, Region
+from penstock.memory.backing import Backing
 from penstock.memory.copy_rows import packed_array, packed_rows, pieces
-from penstock.memory.pool import Backing
 from penstock.schedule.ordered_copies import Task
 from penstock.schedule.pending import Pending
 from penstock.tracing import events

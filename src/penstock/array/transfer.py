@@ -57,7 +57,7 @@ from penstock.array.staging import read_staged, write_staged
 from penstock.array.view import HostView
 from penstock.errors import ArgumentError, DtypeMismatch, ShapeMismatch
 from penstock.ledger.hazards import Lane, Region
-from penstock.memory.pool import Backing
+from penstock.memory.backing import Backing
 from penstock.schedule.ordered_copies import Task
 from penstock.schedule.pending import Pending
 from penstock.tracing import events

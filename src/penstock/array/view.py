@@ -27,7 +27,7 @@ from penstock.array.host_access import (
 )
 from penstock.errors import InvalidValue, Unsupported, ViewHeld
 from penstock.ledger.hazards import Region
-from penstock.memory.pool import Backing, Hold, Shown
+from penstock.memory.backing import Backing, Hold, Shown
 from penstock.tracing import events
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from penstock.launch.launch import Launch
 from penstock.launch.launch_memory import ResultMemory
 from penstock.launch.result import Result
 from penstock.ledger.hazards import History, Lane, Region, Use, needs_of_lane, note_all
+from penstock.memory.backing import Backing
 from penstock.memory.copy_rows import copy_rows, packed_rows
-from penstock.memory.pool import Backing
 from penstock.tracing import events
 
 if TYPE_CHECKING:

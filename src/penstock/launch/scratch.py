@@ -16,8 +16,9 @@ from penstock.dtypes import Shape, as_dtype, as_shape
 from penstock.errors import ArgumentError, Closed, Error, InvalidValue, OutOfMemory
 from penstock.handle import Closing
 from penstock.ledger.hazards import Region
+from penstock.memory.backing import Backing
 from penstock.memory.layout import Layout, contiguous_strides
-from penstock.memory.pool import Backing, Pool
+from penstock.memory.pool import Pool
 
 if TYPE_CHECKING:
     from penstock.schedule.scheduler import Scheduler

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from penstock.memory.backing import Backing
 from penstock.memory.layout import Layout, contiguous_strides, row_offsets, rows_of
-from penstock.memory.pool import Backing
 
 if TYPE_CHECKING:
     from penstock.array.array import Array

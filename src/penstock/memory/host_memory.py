@@ -14,7 +14,7 @@ from weakref import WeakSet
 
 from penstock import accelerator
 from penstock.ledger.hazards import Region
-from penstock.memory.pool import Backing
+from penstock.memory.backing import Backing
 
 if TYPE_CHECKING:
     from penstock.array.buffer import Buffer

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from penstock import accelerator
 from penstock.errors import Error, ViewHeld
 from penstock.ledger.hazards import Lane
-from penstock.memory.pool import Hold, is_own
+from penstock.memory.backing import Hold, is_own
 from penstock.schedule.host_lane import HostLanes
 from penstock.tracing import events
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.ledger.hazards import Lane
-from penstock.memory.pool import Backing
+from penstock.memory.backing import Backing
 from penstock.memory.texel_views import TexelViews, ViewEnd
 
 if TYPE_CHECKING:

@@ -38,8 +38,9 @@ from penstock.errors import ArgumentError, Closed, DeviceLost, Error, Reentered
 from penstock.handle import Block
 from penstock.ledger.hazards import Lane, Region
 from penstock.locks import DeviceLock, if_free
+from penstock.memory.backing import Backing, Hold, Owner
 from penstock.memory.host_memory import HostMemory
-from penstock.memory.pool import Backing, Hold, MemoryStats, Owner, Pool, stats_of
+from penstock.memory.pool import MemoryStats, Pool, stats_of
 from penstock.schedule import host_views
 from penstock.schedule.finalisers import FinaliserQueue
 from penstock.schedule.host_copies import HostCopies
@@ -125,8 +126,7 @@ class Scheduler:
         uses = ((backing.history, Region(0, backing.nbytes), True),)
         stream.begin(uses, "clear").fill(backing.memory, backing.offset, backing.nbytes, 0)
         if events.active:
-            at, why = stream.here(), "memory is cleared"
-            events.emit("fill", why, nbytes=backing.nbytes, path="device", at=at)
+            events.emit("fill", "clearing", nbytes=backing.nbytes, path="device", at=stream.here())
         stream.end()
 
     # State.

@@ -19,7 +19,7 @@ from penstock import accelerator
 from penstock.errors import ArgumentError, Closed, OutOfMemory, Timeout
 from penstock.handle import Closing
 from penstock.ledger.hazards import Lane, Region, Use, needs_of_lane, note_all, works_in
-from penstock.memory.pool import Backing
+from penstock.memory.backing import Backing
 from penstock.schedule.batch import Batch
 from penstock.schedule.event import Event
 from penstock.schedule.ordered_copies import Copier

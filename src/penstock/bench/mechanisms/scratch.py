@@ -22,8 +22,8 @@ from penstock.bench.measure import expect
 from penstock.bench.mechanisms.comparison import Comparison, Mechanism, Plan, Row, Side
 from penstock.bench.mechanisms.public_figures import MEMORY, MEMORY_NAME
 from penstock.bench.runtime import human
+from penstock.memory.backing import Backing, Chunk
 from penstock.memory.layout import Layout
-from penstock.memory.pool import Backing, Chunk
 
 _SUMS = 16
 _PAGE = 1024  # words
