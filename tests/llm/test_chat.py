@@ -15,6 +15,7 @@ import pytest
 import penstock as ps
 from penstock import llm
 from penstock.llm import ChatTemplate, ModelError, Tokenizer, open_model, sandbox
+from penstock.llm.chat import complete
 from tests.llm.model_builders import hugging_face, miniature, rewritten, smollm2
 
 HI = [{"role": "user", "content": "Hi"}]
@@ -405,3 +406,18 @@ def test_names_in_tools_and_their_json_stay_text(speaker: tuple[ChatTemplate, To
 def test_what_is_no_conversation(messages: Any) -> None:
     with pytest.raises(ps.ArgumentError, match=r"dicts? with role and content"):
         ChatTemplate("x").render(messages)
+
+
+@pytest.mark.parametrize(
+    ("messages", "said"),
+    [([], "no messages"), ([*HI, {"role": "user"}], "message 1, of role 'user', has no content"),
+     ([{"content": "Hi"}], "message 0 has no role"), (["Hi"], "dict with role and content")],
+)  # fmt: skip
+def test_an_incomplete_conversation(messages: Any, said: str) -> None:
+    with pytest.raises(ps.ArgumentError, match=said):
+        complete(messages)
+
+
+def test_calls_of_tools_need_no_content() -> None:
+    called = {"role": "assistant", "tool_calls": [{"type": "function"}]}
+    assert complete([*HI, called]) == [*HI, called]

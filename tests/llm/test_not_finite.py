@@ -51,6 +51,7 @@ def check(made: llm.Generation, position: int) -> None:
     said = rf"position {position} are not finite.*NaN.*Check the file.*cache='f32'"
     with pytest.raises(llm.ModelError, match=said):
         _ = made.ids
+    assert repr(made).endswith("cancelled>")
 
 
 def test_every_way_of_sampling_says_so(dev: ps.Device, tmp_path: Path) -> None:

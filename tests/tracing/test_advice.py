@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import linecache
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -144,17 +146,17 @@ FOLLOWED: list[tuple[Run, Run, Cause, str]] = [
     (
         asks_for_a_sum, asks_after_the_loop, Cause.WAITED,
         "keep `pending = s.x.sum()` at line HERE, and take `pending.item()` after the loop, or "
-        "some turns later",
+        "some turns later; where a launch needs the value, pass `pending` itself",
     ),
     (
         synchronizes, does_not, Cause.WAITED,
         "leave out `s.dev.synchronize()` at line HERE: the work at line LAUNCH keeps its order "
-        "without it",
+        "without it; only NumPy code needs it, if it uses adopted memory",
     ),
     (
         works_in_the_loop, works_after_the_loop, Cause.CALLER,
         "run the code between line HERE and the same line in the next turn after the loop, or in "
-        "another thread: the launch at line HERE does not need it",
+        "another thread, if the launch at line HERE does not need it",
     ),
     (
         uses_the_value, uses_it_after_the_loop, Cause.CALLER,
@@ -186,6 +188,34 @@ def test_a_program_that_follows_advice_is_busier_and_right(
     assert found[0] == found[1]
     assert busy[1] > busy[0]
     assert sum(map(saving, traces[1].advice)) < largest.seconds
+
+
+def decides(s: Scene) -> Values:
+    turns = 0
+    while float(s.x[0]) < 1e9 and turns < TURNS:  # here
+        s.work(x=s.x, **s.args)
+        turns += 1
+    return []
+
+
+def passes(s: Scene) -> Values:
+    for _ in range(TURNS):
+        s.work(x=s.x, n=s.args["n"], spin=0, add=int(s.x[0]), threads=s.args["threads"])
+    return []
+
+
+def test_a_value_that_decides_is_not_taken_later() -> None:
+    with in_virtual_time(SHORT) as scene:
+        t = traced(decides, scene)
+    (waited,) = (each.sentence for each in t.advice if each.cause is Cause.WAITED)
+    assert waited.startswith(f"decide at line {number_of(decides, '# here')} in some turns only")
+
+
+def test_a_value_that_the_launch_takes_is_not_taken_later() -> None:
+    with in_virtual_time(SHORT) as scene:
+        t = traced(passes, scene)
+    assert t.waits >= TURNS
+    assert not [each for each in t.advice if each.cause is Cause.WAITED]
 
 
 def number_of(program: Run, mark: str) -> int:
@@ -274,6 +304,18 @@ def test_a_graph_is_advised_for_the_lines_that_repeat(repeats: bool) -> None:
     ] * repeats
 
 
+def test_no_graph_is_advised_around_a_wait() -> None:
+    events = []
+    for number in range(6):
+        start, line = number * 100e-6, (1, 3)[number % 2]
+        made = launch(number + 1, (start + 80e-6, 10e-6), start=start, seconds=70e-6, line=line)
+        events += [made, submitted(number + 1, start + 70e-6, 10e-6, line=line)]
+    for waited_at, expected in ((2, 0), (4, 1)):
+        waits = host("wait", 550e-6, 1e-6, waited_at)
+        given = advice(use_of(events), [*events, waits])
+        assert sum(each.cause is Cause.ISSUING for each in given) == expected
+
+
 @pytest.mark.parametrize(
     ("call", "read", "pending", "view"),
     [
@@ -317,6 +359,28 @@ def test_a_call_on_several_lines_is_quoted_on_one() -> None:
     assert re.search(
         r"`float\(pending\.result\(\)\)` after the launch at line \d+$", waited.sentence
     )
+
+
+def test_an_expression_of_hundreds_of_parts_is_not_quoted() -> None:
+    source = f"def program(s):\n s.work(x=s.x, **s.args)\n float(s.x[{'0+' * 900}0])\n"
+    made: dict[str, Any] = {}
+    linecache.cache["long.py"] = (len(source), None, source.splitlines(keepends=True), "long.py")
+    exec(compile(source, "long.py", "exec"), made)
+    with in_virtual_time(SHORT) as scene:
+        t = traced(made["program"], scene)
+    assert str(t)
+    assert [each.call for each in t.events if each.kind == "wait"] == [""]
+
+
+def test_a_file_that_was_edited_and_run_again_is_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "edited.py"
+    for number in (0, 11):
+        file.write_text(f"def program(s):\n s.work(x=s.x, **s.args)\n float(s.x[{number}])\n")
+        made: dict[str, Any] = {}
+        exec(compile(file.read_text(), str(file), "exec"), made)
+        with in_virtual_time(SHORT) as scene:
+            t = traced(made["program"], scene)
+        assert [e.call for e in t.events if e.kind == "wait"] == [f"float(s.x[{number}])"]
 
 
 def test_an_expression_that_is_not_evident_is_not_guessed() -> None:

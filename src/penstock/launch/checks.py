@@ -71,7 +71,10 @@ def check_array(
         )
     array.buffer.check()
     if parameter.format is None and not _has_dtype(array, parameter):
-        raise DtypeMismatch(f"{label} must be {parameter.dtype}, not {array.dtype}")
+        raise DtypeMismatch(
+            f"{label} must be {parameter.dtype}, not {array.dtype}; pass "
+            f"{parameter.name}=x.astype({str(parameter.dtype)!r})"
+        )
     if parameter.writes:
         array.check_written(label)
     if not array.contiguous:
@@ -126,13 +129,20 @@ def check_group_counts(kernel: Kernel, groups: Array, threads: Any) -> None:
         )
 
 
+def _number_of(kernel: Kernel, name: str) -> str:
+    """The type of Python's numbers for an argument."""
+    kinds = {each.name: each.dtype.kind for each in kernel.interface.push}
+    return "float" if kinds.get(name, "f") == "f" else "int"
+
+
 def explain_scalars(kernel: Kernel, given: Mapping[str, Any]) -> None:
     """Raise the error for the scalar that cannot be packed; returns if all can."""
     for name, value in given.items():
         if isinstance(value, Array) and name not in {each.name for each in kernel.parameters}:
             raise ArgumentError(
                 f"{kernel.name}: argument {name!r} is a number, not an Array: a launch does not "
-                f"wait for a value. Pass {name}=float(x) to wait, or read x in the kernel"
+                f"wait for a value. Pass {name}={_number_of(kernel, name)}(x) to wait, or read x "
+                "in the kernel"
             )
     members = kernel.interface.push
     pack = one_by_one if any(member.shape for member in members) else packer

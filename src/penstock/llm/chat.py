@@ -129,6 +129,19 @@ def listed(messages: Iterable[Message]) -> list[Message]:
     return found
 
 
+def complete(messages: Iterable[Message]) -> list[Message]:
+    """`listed`, checked to have what nearly every template asks for."""
+    found = listed(messages)
+    for number, one in enumerate(found):
+        if not isinstance(one.get("role"), str):
+            raise ps.ArgumentError(f"message {number} has no role: 'user', 'assistant', 'system' …")
+        if "content" not in one and not one.get("tool_calls"):
+            raise ps.ArgumentError(f"message {number}, of role {one['role']!r}, has no content")
+    if not found:
+        raise ps.ArgumentError("the conversation has no messages; give it at least one")
+    return found
+
+
 def _whole(text: str) -> str:
     try:
         text.encode()

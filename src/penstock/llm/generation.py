@@ -213,7 +213,8 @@ class Generation:
         self.close()
 
     def __repr__(self) -> str:
-        state = self._run.finish or ("cancelled" if self._run.left.is_set() else "in progress")
+        over = self._run.left.is_set() or self._pieces.gi_frame is None
+        state = self._run.finish or ("cancelled" if over else "in progress")
         return f"<Generation of {len(self._run.ids)} tokens: {state}>"
 
     def _finish_it(self) -> None:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import penstock as ps
 from penstock.llm.answers import AnswerReader
 from penstock.llm.attention_choice import Heads
-from penstock.llm.chat import ChatTemplate, listed
+from penstock.llm.chat import ChatTemplate, complete
 from penstock.llm.config import Config
 from penstock.llm.embedding import Pooling, embedded, pooling_of, text_ids
 from penstock.llm.errors import ModelError
@@ -241,7 +241,7 @@ class Model:
         `.tool_calls` are the calls in it, if tools were given; `.message` is all of it, to append
         to the conversation.
         """
-        messages = listed(messages)
+        messages = complete(messages)
         check_text_only(messages)
         schemas = schemas_of(tools) if tools is not None else []
         variables = _variables(template_options)
@@ -362,9 +362,15 @@ class Model:
         if len(ids) > self.context:
             raise ps.InvalidValue(
                 f"the prompt has {len(ids):,} tokens, and the context room for {self.context:,}; "
-                "load the model with a larger context="
+                f"{self._more_context()}"
             )
         return ids
+
+    def _more_context(self) -> str:
+        most = self.config.context
+        if self.context >= most:
+            return "that is as much as the model was made for: shorten the prompt"
+        return f"load the model with a larger context=, up to {most:,} (`-c` of the command)"
 
     @cached_property
     def _tokenizer_or_none(self) -> Tokenizer | None:

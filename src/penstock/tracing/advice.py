@@ -43,7 +43,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.tracing.gaps import Cause, Gap, Part, is_command
-from penstock.tracing.source_lines import file_and_line
+from penstock.tracing.source_lines import file_and_line, is_condition
 from penstock.tracing.split_calls import split_pending, split_read, view_of
 from penstock.tracing.verdict import duration, is_turn, place
 
@@ -230,7 +230,13 @@ class _Rules:
         there = self._at(gap.after.where)
         if _takes_no_value(wait):
             what = f"leave out `{wait.call or 'synchronize()'}` {self._at(wait.where)}"
-            what = f"{what}: the work {there} keeps its order without it"
+            what = f"{what}: the work {there} keeps its order without it; only NumPy code needs it"
+            what = f"{what}, if it uses adopted memory"
+        elif wait.call and wait.call in gap.after.call:  # an argument of the launch
+            return
+        elif repeats and is_condition(wait.where):
+            what = f"decide {self._at(wait.where)} in some turns only, or by a value of some turns"
+            what = f"{what} before: each time, the device is idle until the host has decided"
         else:
             what = self._take(wait, _AFTER_LOOP if repeats else f"after the {_work(gap)} {there}")
         yield _Change(what, (wait.where,), "read"), part.seconds
@@ -248,9 +254,12 @@ class _Rules:
         split = split_pending(wait.call)
         if split is None:
             return f"take the value that the host waits for {here} {later}"
+        name = split.begin if split.is_named else "pending"
+        otherwise = f"where a launch needs the value, pass `{name}` itself"
         if split.is_named:
-            return f"take `{split.take}`, now {here}, {later}"
-        return f"keep `pending = {split.begin}` {here}, and take `{split.take}` {later}"
+            return f"take `{split.take}`, now {here}, {later}; {otherwise}"
+        what = f"keep `pending = {split.begin}` {here}, and take `{split.take}` {later}"
+        return f"{what}; {otherwise}"
 
     def _caller(self, gap: Gap, part: Part) -> Changes:
         code, there = self._at(*part.lines), self._at(gap.after.where)
@@ -295,7 +304,7 @@ class _Rules:
             if (waits or _is_read(event)) and not _is_one_call(event, gap.after):
                 return _Change(self._take(event, _AFTER_LOOP, code), (event.where,), "read")
         what = f"run the code {code} after the loop, or in another thread"
-        return _Change(f"{what}: the {_work(gap)} {there} does not need it", part.lines)
+        return _Change(f"{what}, if the {_work(gap)} {there} does not need it", part.lines)
 
     def _copy(self, gap: Gap, part: Part) -> Changes:
         copy = next((event for event in part.proof if event.kind == "copy"), None)
@@ -353,11 +362,20 @@ class _Rules:
     def _issuing(self, gap: Gap, part: Part) -> Changes:
         for event in (*part.proof, gap.after):
             period, lines = self._turn(event)
-            if period > 1:
+            if period > 1 and not self._waits_within(event.thread_id, lines):
                 what = f"record the launches {self._at(*lines)}, which repeat, as a graph"
                 what = f"{what} (`with dev.record() as graph:`), and replay it (`graph.replay()`)"
                 yield _Change(what, lines, "submit"), (1 - 1 / period) * part.seconds
                 return
+
+    def _waits_within(self, thread: int, lines: Sequence[str]) -> bool:
+        """Whether the host waits for a value between launches, which a graph cannot."""
+        first, last = file_and_line(lines[0]), file_and_line(lines[-1])
+        return any(
+            first <= file_and_line(where) <= last
+            for waiting, where in self._waits
+            if waiting == thread
+        )
 
     def _turn(self, launch: TraceEvent) -> tuple[int, tuple[str, ...]]:
         """How many launches repeat with one, 0 if it does not repeat; their first and last line."""

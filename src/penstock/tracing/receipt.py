@@ -406,6 +406,7 @@ class Trace(Used, Handle):
             met = "; ".join(f"{count} × {bound}" for bound, count in bounds.items())
             lines.append(f"  bounds met: {met}")
         costly = [e for e in self.events if e.kind not in _CHEAP]
+        costly.sort(key=lambda e: e.kind == "clock")  # the trace's own work comes last
         if costly:
             lines += ["  in detail", *_shown(costly)]
         return "\n".join(lines)

@@ -39,12 +39,19 @@ def file_and_line(where: str) -> tuple[str, int]:
     return file, int(number) if number.isdecimal() else 0
 
 
+def is_condition(where: str) -> bool:
+    """Whether what a program does next depends on the line, as far as the line's file tells."""
+    line = linecache.getline(*file_and_line(where)).split(maxsplit=1)
+    return bool(line) and line[0].partition("(")[0] in ("if", "elif", "while")
+
+
 def call_text(code: CodeType, instruction: int) -> str:
     """The source of the call that an instruction makes, on one line; "" if it cannot be found."""
     positions = itertools.islice(code.co_positions(), instruction // _UNIT, None)
     first, last, start, end = next(positions, (None,) * 4)
     if first is None or last is None or start is None or end is None:
         return ""
+    linecache.checkcache(code.co_filename)  # it may have been edited, and run again
     lines = [line.encode() for line in linecache.getlines(code.co_filename)[first - 1 : last]]
     if len(lines) != last - first + 1:
         return ""
@@ -52,9 +59,11 @@ def call_text(code: CodeType, instruction: int) -> str:
     lines[0] = lines[0][start:]
     try:
         found = ast.parse(b"(" + b"".join(lines) + b")", mode="eval").body
+        return ast.unparse(found) if isinstance(found, ast.Call) else ""
     except (SyntaxError, ValueError):  # the file is not the one that runs
         return ""
-    return ast.unparse(found) if isinstance(found, ast.Call) else ""
+    except (RecursionError, MemoryError):  # hundreds of expressions within each other
+        return ""
 
 
 def _number(file: str) -> str:

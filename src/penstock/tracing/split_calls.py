@@ -61,7 +61,7 @@ def _parts(call: str) -> tuple[ast.expr, ast.Call] | None:
     """The array or pending value that a call takes the value of, and the call."""
     try:
         node = ast.parse(call, mode="eval").body
-    except SyntaxError:
+    except (SyntaxError, RecursionError, MemoryError):
         return None
     operand = _operand(node) if isinstance(node, ast.Call) else None
     return (

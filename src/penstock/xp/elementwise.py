@@ -101,7 +101,7 @@ def _function(function: Function) -> Callable[..., Array]:
         [inspect.Parameter(each, positional) for each in ("xp", *names)]
     )
     call.__name__ = call.__qualname__ = name
-    call.__doc__ = f"`{name}` of each element, by the Array API standard."
+    call.__doc__ = f"`{name}` of each element."
     return call
 
 
