@@ -16,7 +16,7 @@ from penstock.llm import attention_choice, products, variants
 from penstock.llm.compiling import Compiled
 from penstock.llm.costs import Cost, Receipt
 from penstock.llm.variants import MEASURED, Variants, choose
-from tests.llm.model_builders import gguf
+from tests.llm.model_builders import gguf, miniature
 from tests.llm.weight_builders import encoded, upload
 
 on_lavapipe = pytest.mark.parametrize("driver", ["llvmpipe"], indirect=True)
@@ -87,6 +87,20 @@ def test_a_file_without_a_valid_choice_is_replaced(
 
 
 @on_lavapipe
+def test_another_processor_is_measured_again(
+    dev: ps.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = variants._key(dev, "Q8_0")
+    monkeypatch.setattr(variants, "cpu_name", lambda: "another")
+    assert variants._key(dev, "Q8_0") != here
+
+
+def test_variants_are_of_their_class(dev: ps.Device, tmp_path: Path) -> None:
+    file = miniature(tmp_path, layers=1)
+    with pytest.raises(ps.ArgumentError, match=r"not llm.Variants, such as llm.Variants\("):
+        llm.load(file, dev, variants={"decode": "rows"})  # type: ignore[arg-type]
+
+
 def test_without_time_the_expected_way_is_taken(
     dev: ps.Device, weights: dict[str, llm.Weight], file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

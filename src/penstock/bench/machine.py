@@ -15,6 +15,7 @@ import numpy as np
 
 import penstock as ps
 from penstock import accelerator
+from penstock.processor import cpu_name
 
 #: What decides how many threads of the CPU work, and which drivers there are.
 _SETTINGS = ("LP_NUM_THREADS", "OMP_NUM_THREADS", "VK_ADD_DRIVER_FILES", "VK_DRIVER_FILES")
@@ -69,12 +70,3 @@ def commit() -> str:
     except (OSError, subprocess.SubprocessError):
         return "unknown"
     return ran.stdout.strip() or "unknown"
-
-
-def cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()

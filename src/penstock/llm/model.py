@@ -69,6 +69,10 @@ def load(
     if batch < 1:
         raise ps.InvalidValue(f"batch={batch}; at least one token is read at a time")
     check_cache(cache, file.config.head_size)
+    if not isinstance(variants, Variants | None):
+        raise ps.ArgumentError(
+            f"variants={variants!r} is not llm.Variants, such as llm.Variants(decode='rows')"
+        )
     own = device if isinstance(device, ps.Device) else ps.Device(device)
     try:
         weights = place(own, file, progress)

@@ -29,6 +29,7 @@ from penstock.llm.attention_choice import Heads
 from penstock.llm.compiling import Compiled
 from penstock.llm.products import Products, ways_for
 from penstock.llm.weights import Piece, Weight
+from penstock.processor import cpu_name
 
 #: Seconds that choosing the ways of products may take. The kernels of the way that wins are those
 #: that the model needs, so they do not count. The time of one way tells what another would take.
@@ -255,7 +256,9 @@ def _time(
 
 def _key(device: ps.Device, kind: str) -> str:
     info = device.info
-    return f"{info.name}; {info.driver_info}; penstock {ps.__version__}; {kind}"
+    # A driver for CPUs has the same name on each of them.
+    name = f"{info.name} on {cpu_name()}" if info.kind == "cpu" else info.name
+    return f"{name}; {info.driver_info}; penstock {ps.__version__}; {kind}"
 
 
 def _file() -> Path | None:
