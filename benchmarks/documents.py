@@ -138,6 +138,73 @@ def _microseconds(number: float) -> str:
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
+# Models.
+
+
+def _models(result: Result) -> str:
+    """A row for each model, number of threads and prompt: before, now, and llama.cpp."""
+    head = ["model", "threads", "prompt", "prompt, ms: before → now", "×", "llama.cpp",
+            "decode, ms: before → now", "×", "llama.cpp"]  # fmt: skip
+    lines = [*_about(result), "", _line(head), _line(["---", *["--:"] * (len(head) - 1)])]
+    for title, rows in _tables(result, "Models"):
+        cases = dict.fromkeys((row["model"], row["threads"], row["prompt"]) for row in rows)
+        for model, threads, prompt in cases:
+            own = {
+                row["program"]: row
+                for row in rows
+                if (row["model"], row["threads"], row["prompt"]) == (model, threads, prompt)
+            }
+            cells = [model, str(threads), f"{prompt}{_at_depth(title)}"]
+            for time, ratio in (("processor", "prompt ×"), ("processor, decode", "decode ×")):
+                before, now, peer = (
+                    own.get(name, {}).get(time) for name in ("against", "penstock", "llama.cpp")
+                )
+                cells += [f"{_figure(before)} → {_figure(now)}",
+                          _figure(own["penstock"].get(ratio)), _figure(peer)]  # fmt: skip
+            lines.append(_line(cells))
+    return "\n".join(lines)
+
+
+def _model_kernels(result: Result) -> str:
+    """A row for each kernel of a token and of a prompt, with one thread."""
+    head = ["model", "part", "kernel", "launches", "ms", "share", "GB/s", "G multiply-adds/s",
+            "of the limit"]  # fmt: skip
+    lines = [_line(head), _line(["---", "---", "---", *["--:"] * (len(head) - 3)])]
+    for title, rows in _tables(result, "Kernels"):
+        for row in rows:
+            if row["threads"] == 1:
+                limit = row["% of limit"]
+                lines.append(_line([
+                    f"{row['model']}{_at_depth(title)}", row["part"], row["kernel"],
+                    str(row["launches"]), f"{row['ms']:.1f}", f"{row['share %']:.1f} %",
+                    _figure(row["GB/s"]),
+                    _figure(row["G multiply-adds/s"]), "" if limit is None else f"{limit:.0f} %",
+                ]))  # fmt: skip
+    limits = [row for _, rows in _tables(result, "The machine") for row in rows]
+    for what, name in (("reads", "GB/s"), ("multiplies and adds", "G multiply-adds/s")):
+        found = sorted(row[name] for row in limits if row["threads"] == 1)
+        lines += ["", f"NumPy {what} {found[0]:.1f} to {found[-1]:.1f} {name} with one thread."]
+    return "\n".join(lines)
+
+
+def _at_depth(title: str) -> str:
+    """Which depth a section is of, if its tokens are not the first."""
+    depth = title.partition("depth of ")[2].partition(" ")[0].rstrip(",")
+    return f" at {depth}" if depth else ""
+
+
+def _tables(result: Result, first: str) -> list[tuple[str, list[Any]]]:
+    return [
+        (each["title"], each["rows"])
+        for each in result["sections"]
+        if each["title"].startswith(first)
+    ]
+
+
+def _figure(number: float | None) -> str:
+    return "" if number is None else f"{number:.0f}" if number >= 100 else f"{number:.3g}"
+
+
 # Mechanisms.
 
 
@@ -235,6 +302,8 @@ BLOCKS: dict[str, tuple[str, Callable[[Result], str]]] = {
     "peers": ("docs/performance.md", _peers),
     "peers in short": ("README.md", _peers),
     "runtime": ("docs/performance-tables.md", _runtime),
+    "models": ("docs/performance-tables.md", _models),
+    "models and kernels": ("docs/performance-tables.md", _model_kernels),
     "mechanisms": ("docs/performance.md", _mechanisms),
     "mechanisms and more": ("docs/performance.md", _findings),
     "mechanisms and more, linked": ("README.md", lambda rows: _findings(rows, "docs/")),

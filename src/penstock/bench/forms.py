@@ -78,7 +78,7 @@ def _receipt_columns() -> list[Column]:
 
 def _field(name: str) -> Column:
     def shown(row: Row) -> str:
-        value = row[name]
+        value = row.get(name, "")  # files of earlier versions have fewer fields
         return value if isinstance(value, str) else _number(value)
 
     return name, shown
