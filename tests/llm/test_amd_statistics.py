@@ -16,6 +16,8 @@ from tools import amd_statistics
 def rows(request: pytest.FixtureRequest) -> list[amd_statistics.Row]:
     if amd_statistics.driver_file() is None:
         pytest.skip("RADV is not installed")
+    if request.param != "gfx1100" and not request.config.getoption("--whole"):
+        pytest.skip("a minute for each family: with --whole")
     try:
         return amd_statistics.statistics(request.param, for_gpus=True)
     except amd_statistics.NoCompiler as error:
