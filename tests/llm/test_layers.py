@@ -232,10 +232,11 @@ def test_wrong_calls_say_what_is_wrong(
         call(dev.zeros((3, 16)), Layers(dev))
 
 
-def test_every_kernel_compiles() -> None:
+def test_every_kernel_compiles(request: pytest.FixtureRequest) -> None:
     variants = every_kernel()
     assert {v.path.name for v in variants} == {
         p.name for p in variants[0].path.parent.glob("*.comp")
     }
-    for name, path, defines, _ in variants:
+    step = 1 if request.config.getoption("--whole") else 7  # a wheel has them all, and its test
+    for name, path, defines, _ in variants[::step]:
         assert compile_glsl(path.read_text(), name=name, defines=defines, include_dir=path.parent)

@@ -86,7 +86,6 @@ def test_a_file_without_a_valid_choice_is_replaced(
     assert written[variants._key(dev, "Q8_0")] == {"decode": "windowed", "batch": "rows"}
 
 
-@on_lavapipe
 def test_another_processor_is_measured_again(
     dev: ps.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,6 +100,7 @@ def test_variants_are_of_their_class(dev: ps.Device, tmp_path: Path) -> None:
         llm.load(file, dev, variants={"decode": "rows"})  # type: ignore[arg-type]
 
 
+@on_lavapipe
 def test_without_time_the_expected_way_is_taken(
     dev: ps.Device, weights: dict[str, llm.Weight], file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -296,6 +296,32 @@ def test_recorded_work_runs_without_being_asked_for(dev: ps.Device) -> None:
     assert lane.submitted == lane.recorded
 
 
+@pytest.mark.parametrize("error", [ps.Error("once"), MemoryError()])
+def test_an_error_does_not_end_the_thread_that_submits(
+    open_device: OpenDevice, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dev = open_device()
+    x = dev.zeros(N, np.uint32)
+    slow_add(x, 1)
+    slow_add(x, 1, spin=0)
+    scheduler, failed = dev.scheduler, threading.Event()
+    real = scheduler.idle_submitter.submit_dry_streams
+
+    def fail_once(given: Any) -> bool:
+        if failed.is_set():
+            return real(given)
+        failed.set()
+        raise error
+
+    monkeypatch.setattr(scheduler.idle_submitter, "submit_dry_streams", fail_once)
+    assert failed.wait(20)
+    slow_add(x, 1, spin=0)
+    deadline = time.monotonic() + 20
+    while dev.default_stream.has_recorded and time.monotonic() < deadline:
+        time.sleep(0.002)
+    assert not dev.default_stream.has_recorded
+
+
 def test_exit_with_work_pending(driver: str) -> None:
     done = run_script(
         f"""

@@ -15,7 +15,7 @@ import numpy as np
 
 import penstock as ps
 from penstock import accelerator
-from penstock.processor import cpu_name
+from penstock.llm.processor import cpu_name
 
 #: What decides how many threads of the CPU work, and which drivers there are.
 _SETTINGS = ("LP_NUM_THREADS", "OMP_NUM_THREADS", "VK_ADD_DRIVER_FILES", "VK_DRIVER_FILES")

@@ -9,6 +9,7 @@ steps issued ahead are wasted: at most `AHEAD`, and their tokens are never shown
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -213,7 +214,7 @@ class Generation:
         self.close()
 
     def __repr__(self) -> str:
-        over = self._run.left.is_set() or self._pieces.gi_frame is None
+        over = self._run.left.is_set() or inspect.getgeneratorstate(self._pieces) == "GEN_CLOSED"
         state = self._run.finish or ("cancelled" if over else "in progress")
         return f"<Generation of {len(self._run.ids)} tokens: {state}>"
 

@@ -27,9 +27,9 @@ from penstock.llm import attention_choice, kernels
 from penstock.llm.attention import ATTENTION_WAYS, attention_ways
 from penstock.llm.attention_choice import Heads
 from penstock.llm.compiling import Compiled
+from penstock.llm.processor import cpu_name
 from penstock.llm.products import Products, ways_for
 from penstock.llm.weights import Piece, Weight
-from penstock.processor import cpu_name
 
 #: Seconds that choosing the ways of products may take. The kernels of the way that wins are those
 #: that the model needs, so they do not count. The time of one way tells what another would take.

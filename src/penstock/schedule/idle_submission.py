@@ -85,8 +85,10 @@ class IdleSubmitter:
                 return
             try:
                 recorded = self.submit_dry_streams(scheduler)
-            except Error:
-                return  # the next call that uses the device raises the same error
+            except (Error, MemoryError):
+                # The next call that uses the device raises the same error; the thread goes on,
+                # because that error may be of one call only.
+                recorded = False
             quiet = 0 if recorded or quiet == _QUIET_TICKS else quiet + 1
             if recorded:
                 self._wanted.set()
