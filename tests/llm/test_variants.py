@@ -79,19 +79,19 @@ def test_a_file_without_a_valid_choice_is_replaced(
     content: str,
 ) -> None:  # fmt: skip
     file.parent.mkdir()
-    file.write_text(content.replace("KEY", variants._key(dev, "Q8_0")))
+    file.write_text(content.replace("KEY", variants._key(dev, "Q8_0 of 40 × 64")))
     monkeypatch.setattr(variants, "_time", Stand(DECODE_BY_WINDOWS))
     assert choose(dev, weights, MEASURED) == Variants("windowed", "rows", "rows")
     written = json.loads(file.read_text())
-    assert written[variants._key(dev, "Q8_0")] == {"decode": "windowed", "batch": "rows"}
+    assert written[variants._key(dev, "Q8_0 of 40 × 64")] == {"decode": "windowed", "batch": "rows"}
 
 
 def test_another_processor_is_measured_again(
     dev: ps.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = variants._key(dev, "Q8_0")
+    here = variants._key(dev, "Q8_0 of 40 × 64")
     monkeypatch.setattr(variants, "cpu_name", lambda: "another")
-    assert variants._key(dev, "Q8_0") != here
+    assert variants._key(dev, "Q8_0 of 40 × 64") != here
 
 
 def test_variants_are_of_their_class(dev: ps.Device, tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_what_does_not_fit_into_the_time_is_left_to_the_next_model(
 
 
 @on_lavapipe
-def test_each_kind_is_measured_of_its_own(
+def test_each_kind_and_size_is_measured_of_its_own(
     dev: ps.Device, weights: dict[str, llm.Weight], file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kind that most weights have counts."""
@@ -143,7 +143,7 @@ def test_each_kind_is_measured_of_its_own(
     choose(dev, {**weights, "another": upload(dev, "Q4_0", raw)}, MEASURED)
     assert len(stand.asked) == 8
     assert list(json.loads(file.read_text())) == [
-        variants._key(dev, kind) for kind in ("Q8_0", "Q4_0")
+        variants._key(dev, what) for what in ("Q8_0 of 40 × 64", "Q4_0 of 80 × 64")
     ]
 
 

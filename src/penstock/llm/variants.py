@@ -114,7 +114,7 @@ def choose(
                 found.chosen[name] = taken.fastest
                 spent, longest = spent + taken.delay, taken.longest
                 if taken.compared:
-                    _remember(_key(device, found.weight.kind), name, taken.fastest)
+                    _remember(_key(device, _named(found.weight)), name, taken.fastest)
         if found.chosen["attention"] is None:
             assert heads is not None
             begun = time.perf_counter()
@@ -162,7 +162,7 @@ def _settled(
             chosen[name] = (
                 ways[0]
                 if len(ways) == 1 or weight is None
-                else _remembered(_key(device, weight.kind), name, ways)
+                else _remembered(_key(device, _named(weight)), name, ways)
             )
     chosen["attention"] = fixed.attention
     if fixed.attention is None:
@@ -254,11 +254,16 @@ def _time(
 # Remembering.
 
 
-def _key(device: ps.Device, kind: str) -> str:
+def _named(weight: Weight) -> str:
+    """What a choice holds for: another way may be the fastest for matrices of another size."""
+    return f"{weight.kind} of {weight.rows} × {weight.columns}"
+
+
+def _key(device: ps.Device, what: str) -> str:
     info = device.info
     # A driver for CPUs has the same name on each of them.
     name = f"{info.name} on {cpu_name()}" if info.kind == "cpu" else info.name
-    return f"{name}; {info.driver_info}; penstock {ps.__version__}; {kind}"
+    return f"{name}; {info.driver_info}; penstock {ps.__version__}; {what}"
 
 
 def _file() -> Path | None:
