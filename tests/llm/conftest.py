@@ -10,6 +10,7 @@ import pytest
 
 import penstock as ps
 from penstock import llm
+from penstock.llm import variants
 from penstock.llm.layers import Layers
 
 _loaded: dict[Any, llm.Model] = {}
@@ -63,3 +64,10 @@ def layers_of(dev: ps.Device, variant: str, splits: int | None = None) -> Layers
         if variant == "windows":
             made.traits = replace(made.traits, texels=False)
     return _made[key]
+
+
+@pytest.fixture(autouse=True)
+def _few_measurements(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure the ways of products once for a type of weights, and not for each size of model."""
+    if request.path.name != "test_variants.py":
+        monkeypatch.setattr(variants, "_named", lambda weight: weight.kind)

@@ -36,7 +36,8 @@ def fresh(dev: ps.Device, path: Path) -> Iterator[llm.Model]:
     """A model for which no kernel is compiled yet."""
     if "llvmpipe" not in dev.name:
         pytest.skip("slow on SwiftShader")
-    with llm.load(path, dev, progress=False) as model:
+    chosen = llm.Variants.expected(dev)
+    with llm.load(path, dev, progress=False, variants=chosen) as model:
         yield model
 
 
