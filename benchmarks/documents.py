@@ -106,7 +106,7 @@ def _peers(result: Result) -> str:
         for job in jobs:
             least = table[job].get(peer)
             ranked = [t for name, t in table[job].items() if name not in (*FLOORS, *apart)]
-            text = "" if least is None else _microseconds(least)
+            text = "" if least is None else _three_digits(least)
             best = peer not in (*FLOORS, *apart) and least == min(ranked)
             cells.append(f"**{text}**" if best else text)
         lines.append(_line([peer, *cells]))
@@ -134,7 +134,7 @@ def _least_times(result: Result) -> dict[str, dict[str, float]]:
     return found
 
 
-def _microseconds(number: float) -> str:
+def _three_digits(number: float) -> str:
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
@@ -202,7 +202,7 @@ def _tables(result: Result, first: str) -> list[tuple[str, list[Any]]]:
 
 
 def _figure(number: float | None) -> str:
-    return "" if number is None else f"{number:.0f}" if number >= 100 else f"{number:.3g}"
+    return "" if number is None else _three_digits(number)
 
 
 # Mechanisms.

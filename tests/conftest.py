@@ -36,7 +36,7 @@ DRIVERS = ("llvmpipe", "SwiftShader")
 #: Tests of whole-array kernels, of which SwiftShader takes seconds to compile one: a sample runs.
 _SAMPLED = ("tests/ops/", "tests/xp/")
 _SAMPLE = 5
-#: Mutants, each of which takes seconds to be caught: of so many, one runs.
+#: By the name of a test: one in n of its mutants runs, since each takes seconds.
 _MUTANTS = {
     "test_mutant_is_caught": 2,
     "test_mutant_of_the_hip_driver_is_caught": 3,

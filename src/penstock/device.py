@@ -261,6 +261,8 @@ class Device(Closing):
         with scheduler.lock:
             scheduler.drain()
             points = scheduler.pool.points_of_dropped()
+            for lane, value in scheduler.host_pool.points_of_dropped().items():
+                points[lane] = max(value, points.get(lane, 0))
         why = "memory of dropped arrays in flight, and there is no other"
         return bool(points) and scheduler.wait_for(points, None, why, path="bound")
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import platform
 from pathlib import Path
 
 
+@functools.cache
 def cpu_name() -> str:
     """The processor's name, as its maker gave it."""
     try:

@@ -124,15 +124,7 @@ class Pool:
         """
         size = size_class(nbytes)
         backing = None if self._free.get(size) else self._take_handed_on(size)
-        if backing is None:
-            return self.allocate(nbytes, for_device=True)
-        if self._clear is not None:
-            try:
-                self._clear(backing)  # ordered after the work that still uses it
-            except BaseException:
-                self.retire(backing)
-                raise
-        return backing
+        return self.allocate(nbytes, for_device=True) if backing is None else self._reused(backing)
 
     def allocate_result(self, nbytes: int, lane: Lane) -> Backing:
         """Allocate a backing that work on `lane` is about to write, all of it.
@@ -143,15 +135,7 @@ class Pool:
         """
         size = size_class(nbytes)
         backing = None if self._free.get(size) else self._take_in_flight(size, lane)
-        if backing is None:
-            return self.allocate(nbytes)
-        if self._clear is not None:
-            try:
-                self._clear(backing)
-            except BaseException:
-                self.retire(backing)
-                raise
-        return backing
+        return self.allocate(nbytes) if backing is None else self._reused(backing)
 
     def retire(self, backing: Backing) -> None:
         """Take a backing back. It is reused once its last use is complete; scratch, at once.
@@ -210,6 +194,16 @@ class Pool:
         self._chunks.clear()
         self.leave = deque[Backing](maxlen=0).append  # late backings have no pool to return to
         self._free.clear()
+
+    def _reused(self, backing: Backing) -> Backing:
+        """A backing that work in flight still uses, filled with zeros if the pool clears memory."""
+        if self._clear is not None:
+            try:
+                self._clear(backing)  # ordered after that work
+            except BaseException:
+                self.retire(backing)
+                raise
+        return backing
 
     def _wipe(self, backing: Backing) -> None:
         """Fill an idle backing with zeros."""
