@@ -55,9 +55,10 @@ def _checks(code: CodeType) -> frozenset[int]:
 
 
 class _Tracer:
-    """Counts the points that the package passes; acts at the n-th."""
+    """Counts the points that are passed in certain files; acts at the n-th."""
 
-    def __init__(self, number: int, act: Callable[[], None]) -> None:
+    def __init__(self, number: int, act: Callable[[], None], within: tuple[str, ...]) -> None:
+        self._within = within
         self.count = 0
         self.place = ""
         self._number = number
@@ -71,7 +72,7 @@ class _Tracer:
 
     def call(self, frame: FrameType, event: str, _: Any) -> Callable[..., Any] | None:
         file = frame.f_code.co_filename
-        if not file.startswith(_PACKAGE) or file.startswith(_SUITE) or _is_left_out(frame):
+        if not file.startswith(self._within) or file.startswith(_SUITE) or _is_left_out(frame):
             return None
         frame.f_trace_opcodes = True
         frame.f_trace_lines = False
@@ -123,12 +124,15 @@ def at_point(
     act: Callable[[], None],
     run: Callable[[], None],
     kept: list[BaseException] | None = None,
+    *,
+    within: tuple[str, ...] = (_PACKAGE,),
 ) -> tuple[int, str]:
     """Run, and act at point `number`; return the points passed, and where it acted ("": nowhere).
 
-    An `Interrupt` is appended to `kept`, if given; it keeps the frames that it ended alive.
+    An `Interrupt` is appended to `kept`, if given; it keeps the frames that it ended alive. Points
+    are in files whose paths begin with one of `within`.
     """
-    tracer = _Tracer(number, act)
+    tracer = _Tracer(number, act, within)
     earlier, hook = sys.gettrace(), sys.unraisablehook
     sys.unraisablehook = _ignore
     tracer.start()

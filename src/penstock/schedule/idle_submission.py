@@ -7,11 +7,13 @@ recorded, and sleeps otherwise.
 
 from __future__ import annotations
 
-import threading
+import contextlib
+import queue
 import time
 import weakref
 from typing import TYPE_CHECKING
 
+from penstock.background import Background
 from penstock.errors import Error, OutOfMemory
 
 if TYPE_CHECKING:
@@ -27,25 +29,26 @@ class IdleSubmitter:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = weakref.ref(scheduler)
         self._inline = scheduler.driver.inline
-        self._wanted = threading.Event()
+        # Not an event: a signal handler or a finaliser may come in the middle of `Event.set`, and
+        # then no thread would be woken, or no thread could set it.
+        self._calls: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._awake = False  # whether the thread checks without being called
         self._stopped = False
-        self._thread: threading.Thread | None = None
+        self._thread = Background()
 
     def wake(self) -> None:
         """Start checking: something is recorded and not submitted. The caller holds the lock."""
-        if self._wanted.is_set() or self._inline:
+        if self._awake or self._inline:
             return
-        self._wanted.set()
-        if self._thread is None:
-            self._thread = threading.Thread(
-                target=self._run, name="penstock idle submitter", daemon=True
-            )
-            self._thread.start()
+        self._calls.put(None)
+        # Without a thread, the calls that need the work submit it.
+        with contextlib.suppress(RuntimeError):  # no more threads, or Python is about to end
+            self._thread.start(self._run, "penstock idle submitter")
 
     def hurry(self) -> None:
         """Have the thread, if it runs, act on the messages of finalisers. Safe in a finaliser."""
-        if self._thread is not None:
-            self._wanted.set()
+        if self._thread.begun:
+            self._calls.put(None)
 
     def submit_dry_streams(self, scheduler: Scheduler) -> bool:
         """Submit on every stream whose device work is done; takes the lock.
@@ -68,28 +71,33 @@ class IdleSubmitter:
 
     def close(self) -> None:
         self._stopped = True
-        self._wanted.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+        self._calls.put(None)
+        self._thread.join()
 
     def _run(self) -> None:
-        quiet = 0
         while True:
-            self._wanted.wait()
-            time.sleep(_TICK)
-            if quiet == _QUIET_TICKS:
-                # Cleared before the last check: what is recorded after the check sets it again.
-                self._wanted.clear()
-            scheduler = self._scheduler()
-            if scheduler is None or self._stopped:
-                return
-            try:
-                recorded = self.submit_dry_streams(scheduler)
-            except (Error, MemoryError):
-                # The next call that uses the device raises the same error; the thread goes on,
-                # because that error may be of one call only.
-                recorded = False
-            quiet = 0 if recorded or quiet == _QUIET_TICKS else quiet + 1
-            if recorded:
-                self._wanted.set()
-            del scheduler
+            self._calls.get()
+            self._awake = True
+            while not self._calls.empty():
+                self._calls.get()
+            quiet = 0
+            while self._awake:
+                time.sleep(_TICK)
+                # Before the last check: what is recorded after the check calls the thread again.
+                self._awake = quiet < _QUIET_TICKS
+                scheduler = self._scheduler()
+                if scheduler is None or self._stopped:
+                    return
+                if self._still_recorded(scheduler):
+                    self._awake, quiet = True, 0
+                else:
+                    quiet += 1
+                del scheduler
+
+    def _still_recorded(self, scheduler: Scheduler) -> bool:
+        try:
+            return self.submit_dry_streams(scheduler)
+        except (Error, MemoryError):
+            # The next call that uses the device raises the same error; the thread goes on, because
+            # that error may be of one call only.
+            return False

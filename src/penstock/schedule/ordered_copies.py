@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock import accelerator
+from penstock.background import Background
 from penstock.errors import Error
 from penstock.ledger.hazards import Lane
 from penstock.locks import RLock
@@ -61,7 +61,7 @@ class Copier(HostLane):
         super().__init__(scheduler.driver, name)
         self._scheduler = weakref.ref(scheduler)
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._thread = Background()
         self._last_value = 0  # that a task was given
         self._unmade: deque[Task] = deque()  # all tasks whose copies are not made, in order
         self._put_off: deque[Task] = deque()  # those that the thread does not have yet, in order
@@ -95,11 +95,8 @@ class Copier(HostLane):
         The caller holds the device's lock.
         """
         while self._put_off:
-            if self._thread is None and self._inline is None:
-                self._thread = threading.Thread(
-                    target=self._run, name=f"penstock {self.lane.name}", daemon=True
-                )
-                self._thread.start()
+            if self._inline is None:
+                self._thread.start(self._run, f"penstock {self.lane.name}")
             oldest = self._oldest()
             if oldest is not None and oldest.value <= self._put_off[0].value:  # else it is made
                 self._tasks.put(self._put_off[0])
@@ -152,11 +149,10 @@ class Copier(HostLane):
     def stop(self) -> None:
         """End the thread after all tasks. Safe to call twice."""
         self.hand_over()
-        if self._thread is not None:
+        if self._thread.begun:
             self._tasks.put(None)
-            if self._thread is not threading.current_thread():
-                self._thread.join()
-            self._thread = None
+            self._thread.join()
+            self._thread = Background()
 
     def close(self) -> None:
         self.stop()

@@ -384,10 +384,10 @@ class HipDriver:
         Called with `issuing` locked.
         """
         if self._attendant is None:
-            self._attendant = threading.Thread(
-                target=self._attend, name=f"penstock {self.info.name}", daemon=True
-            )
-            self._attendant.start()
+            name = f"penstock {self.info.name}"
+            thread = threading.Thread(target=self._attend, name=name, daemon=True)
+            thread.start()
+            self._attendant = thread  # last: an interrupted call is repeated
 
     def _attend(self) -> None:
         while True:

@@ -1,0 +1,144 @@
+"""Threads that are started once, and those of a device, if Ctrl-C comes while they are started."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock import background
+from penstock.background import Background
+from penstock.schedule import idle_submission, ordered_copies
+from tests.conftest import HAS_VALIDATION
+from tests.interrupts import at_point, interrupt
+from tests.kernels import slow_add
+
+N = 64
+#: Where the threads are started and called.
+_FILES = tuple(
+    str(module.__file__) for module in (threading, background, idle_submission, ordered_copies)
+)
+
+
+def happens(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 20
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return condition()
+
+
+def interrupted_everywhere(
+    prepared: Callable[[], contextlib.AbstractContextManager[Attempt]],
+) -> int:
+    """Interrupt a call at each of its points in turn; how many there are."""
+    number, place = 0, "before the first"
+    while place:
+        number += 1
+        with prepared() as attempt:
+            _, place = at_point(number, interrupt, attempt.run, within=_FILES)
+            try:
+                attempt.check()
+            except AssertionError as error:
+                error.add_note(f"at point {number}: {place}")
+                raise
+    return number - 1
+
+
+class Attempt:
+    """A call to interrupt, and what must hold after that."""
+
+    def run(self) -> None:
+        raise NotImplementedError
+
+    def check(self) -> None:
+        raise NotImplementedError
+
+
+class Starting(Attempt):
+    """The thread runs once, however often and however far it was started before."""
+
+    def __init__(self) -> None:
+        self.thread, self.began, self.leave = Background(), [], threading.Event()
+
+    def _wait(self) -> None:
+        self.began.append(threading.get_ident())
+        self.leave.wait()
+
+    def run(self) -> None:
+        self.thread.start(self._wait, "a thread")
+
+    def check(self) -> None:
+        self.run()
+        self.run()
+        assert happens(lambda: len(self.began) > 0)
+        self.leave.set()
+        self.thread.join()
+        assert len(self.began) == 1
+
+
+def test_it_runs_once_whatever_interrupts_its_start() -> None:
+    assert interrupted_everywhere(lambda: contextlib.nullcontext(Starting())) > 10
+
+
+def test_it_does_not_wait_for_itself() -> None:
+    thread, joined = Background(), threading.Event()
+
+    def run() -> None:
+        thread.join()
+        joined.set()
+
+    assert not thread.begun
+    thread.start(run, "a thread")
+    assert thread.begun
+    assert joined.wait(20)
+    thread.join()
+
+
+class Submitting(Attempt):
+    """Work that a program leaves recorded is submitted, if the call before was interrupted."""
+
+    def __init__(self, dev: ps.Device) -> None:
+        self.dev, self.x = dev, dev.zeros(N, np.uint32)
+        slow_add(self.x, 0, spin=0)
+        dev.synchronize()
+
+    def run(self) -> None:
+        slow_add(self.x, 1)
+        slow_add(self.x, 1, spin=0)
+
+    def check(self) -> None:
+        self.run()
+        assert happens(lambda: not self.dev.default_stream.has_recorded)
+
+
+class Copying(Attempt):
+    """A copy in stream order is made, if the copy before was interrupted."""
+
+    def __init__(self, dev: ps.Device) -> None:
+        self.x = dev.zeros(N, np.uint32)
+        slow_add(self.x, 1)
+
+    def run(self) -> None:
+        self.x.write(np.full(N, 7, np.uint32), borrow=True)
+
+    def check(self) -> None:
+        self.x.write(np.full(N, 9, np.uint32), borrow=True)
+        slow_add(self.x, 1, spin=0)
+        assert set(self.x.read().result(timeout=20).tolist()) == {10}
+
+
+@pytest.mark.parametrize("attempt", [Submitting, Copying])
+def test_an_interrupt_does_not_stop_the_threads_of_a_device(
+    driver: str, attempt: Callable[[ps.Device], Attempt]
+) -> None:
+    @contextlib.contextmanager
+    def prepared() -> Iterator[Attempt]:
+        with ps.Device(driver, validate=HAS_VALIDATION, transfers="ordered") as dev:
+            yield attempt(dev)
+
+    assert interrupted_everywhere(prepared) > 10
