@@ -84,10 +84,10 @@ class Generation:
                 raise ps.InvalidValue("a generation cannot be read in the middle of its own step")
             self._inside = True
             try:
-                return None if self._run.left.is_set() else next(self._pieces, None)
+                return None if self._run.left else next(self._pieces, None)
             finally:
                 self._inside = False
-                if self._run.left.is_set():  # closed in the middle of the step
+                if self._run.left:  # closed in the middle of the step
                     self._end()
 
     def __aiter__(self) -> AsyncIterator[str]:
@@ -99,7 +99,7 @@ class Generation:
             piece = await asyncio.to_thread(next, self, None)
         except asyncio.CancelledError:
             # The thread may be in the middle of a step; it closes the generation after that.
-            self._run.left.set()
+            self._run.left = True
             if self._turn.acquire(blocking=False):
                 try:
                     if not self._inside:
@@ -192,7 +192,7 @@ class Generation:
         If another thread is iterating, waits for its current step; that thread's iteration then
         ends as if the text had ended.
         """
-        self._run.left.set()
+        self._run.left = True
         with self._turn:
             # A signal handler of the iterating thread can get here in the middle of a step; then
             # `__next__` closes the generator when the step ends.
@@ -214,7 +214,7 @@ class Generation:
         self.close()
 
     def __repr__(self) -> str:
-        over = self._run.left.is_set() or inspect.getgeneratorstate(self._pieces) == "GEN_CLOSED"
+        over = self._run.left or inspect.getgeneratorstate(self._pieces) == "GEN_CLOSED"
         state = self._run.finish or ("cancelled" if over else "in progress")
         return f"<Generation of {len(self._run.ids)} tokens: {state}>"
 
@@ -257,7 +257,7 @@ class Run:
         self.logprobs: list[TokenLogprobs] | None = None if logprobs is None else []
         self.finish: Finish | None = None
         self.receipt = Receipt(Cost(), Cost())
-        self.left = threading.Event()  # set by any thread to stop after the current step
+        self.left = False  # set by any thread, to stop after the current step
         self._network = network
         self._most = most
         self._end = end
@@ -318,7 +318,7 @@ class Run:
             if token in self._stop_ids:
                 self.finish = "stop"
                 break
-            if self.left.is_set():
+            if self.left:
                 return
             self.ids.append(token)
             if self.logprobs is not None:
