@@ -442,6 +442,7 @@ def test_no_launch_before_its_counts_have_arrived(hip: StandIn, hip_device: ps.D
     hip_device.default_stream.flush()
     time.sleep(0.01)
     assert hip.counts["hipModuleLaunchKernel"] == 0
+    assert hip.counts["hipMemcpyAsync"] == 1, "the counts are fetched once, not at each try"
     call.hipEventQuery = query
     assert x[0].item() == 1
 
