@@ -113,8 +113,14 @@ TRACING = [
     _mutant(
         "advice to read later what the next work is given",
         "advice",
-        "return any(not _is_read(event) for event in self._transfers(command, start))",
+        "return any(not is_read(event) for event in self._transfers(command, start))",
         "return False",
+    ),
+    _mutant(
+        "advice to take later a value that decides",
+        "advice",
+        "        elif self._steers(wait):\n",
+        "        elif False:\n",
     ),
     _mutant(
         "advice to record a graph of what does not repeat",

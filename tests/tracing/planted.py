@@ -22,6 +22,7 @@ from tests.kernels import BLOCK_SUM, SLOW_ADD, kernel
 N = 64
 SLOTS = 48  # for arguments of launches in flight, with the bound that the tests set
 LARGE = 1 << 19  # elements of 4 bytes: enough for the ordered path
+ONES = np.ones(LARGE, np.uint32)
 
 
 class Scene:
@@ -251,12 +252,12 @@ def waits_for_no_event(s: Scene) -> None:
 def held_copy(s: Scene, stream: ps.Stream) -> Iterator[None]:
     """A large copy in the order of a stream, which is not made before the end of the block."""
     if s.dev.scheduler.driver.inline:
-        s.large.write(np.ones(LARGE, np.uint32), stream, borrow=True)
+        s.large.write(ONES, stream, borrow=True)
         yield
         return
     making: threading.RLock = stream.copier._making  # type: ignore[assignment]
     with making:
-        pending = s.large.write(np.ones(LARGE, np.uint32), stream, borrow=True)
+        pending = s.large.write(ONES, stream, borrow=True)
         yield
     pending.wait()
 
@@ -329,7 +330,7 @@ PLANTED = {
     ),
     "a blocking read": Planted(reads_at_once, reads_later, Cause.WAITED, ("here",), "x.read()"),
     "a big staged write": Planted(
-        writes_much, writes_much_early, Cause.COPY, ("here",), "adopt()", transfers="staged"
+        writes_much, writes_much_early, Cause.COPY, ("here",), "host_empty()", transfers="staged"
     ),
     "a held view": Planted(
         holds_a_view, drops_the_view, Cause.VIEW, ("taken", "dropped"), "view()"
@@ -340,7 +341,7 @@ PLANTED = {
         waits_for_no_event,
         Cause.OTHER,
         ("here",),
-        "Stream.wait()",
+        "other.wait(event)",
         transfers="ordered",
     ),
     "a full ring": Planted(

@@ -146,7 +146,7 @@ FOLLOWED: list[tuple[Run, Run, Cause, str]] = [
     (
         asks_for_a_sum, asks_after_the_loop, Cause.WAITED,
         "keep `pending = s.x.sum()` at line HERE, and take `pending.item()` after the loop, or "
-        "some turns later; where a launch needs the value, pass `pending` itself",
+        "some turns later",
     ),
     (
         synchronizes, does_not, Cause.WAITED,
@@ -198,17 +198,103 @@ def decides(s: Scene) -> Values:
     return []
 
 
+def decides_by_a_name(s: Scene) -> Values:
+    value, turns = 0.0, 0
+    while value < 1e9 and turns < TURNS:
+        s.work(x=s.x, **s.args)
+        value = float(s.x[0])  # here
+        turns += 1
+    return []
+
+
+def decides_by_an_operator(s: Scene) -> Values:
+    """In which NumPy's code calls Penstock's."""
+    for _ in range(TURNS):
+        s.work(x=s.x, **s.args)
+        if s.x.sum() > 1e9:  # here
+            break
+    return []
+
+
+def passes_by_a_name(s: Scene) -> Values:
+    for _ in range(TURNS):
+        value = int(s.x[0])  # here
+        s.work(x=s.x, n=s.args["n"], spin=0, add=value, threads=s.args["threads"])  # launch
+    return []
+
+
+def replays(s: Scene) -> Values:
+    with s.dev.record() as graph:
+        s.work(x=s.x, **s.args)
+    for _ in range(TURNS):
+        graph.replay().wait()  # here
+    return []
+
+
+def operates(s: Scene) -> Values:
+    y = s.x
+    for _ in range(TURNS):
+        y = y + 1
+        y = y * 2
+    s.dev.synchronize()
+    return []
+
+
+def flushes(s: Scene) -> Values:
+    for _ in range(TURNS):
+        s.work(x=s.x, **s.args)
+        s.stream.flush()  # here
+    s.dev.synchronize()
+    return []
+
+
 def passes(s: Scene) -> Values:
     for _ in range(TURNS):
         s.work(x=s.x, n=s.args["n"], spin=0, add=int(s.x[0]), threads=s.args["threads"])
     return []
 
 
-def test_a_value_that_decides_is_not_taken_later() -> None:
+@pytest.mark.parametrize("program", [decides, decides_by_a_name, decides_by_an_operator])
+def test_a_value_that_decides_is_not_taken_later(program: Run) -> None:
     with in_virtual_time(SHORT) as scene:
-        t = traced(decides, scene)
+        t = traced(program, scene)
     (waited,) = (each.sentence for each in t.advice if each.cause is Cause.WAITED)
-    assert waited.startswith(f"decide at line {number_of(decides, '# here')} in some turns only")
+    assert waited.startswith(f"decide at line {number_of(program, '# here')} in some turns only")
+    assert "after the loop" not in str(t.advice)
+
+
+def test_a_value_that_a_launch_takes_by_name_is_kept_on_the_device() -> None:
+    with in_virtual_time(SHORT) as scene:
+        t = traced(passes_by_a_name, scene)
+    (waited,) = (each.sentence for each in t.advice if each.cause is Cause.WAITED)
+    here, there = (number_of(passes_by_a_name, mark) for mark in ("# here", "# launch"))
+    assert waited.startswith(f"keep on the device what the host waits for at line {here}: the ")
+    assert f"the launch at line {there} can read it from an array" in waited
+
+
+def test_what_a_wait_waits_for_is_not_to_be_left_out() -> None:
+    with in_virtual_time(SHORT) as scene:
+        t = traced(replays, scene)
+    (waited,) = (each.sentence for each in t.advice if each.cause is Cause.WAITED)
+    here = number_of(replays, "# here")
+    assert waited.startswith(f"leave out `.wait()` after `graph.replay()` at line {here}: ")
+
+
+def test_no_graph_is_advised_of_operators() -> None:
+    with in_virtual_time(SHORT) as scene:
+        t = traced(operates, scene)
+    assert t.launches >= 2 * TURNS
+    assert "graph" not in " ".join(each.sentence for each in t.advice)
+
+
+def test_a_flush_in_each_turn_is_to_be_left_out() -> None:
+    with in_virtual_time(SHORT) as scene:
+        t = traced(flushes, scene)
+    latency = [each.sentence for each in t.advice if each.cause is Cause.LATENCY]
+    here = number_of(flushes, "# here")
+    assert not [each for each in latency if "batch()" in each]
+    for each in latency:
+        assert each.startswith(f"leave out `s.stream.flush()` at line {here}: ")
 
 
 def test_a_value_that_the_launch_takes_is_not_taken_later() -> None:

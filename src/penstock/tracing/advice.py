@@ -4,7 +4,8 @@ For every part of every gap a rule works out by how much the gap would have been
 program followed the advice; 0 where the trace does not show that. The rules, by cause:
 
 - *waited*: nothing that the host did between the wait and the command that ended the gap carried
-  bytes to the device, so the command could have been issued before the wait. It saves the part.
+  bytes to the device, so the command could have been issued before the wait, unless by the
+  program's text the value decides what comes next or is passed to a launch. It saves the part.
 - *caller*: if nothing carried bytes to the device from the code on, the command could have been
   issued first; in a loop, all commands could have been, and the code could have run afterwards. If
   something did, as a loader's batch is written before its launch, and the same lines left gaps
@@ -21,12 +22,13 @@ program followed the advice; 0 where the trace does not show that. The rules, by
 - *unsubmitted*: a flush would have submitted it. It saves the part, but no more than by how much
   the next command could have begun earlier, since otherwise the device would have been idle after
   the command instead; less the cost of a submission for each time that the line ran.
-- *issuing*: launches that follow each other repeat, so that a graph could replay them: of a
-  sequence of n launches it saves all but one.
+- *issuing*: launches that follow each other repeat, return no new arrays, and the host waits for
+  none, so that a graph could replay them: of a sequence of n launches it saves all but one.
 - *latency*: the command was submitted before the gap began. As the first of its submission, it
-  would have begun at once in the submission before it: that saves the part. Between two short
-  launches of one submission the time is the driver's own, and fewer launches have less of it: one
-  in place of a sequence of n saves all but one, and one in place of two of the same saves half.
+  would have begun at once in the submission before it, but for a flush: that saves the part.
+  Between two short launches of one submission the time is the driver's own, and fewer launches have
+  less of it: one in place of a sequence of n saves all but one, and one in place of two of the same
+  saves half.
 - *bound*: each bound has a way to stay below it (docs/performance.md). It saves the part.
 
 There is at most one sentence for each cause, and at most one for each thing that lines do: of a
@@ -42,9 +44,22 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.tracing.event_words import (
+    is_one_call,
+    is_read,
+    is_short,
+    read_in_words,
+    returns_array,
+    stream,
+    takes_no_value,
+    view_in_words,
+    wait_in_words,
+    work,
+)
 from penstock.tracing.gaps import Cause, Gap, Part, is_command
-from penstock.tracing.source_lines import file_and_line, is_condition
-from penstock.tracing.split_calls import split_pending, split_read, view_of
+from penstock.tracing.program_text import ValueUse, has_code_between, value_use
+from penstock.tracing.source_lines import file_and_line
+from penstock.tracing.split_calls import split_pending
 from penstock.tracing.verdict import duration, is_turn, place
 
 if TYPE_CHECKING:
@@ -53,21 +68,9 @@ if TYPE_CHECKING:
 
 _LEAST = 0.01  # of the span
 _AFTER_LOOP = "after the loop, or some turns later"
-_SHORT = 2e-4  # seconds of a launch that is worth merging with others
 _LARGE = 1 << 20  # bytes from which a borrowed write is left to a thread of the runtime
 #: Kinds of events that may carry values of the host to the device.
 _CARRY = ("copy", "fill", "view", "adopt", "rename")
-#: Reasons of copies that carry values from the device to the host.
-_READS = (
-    "the work that writes the bytes is done",
-    "nothing pending writes the bytes",
-    "to the caller's array",
-)
-
-
-def _is_read(event: TraceEvent) -> bool:
-    """Whether a transfer carries values to the host only."""
-    return event.kind == "copy" and event.reason in _READS
 
 
 class Advice(NamedTuple):
@@ -139,9 +142,10 @@ class _Rules:
         self._names = len(files) > 1
         self._by_thread: dict[int, list[TraceEvent]] = defaultdict(list)
         self._submissions = {}
-        self._launched: dict[int, list[str]] = defaultdict(list)  # by thread, the lines
+        self._launched: dict[int, list[TraceEvent]] = defaultdict(list)  # by thread
         self._turns: dict[tuple[int, str, str], tuple[int, int]] = {}  # where in it, and the period
         self._waits: dict[tuple[int, str], int] = defaultdict(int)
+        self._uses: dict[tuple[str, str], ValueUse | None] = {}
         for event in sorted(events, key=lambda event: event.start):
             self._by_thread[event.thread_id].append(event)
             if event.kind == "submission":
@@ -151,7 +155,7 @@ class _Rules:
                 launched = self._launched[event.thread_id]
                 now = len(launched)
                 self._turns[key] = (now, now - self._turns[key][0] if key in self._turns else 0)
-                launched.append(event.where)
+                launched.append(event)
             elif event.kind == "wait":
                 self._waits[event.thread_id, event.where] += 1
         run = sorted(
@@ -220,26 +224,55 @@ class _Rules:
         """Whether a command's thread may have carried values to the device since a moment."""
         if command.kind == "copy" and not command.reason.startswith("copy of"):
             return True  # of a staged write
-        return any(not _is_read(event) for event in self._transfers(command, start))
+        return any(not is_read(event) for event in self._transfers(command, start))
 
     def _waited(self, gap: Gap, part: Part) -> Changes:
         wait = part.proof[0]
-        if self._carried(gap.after, wait.start + wait.seconds) or _is_one_call(wait, gap.after):
+        if self._carried(gap.after, wait.start + wait.seconds) or is_one_call(wait, gap.after):
             return
+        if wait.reason.startswith("the host waits for write of"):
+            return  # the source of the write may change after it
         repeats = self._waits[wait.thread_id, wait.where] > 1
-        there = self._at(gap.after.where)
-        if _takes_no_value(wait):
-            what = f"leave out `{wait.call or 'synchronize()'}` {self._at(wait.where)}"
+        here, there = self._at(wait.where), self._at(gap.after.where)
+        if takes_no_value(wait):
+            what = f"leave out {wait_in_words(wait)} {here}"
             what = f"{what}: the work {there} keeps its order without it; only NumPy code needs it"
             what = f"{what}, if it uses adopted memory"
         elif wait.call and wait.call in gap.after.call:  # an argument of the launch
             return
-        elif repeats and is_condition(wait.where):
-            what = f"decide {self._at(wait.where)} in some turns only, or by a value of some turns"
-            what = f"{what} before: each time, the device is idle until the host has decided"
+        elif self._steers(wait):
+            if not repeats:
+                return
+            what = f"decide {here} in some turns only, or by a value of some turns before: each"
+            what = f"{what} time, the device is idle until the host has decided"
+        elif needs := self._launches_with(wait):
+            what = f"keep on the device what the host waits for {here}: the launch"
+            what = f"{what} {self._at(*needs)} can read it from an array, which functions of"
+            what = f"{what} `dev.xp` return"
         else:
-            what = self._take(wait, _AFTER_LOOP if repeats else f"after the {_work(gap)} {there}")
+            what = self._take(wait, _AFTER_LOOP if repeats else f"after the {work(gap)} {there}")
         yield _Change(what, (wait.where,), "read"), part.seconds
+
+    def _use(self, read: TraceEvent) -> ValueUse | None:
+        """What the program does with a value that the host waits for."""
+        key = (read.where, read.call)
+        if key not in self._uses:
+            self._uses[key] = value_use(*key)
+        return self._uses[key]
+
+    def _steers(self, read: TraceEvent) -> bool:
+        use = self._use(read)
+        return use is not None and use.steers
+
+    def _launches_with(self, read: TraceEvent) -> list[str]:
+        """The lines that launch something, and use the value, in the loop around a read."""
+        use, file = self._use(read), file_and_line(read.where)[0]
+        launches = {each.where for each in self._launched[read.thread_id]} - {read.where}
+        return sorted(
+            line
+            for line in launches
+            if use is not None and file_and_line(line) in {(file, each) for each in use.lines}
+        )
 
     def _take(self, wait: TraceEvent, later: str, code: str = "") -> str:
         """The sentence to take a value later, for which the host waited, or which it read.
@@ -247,19 +280,19 @@ class _Rules:
         `code`, if given, is where the code is that uses the value.
         """
         here = self._at(wait.where)
+        use = self._use(wait)
+        if use is None or use.leaves or (later == _AFTER_LOOP and not use.looped):
+            later = f"{later}, if nothing needs it before"
         later = f"and run the code {code} with it, {later}" if code else later
         if wait.buffer:
-            begin, take = _read_in_words(wait)
+            begin, take = read_in_words(wait)
             return f"read {here} without a wait: {begin}, and take {take} {later}"
         split = split_pending(wait.call)
         if split is None:
             return f"take the value that the host waits for {here} {later}"
-        name = split.begin if split.is_named else "pending"
-        otherwise = f"where a launch needs the value, pass `{name}` itself"
         if split.is_named:
-            return f"take `{split.take}`, now {here}, {later}; {otherwise}"
-        what = f"keep `pending = {split.begin}` {here}, and take `{split.take}` {later}"
-        return f"{what}; {otherwise}"
+            return f"take `{split.take}`, now {here}, {later}"
+        return f"keep `pending = {split.begin}` {here}, and take `{split.take}` {later}"
 
     def _caller(self, gap: Gap, part: Part) -> Changes:
         code, there = self._at(*part.lines), self._at(gap.after.where)
@@ -269,16 +302,17 @@ class _Rules:
                 yield self._run_ahead(gap, part, code)
             return
         if repeats or is_turn(part.lines):
-            yield self._after_loop(gap, part, code, there), part.seconds
+            if change := self._after_loop(gap, part, code, there):
+                yield change, part.seconds
         elif part.lines != (gap.after.where,):  # not code in the middle of the line that launches
             read = next(self._transfers(gap.after, part.start), None)
             if read is None:
-                what = f"make the next {_work(gap)}, {there}, before the code {code}"
-                yield _Change(what, part.lines), part.seconds
+                what = f"make the next {work(gap)}, {there}, before the code {code},"
+                yield _Change(f"{what} if it does not need it", part.lines), part.seconds
             else:
-                begin, take = _read_in_words(read)
+                begin, take = read_in_words(read)
                 what = f"before the code {code}, read {self._at(read.where)} without a wait"
-                what = f"{what} ({begin}) and make the next {_work(gap)}, {there};"
+                what = f"{what} ({begin}) and make the next {work(gap)}, {there};"
                 what = f"{what} take {take} after the code"
                 yield _Change(what, (read.where,), "read"), part.seconds
 
@@ -296,36 +330,41 @@ class _Rules:
         what = f"{what} may write on a second stream (`dev.stream()`)"
         return _Change(what, part.lines), saved
 
-    def _after_loop(self, gap: Gap, part: Part, code: str, there: str) -> _Change:
+    def _after_loop(self, gap: Gap, part: Part, code: str, there: str) -> _Change | None:
         """The change that moves code out of a loop, with the value that the code may use."""
         since = min(part.start, gap.before.start)
         for event in self._between(gap.after, since):
-            waits = event.kind == "wait" and event.path != "bound" and not _takes_no_value(event)
-            if (waits or _is_read(event)) and not _is_one_call(event, gap.after):
+            waits = event.kind == "wait" and event.path != "bound" and not takes_no_value(event)
+            if (waits or is_read(event)) and not is_one_call(event, gap.after):
+                if self._steers(event) or self._launches_with(event):
+                    return None
                 return _Change(self._take(event, _AFTER_LOOP, code), (event.where,), "read")
+        known = {each.where for each in self._launched[gap.after.thread_id]}
+        if len(part.lines) == 1 or not has_code_between(part.lines[0], part.lines[-1], known):
+            return None
         what = f"run the code {code} after the loop, or in another thread"
-        return _Change(f"{what}, if the {_work(gap)} {there} does not need it", part.lines)
+        return _Change(f"{what}, if the {work(gap)} {there} does not need it", part.lines)
 
     def _copy(self, gap: Gap, part: Part) -> Changes:
         copy = next((event for event in part.proof if event.kind == "copy"), None)
         if copy is None:
             return
         here, lines = self._at(copy.where), (copy.where,)
-        if _is_read(copy):
+        if is_read(copy):
             if copy.path == "direct":
-                what = f"look at {copy.buffer!r} {here} in place: {_view_in_words(copy)},"
+                what = f"look at {copy.buffer!r} {here} in place: {view_in_words(copy)},"
                 what = f"{what} and drop the view before the next work that writes it"
                 yield _Change(what, lines, "read"), part.seconds
         elif copy.path == "staged" and copy.nbytes >= _LARGE and gap.after.kind == "launch":
             what = f"lend the source of the write {here}: `borrow=True`"
             yield _Change(what, lines, "write"), part.seconds
         else:
-            what = f"let the device use the source of the write {here} in place"
-            what = f"{what}: `dev.host_empty()` or `dev.adopt()`"
+            what = f"make the source of the write {here} with `dev.host_empty()`, which the device"
+            what = f"{what} uses in place"
             yield _Change(what, lines, "write"), part.seconds
 
     def _compile(self, gap: Gap, part: Part) -> Changes:
-        what = "warm up: make the kernels, and call each once, before the work that counts"
+        what = "warm up: make the kernels, and call each once, before the work that you trace"
         yield _Change(f"{what} ({self._at(*part.lines[:1])})", part.lines[:1]), part.seconds
 
     def _view(self, gap: Gap, part: Part) -> Changes:
@@ -336,12 +375,12 @@ class _Rules:
         late = part.start + part.seconds - max(part.start, submission.start)
         here, there = self._at(view.where), self._at(gap.after.where)
         what = f"drop the view that `view()` gave {here}"
-        what = f"{what} (`del` it and its slices) before the {_work(gap)} {there}"
+        what = f"{what} (`del` it and its slices) before the {work(gap)} {there}"
         yield _Change(what, (view.where,)), late
 
     def _other(self, gap: Gap, part: Part) -> Changes:
         if (order := part.proof[0]).kind == "order":
-            what = f"leave out `Stream.wait()` {self._at(order.where)}"
+            what = f"leave out `{order.call or 'Stream.wait()'}` {self._at(order.where)}"
             what = f"{what}: streams that share arrays are ordered without it"
             yield _Change(what, (order.where,)), part.seconds
 
@@ -355,33 +394,36 @@ class _Rules:
         following = self._following.get((command.stream_id, command.submission, command.command))
         if following is not None and following.device_start is not None:
             saved = min(saved, following.device_start - following.start - following.seconds)
-        what = f"call `{_stream(command)}.flush()` after the {_work(gap)}"
+        what = f"call `{stream(command)}.flush()` after the {work(gap)}"
         lines = (command.where,)
         yield _Change(f"{what} {self._at(*lines)}", lines, "submit"), saved - cost
 
     def _issuing(self, gap: Gap, part: Part) -> Changes:
         for event in (*part.proof, gap.after):
             period, lines = self._turn(event)
-            if period > 1 and not self._waits_within(event.thread_id, lines):
+            if period > 1 and not self._cannot_be_recorded(event, period, lines):
                 what = f"record the launches {self._at(*lines)}, which repeat, as a graph"
                 what = f"{what} (`with dev.record() as graph:`), and replay it (`graph.replay()`)"
                 yield _Change(what, lines, "submit"), (1 - 1 / period) * part.seconds
                 return
 
-    def _waits_within(self, thread: int, lines: Sequence[str]) -> bool:
-        """Whether the host waits for a value between launches, which a graph cannot."""
-        first, last = file_and_line(lines[0]), file_and_line(lines[-1])
+    def _cannot_be_recorded(self, launch: TraceEvent, period: int, lines: Sequence[str]) -> bool:
+        """Whether the host waits for a value between launches, or they return new arrays."""
+        last, _ = self._turns[launch.thread_id, launch.where, launch.reason]
+        if any(map(returns_array, self._launched[launch.thread_id][last - period + 1 : last + 1])):
+            return True
+        first, end = file_and_line(lines[0]), file_and_line(lines[-1])
         return any(
-            first <= file_and_line(where) <= last
+            first <= file_and_line(where) <= end
             for waiting, where in self._waits
-            if waiting == thread
+            if waiting == launch.thread_id
         )
 
     def _turn(self, launch: TraceEvent) -> tuple[int, tuple[str, ...]]:
         """How many launches repeat with one, 0 if it does not repeat; their first and last line."""
         last, period = self._turns.get((launch.thread_id, launch.where, launch.reason), (0, 0))
-        lines = self._launched[launch.thread_id][last - period + 1 : last + 1]
-        ordered = sorted({line for line in lines if line}, key=file_and_line)
+        turn = self._launched[launch.thread_id][last - period + 1 : last + 1]
+        ordered = sorted({each.where for each in turn if each.where}, key=file_and_line)
         return period if launch.kind == "launch" else 0, tuple(dict.fromkeys(ordered))
 
     def _latency(self, gap: Gap, part: Part) -> Changes:
@@ -391,12 +433,25 @@ class _Rules:
         if not ahead or before.stream_id != after.stream_id:
             return
         if after.command == 1 and not submission.awaited:  # type: ignore[union-attr]
+            earlier = self._submissions.get((before.stream_id, before.submission))
+            why = "" if earlier is None else earlier.reason
+            if earlier is not None and why.endswith(": flush"):
+                what = (
+                    f"leave out `{earlier.call or 'flush()'}` {self._at(earlier.where)}: the work"
+                )
+                what = f"{what} then shares submissions, which take time"
+                yield _Change(what, (earlier.where,), "submit"), part.seconds
+                return
+            if not why.endswith(": the device would run dry") or any(
+                event.kind == "wait" for event in self._between(after, before.start)
+            ):
+                return  # the host asked for it, and would again
             lines = tuple(sorted({before.where, after.where} - {""}, key=file_and_line))
-            around = "" if len(lines) > 1 else f"the loop of the {_work(gap)} "
-            what = f"submit several launches at once: `with {_stream(after)}.batch():` around"
+            around = "" if len(lines) > 1 else f"the loop of the {work(gap)} "
+            what = f"submit several launches at once: `with {stream(after)}.batch():` around"
             what = f"{what} {around or 'the work '}{self._at(*lines)}"
             yield _Change(what, lines, "submit"), part.seconds
-        elif before.submission == after.submission and _is_short(before) and _is_short(after):
+        elif before.submission == after.submission and is_short(before) and is_short(after):
             period, lines = self._turn(after)
             if period:
                 what = f"make fewer, larger launches {self._at(*lines)}: the driver takes time"
@@ -414,42 +469,5 @@ class _Rules:
         }
         for name, (act, way) in ways.items():
             if name in wait.reason:
-                what = f"stay below the bound {here}: {way.format(_stream(gap.after))}"
+                what = f"stay below the bound {here}: {way.format(stream(gap.after))}"
                 yield _Change(what, (wait.where,), act), part.seconds
-
-
-def _work(gap: Gap) -> str:
-    """What ended a gap: a launch, replay, copy or fill."""
-    return gap.after.kind
-
-
-def _stream(command: TraceEvent) -> str:
-    """How a program names the stream of a command, as far as Penstock knows."""
-    return "dev.default_stream" if command.stream == "default stream" else "stream"
-
-
-def _is_short(command: TraceEvent) -> bool:
-    return command.kind == "launch" and (command.device_seconds or 0.0) <= _SHORT
-
-
-def _takes_no_value(wait: TraceEvent) -> bool:
-    return wait.reason.startswith("synchronize()") or wait.call.endswith(".wait()")
-
-
-def _is_one_call(wait: TraceEvent, command: TraceEvent) -> bool:
-    """Whether a call of the user's both waits and issues the work: it cannot be split."""
-    same = wait.instruction == command.instruction >= 0
-    return same and (wait.where, wait.call) == (command.where, command.call)
-
-
-def _read_in_words(read: TraceEvent) -> tuple[str, str]:
-    """How to begin a read without a wait, and how to take its value."""
-    split = split_read(read.call)
-    if split is None:
-        return f"`pending = ….read()` of the same part of {read.buffer!r}", "`pending.result()`"
-    return f"`pending = {split.begin}`", f"`{split.take}`"
-
-
-def _view_in_words(read: TraceEvent) -> str:
-    view = view_of(read.call)
-    return f"`{view}`" if view else "`….view('r')` of the same part"

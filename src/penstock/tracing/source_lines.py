@@ -39,12 +39,6 @@ def file_and_line(where: str) -> tuple[str, int]:
     return file, int(number) if number.isdecimal() else 0
 
 
-def is_condition(where: str) -> bool:
-    """Whether what a program does next depends on the line, as far as the line's file tells."""
-    line = linecache.getline(*file_and_line(where)).split(maxsplit=1)
-    return bool(line) and line[0].partition("(")[0] in ("if", "elif", "while")
-
-
 def call_text(code: CodeType, instruction: int) -> str:
     """The source of the call that an instruction makes, on one line; "" if it cannot be found."""
     positions = itertools.islice(code.co_positions(), instruction // _UNIT, None)
