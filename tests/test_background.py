@@ -142,3 +142,30 @@ def test_an_interrupt_does_not_stop_the_threads_of_a_device(
             yield attempt(dev)
 
     assert interrupted_everywhere(prepared) > 10
+
+
+class Closing(Attempt):
+    """A device whose closing was interrupted is closed by the next call, and keeps nothing."""
+
+    def __init__(self, dev: ps.Device) -> None:
+        self.dev = dev
+        x = dev.zeros(N, np.uint32)
+        slow_add(x, 1)
+        x.write(np.full(N, 7, np.uint32), borrow=True)
+        self.threads = [dev.default_stream.copier._thread, dev.scheduler.idle_submitter._thread]
+
+    def run(self) -> None:
+        self.dev.close()
+
+    def check(self) -> None:
+        self.run()
+        assert self.dev.scheduler.shutdown.torn_down
+        assert not any(each.is_alive() for thread in self.threads for each in thread._threads)
+
+
+def test_an_interrupted_close_is_completed_by_the_next(driver: str) -> None:
+    @contextlib.contextmanager
+    def prepared() -> Iterator[Attempt]:
+        yield Closing(ps.Device(driver, transfers="ordered"))
+
+    assert interrupted_everywhere(prepared) > 10

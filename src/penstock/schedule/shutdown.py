@@ -91,7 +91,10 @@ class Shutdown:
         An interrupted call can be repeated. Raises `ViewHeld`, and closes nothing, if work waits
         for a writable view of the calling thread: that work would never end.
         """
-        if self.over:  # also after `abandon`, when not even the lock may be used
+        if self.torn_down:  # also after `abandon`, when not even the lock may be used
+            return
+        if self.over:  # an interrupted call, or a NumPy array, may have left the rest undone
+            self._let_go()
             return
         scheduler = self._scheduler
         points: dict[Lane, int] | None = None
@@ -117,7 +120,11 @@ class Shutdown:
                 scheduler.times.note_clock(events.recording)
         self._resting = finished or scheduler.lost is not None
         self.over = True  # from here on no thread keeps waiting
-        _alive.discard(scheduler)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Once `over`: end the device's threads, and tear it down. May be repeated."""
+        scheduler = self._scheduler
         scheduler.idle_submitter.close()
         if self._resting:
             for stream in scheduler.all_streams():
@@ -126,6 +133,7 @@ class Shutdown:
                 host.abort()
             self.dismiss_guests()
             self.tear_down()
+        _alive.discard(scheduler)  # last: what an interrupt leaves undone is done at exit
 
     def stream_finalised(self) -> None:
         """Close a device that was dropped together with its streams."""
