@@ -32,6 +32,11 @@ REUSE = [
     ),
     _mutant("a barrier is never worth memory", "self.pending > _MUCH,", "False,"),
     _mutant("a barrier is always worth memory", "self.pending > _MUCH,", "True,"),
+    _mutant(
+        "a wait for a view is worth memory",
+        "self._suits(backing, lane, others)",
+        "self._suits(backing, lane, True)",
+    ),
     _mutant("a wait is never worth memory", "self.pending > _TOO_MUCH\n", "False\n"),
     _mutant("a wait is always worth memory", "self.pending > _TOO_MUCH\n", "True\n"),
 ]

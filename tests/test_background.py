@@ -169,3 +169,43 @@ def test_an_interrupted_close_is_completed_by_the_next(driver: str) -> None:
         yield Closing(ps.Device(driver, transfers="ordered"))
 
     assert interrupted_everywhere(prepared) > 10
+
+
+def test_without_another_thread_the_rest_goes_on(
+    driver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copier cannot start; the thread that submits tries again, and so does the next call."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with ps.Device(driver, validate=HAS_VALIDATION, transfers="ordered") as dev:
+        x = dev.zeros(N, np.uint32)
+        Submitting(dev).run()
+        stream = dev.default_stream
+        assert happens(lambda: not stream.has_recorded)
+        with monkeypatch.context() as context:
+            context.setattr(threading.Thread, "start", refuse)
+            slow_add(x, 1)
+            pending = x.read(out=np.empty(N, np.uint32))
+            time.sleep(0.1)  # some turns of the thread that submits
+        Submitting(dev).check()
+        assert (pending.result(timeout=20) == 1).all()
+
+
+def test_what_a_signal_handler_raises_is_not_taken_for_a_lack_of_threads(
+    driver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Overtime(RuntimeError):
+        pass
+
+    def strike(_: threading.Thread) -> None:
+        monkeypatch.undo()
+        raise Overtime
+
+    with ps.Device(driver, validate=HAS_VALIDATION) as dev:
+        submitting = Submitting(dev)
+        monkeypatch.setattr(threading.Thread, "start", strike)
+        with pytest.raises(Overtime):
+            submitting.run()
+        submitting.check()

@@ -7,6 +7,10 @@ import threading
 from collections.abc import Callable
 
 
+class NoThread(RuntimeError):
+    """There are too many threads, or Python is about to end."""
+
+
 class Background:
     """A daemon thread. The first call of `start` that is not interrupted has started it."""
 
@@ -16,7 +20,10 @@ class Background:
         self._threads: list[threading.Thread] = []  # several only if a call was interrupted
 
     def start(self, run: Callable[[], None], name: str) -> None:
-        """Have a thread call `run`, once, if none does. An interrupted call may be repeated."""
+        """Have a thread call `run`, once, if none does; raises `NoThread`.
+
+        An interrupted call may be repeated.
+        """
         if self._started:
             return
 
@@ -28,9 +35,12 @@ class Background:
         self._threads.append(thread)
         try:
             thread.start()
-        except RuntimeError as error:  # no more threads, or Ctrl-C came in `Condition.wait`
-            interrupt = error.__context__
-            raise interrupt if isinstance(interrupt, KeyboardInterrupt) else error from None
+        except RuntimeError as error:
+            if "new thread" in str(error):
+                raise NoThread(str(error)) from None
+            # A signal handler raised in `Condition.wait`, which then released a free lock.
+            raised = error.__context__ if "lock" in str(error) else None
+            raise raised or error from None
         self._started = True
 
     @property

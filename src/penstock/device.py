@@ -280,7 +280,9 @@ class Device(Closing):
         if at_work and policy.reused_in_flight:
             backing = pool.allocate_scratch(nbytes)
         elif result_of is not None:
-            backing = pool.allocate_result(nbytes, result_of)
+            # Work of another lane may wait for a view, whose holder may wait for this result.
+            others = not self.scheduler.views.held
+            backing = pool.allocate_result(nbytes, result_of, others=others)
         else:
             backing = pool.allocate(nbytes, for_device=at_work and not policy.published)
         buffer = Buffer(scheduler, backing, nbytes, name or scheduler.new_name())

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 import penstock as ps
@@ -122,6 +126,33 @@ def test_results_that_two_streams_use_are_bounded_by_waits_on_the_device(
         assert dev.memory.reserved < 24 << 20
     assert receipt.waits == 0
     assert set(made.numpy().tolist()) == {2}
+
+
+def test_a_result_does_not_wait_for_a_view_that_another_stream_waits_for(
+    dev: ps.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that holds the view may wait for the result."""
+    monkeypatch.setattr(pool, "_TOO_MUCH", 0)
+    x, shown = dev.zeros(N, np.uint32), dev.zeros(N, np.uint32)
+    dev.synchronize()
+    results: SimpleQueue[ps.Array] = SimpleQueue()
+    held = threading.Event()
+
+    def hold() -> npt.NDArray[Any]:
+        view = shown.view("rw")
+        held.set()
+        content = results.get().numpy()
+        del view
+        return content
+
+    with ThreadPoolExecutor(1) as pool_of_one, dev.stream() as other:
+        content = pool_of_one.submit(hold)
+        held.wait()
+        dropped = [shown.copy(other) for _ in range(3)]
+        other.flush()
+        del dropped
+        results.put(x.copy())
+        assert (content.result() == 0).all()
 
 
 def test_a_stream_gets_no_memory_that_another_one_uses() -> None:

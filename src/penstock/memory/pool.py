@@ -126,15 +126,16 @@ class Pool:
         backing = None if self._free.get(size) else self._take_handed_on(size)
         return self.allocate(nbytes, for_device=True) if backing is None else self._reused(backing)
 
-    def allocate_result(self, nbytes: int, lane: Lane) -> Backing:
+    def allocate_result(self, nbytes: int, lane: Lane, *, others: bool = True) -> Backing:
         """Allocate a backing that work on `lane` is about to write, all of it.
 
         Work in flight on the lane may still use the memory: as its history says, the next command
         comes after it anyway, behind a barrier that is recorded already. Unlike memory that is
-        idle, it is found without asking the driver.
+        idle, it is found without asking the driver. If much is in flight, `others` allows memory
+        that work on other lanes uses, for which the lane then waits.
         """
         size = size_class(nbytes)
-        backing = None if self._free.get(size) else self._take_in_flight(size, lane)
+        backing = None if self._free.get(size) else self._take_in_flight(size, lane, others)
         return self.allocate(nbytes) if backing is None else self._reused(backing)
 
     def retire(self, backing: Backing) -> None:
@@ -240,24 +241,24 @@ class Pool:
                     return backing
         return None
 
-    def _take_in_flight(self, size: int, lane: Lane) -> Backing | None:
+    def _take_in_flight(self, size: int, lane: Lane, others: bool) -> Backing | None:
         """Take the memory of an array that was dropped, although work in flight may use it."""
         for fitting in _fitting(size):
             for backing in itertools.islice(self._retired.get(fitting, ()), _EXAMINED):
-                if self._suits(backing, lane):
+                if self._suits(backing, lane, others):
                     return self._hand_on(backing)
         return None
 
-    def _suits(self, backing: Backing, lane: Lane) -> bool:
+    def _suits(self, backing: Backing, lane: Lane, others: bool) -> bool:
         """Whether work on a lane may write the memory at a price that is worth it."""
         history = backing.history
         if backing.holds or history.device_only or type(history) is not History:
             return False
-        barrier, wait = self.pending > _MUCH, self.pending > _TOO_MUCH
+        barrier, others = self.pending > _MUCH, others and self.pending > _TOO_MUCH
         for access in (*history.reads, *history.writes):
             if access.pending:
                 here = access.lane is lane
-                if not here and not (wait and not access.lane.is_host):
+                if not here and not (others and not access.lane.is_host):
                     return False
                 if here and not (barrier or access.epoch < lane.epoch):
                     return False

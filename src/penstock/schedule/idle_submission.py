@@ -13,7 +13,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING
 
-from penstock.background import Background
+from penstock.background import Background, NoThread
 from penstock.errors import Error, OutOfMemory
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class IdleSubmitter:
             return
         self._calls.put(None)
         # Without a thread, the calls that need the work submit it.
-        with contextlib.suppress(RuntimeError):  # no more threads, or Python is about to end
+        with contextlib.suppress(NoThread):
             self._thread.start(self._run, "penstock idle submitter")
 
     def hurry(self) -> None:
@@ -97,7 +97,7 @@ class IdleSubmitter:
     def _still_recorded(self, scheduler: Scheduler) -> bool:
         try:
             return self.submit_dry_streams(scheduler)
-        except (Error, MemoryError):
+        except (Error, MemoryError, NoThread):
             # The next call that uses the device raises the same error; the thread goes on, because
             # that error may be of one call only.
             return False
