@@ -55,7 +55,10 @@ class ChatTemplate:
         stored, tokens = _stored(model)
         if _DEFAULT not in stored:
             others = f" but for {', '.join(sorted(stored))}" if stored else ""
-            raise ModelError(f"{model.path} has no chat template{others}; give the prompt as text")
+            raise ModelError(
+                f"{model.path} has no chat template{others}; give the prompt as text: "
+                "model.generate(prompt), or on the command line leave out --chat"
+            )
         return cls(stored[_DEFAULT], **tokens)
 
     @classmethod
