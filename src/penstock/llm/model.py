@@ -428,9 +428,9 @@ def _count(name: str, value: Any) -> int:
     try:
         count = operator.index(value)
     except TypeError:
-        raise ps.ArgumentError(f"{name}={value!r:.40}: it is a whole number") from None
+        raise ps.ArgumentError(f"{name}={value!r:.40}: it must be a whole number") from None
     if count < 0:
-        raise ps.InvalidValue(f"{name}={count}: it is 0 or more")
+        raise ps.InvalidValue(f"{name}={count}: it must be 0 or more")
     return count
 
 
