@@ -103,6 +103,8 @@ def test_options_reach_the_template(model: llm.Model, monkeypatch: pytest.Monkey
     for wrong in (None, 3, "Hi", {"role": "user"}):
         with pytest.raises(ps.ArgumentError, match="a conversation is a list of messages"):
             model.chat(wrong)  # type: ignore[arg-type]
+    with pytest.raises(ps.ArgumentError, match="did you mean 'user'"):
+        model.chat([{"role": "usr", "content": "Hi"}])
     several = ({"role": "user", "content": "Hi"} for _ in range(2))
     once = model.chat(several, max_tokens=1)  # type: ignore[arg-type]
     assert model.tokenizer.decode(once.prompt_ids) == "2"

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import penstock as ps
 from penstock.llm.answers import AnswerReader
 from penstock.llm.attention_choice import Heads
-from penstock.llm.chat import ChatTemplate, complete
+from penstock.llm.chat import ChatTemplate, check_roles, complete
 from penstock.llm.config import Config
 from penstock.llm.embedding import Pooling, embedded, pooling_of, text_ids
 from penstock.llm.errors import ModelError
@@ -257,6 +257,7 @@ class Model:
         if reserved:
             raise ps.ArgumentError(f"template_options has {sorted(reserved)}, which chat() sets")
         template = (self._tool_template if schemas else None) or self.template
+        check_roles(messages, template)
         ids = template.encode(self.tokenizer, messages, **variables)
         reader = AnswerReader(
             prompt=self.tokenizer.decode(ids[-16:], special=True),
