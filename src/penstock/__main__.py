@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import penstock as ps
 from penstock.array.transfer import MODES
@@ -84,13 +84,16 @@ def _discard_output() -> None:
 
 def _parser() -> argparse.ArgumentParser:
     description, _, _ = (ps.__doc__ or "").partition("\n")
-    parser = argparse.ArgumentParser(prog="penstock", description=description)
+    parser = _Commands(prog="penstock", description=description)
     parser.add_argument("--version", action="version", version=f"penstock {ps.__version__}")
     parser.add_argument(
         "--completion", action=_Completion, choices=("bash", "fish", "zsh"),
         help="print what makes a shell complete commands",
     )  # fmt: skip
-    commands = parser.add_subparsers(dest="command", required=True)
+    commands = parser.add_subparsers(
+        dest="command", required=True, title="commands", metavar="COMMAND",
+        parser_class=argparse.ArgumentParser,
+    )  # fmt: skip
     for name, run, about in (
         ("demo", _demo, "run a kernel on an adopted NumPy array and print the receipt"),
         ("doctor", _doctor, "tell what is here, what each device can do, and what is missing"),
@@ -128,6 +131,16 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(run=bench.run, parsers=bench.parsers)
     bench.add_options(command)
     return parser
+
+
+class _Commands(argparse.ArgumentParser):
+    """Shows what each command is for if none, or none that exists, is given."""
+
+    def error(self, message: str) -> NoReturn:
+        if "COMMAND" not in message:
+            super().error(message)
+        self.print_help(sys.stderr)
+        self.exit(2, f"\n{self.prog}: error: {message}\n")
 
 
 class _Completion(argparse.Action):

@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -450,6 +450,17 @@ class Device(Closing):
         scheduler = getattr(self, "scheduler", None)
         if scheduler is not None:
             scheduler.shutdown.close()
+
+    if not TYPE_CHECKING:  # a type checker would take it for every name
+
+        def __getattr__(self, name: str) -> Any:
+            """Names that `dev.xp` has: the error says so."""
+            found = name[:1] != "_" and hasattr(Namespace, name)
+            raise AttributeError(
+                f"'Device' object has no attribute {name!r}"
+                f"{f'; it is dev.xp.{name}' if found else ''}",
+                name=name, obj=self,
+            )  # fmt: skip
 
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""

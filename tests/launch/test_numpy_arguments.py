@@ -304,6 +304,30 @@ def test_adopted_memory_may_lie_right_for_some_kernels_only() -> None:
 # What is refused leaves nothing behind.
 
 
+@pytest.mark.parametrize("maker", ["np", "dev"])
+def test_what_an_error_advises_works(any_device: ps.Device, maker: str) -> None:
+    """The kernel writes y: a converted temporary would take its values, and y not change."""
+    run, dev = saxpy(any_device), any_device
+    make: Any = np.asarray if maker == "np" else dev.array
+    x, y, wrong = (make(np.ones(N, dtype)) for dtype in ("f4", "f4", "i4"))
+    with pytest.raises(ps.DtypeMismatch) as caught:
+        run(x=wrong, y=y, a=2.0, n=N, threads=N)
+    assert str(caught.value).endswith("; pass x=x.astype('float32')")
+    with pytest.raises(ps.DtypeMismatch) as caught:
+        run(x=x, y=wrong, a=2.0, n=N, threads=N)
+    said = str(caught.value)
+    assert "pass" not in said
+    advice = said.partition("before the call: ")[2]
+    empty, _, converted = advice.removesuffix(" to keep its values").partition(", or ")
+    names = {"np": np, "dev": dev, "y": wrong}
+    exec(empty, names)
+    assert (names["y"].shape, names["y"].dtype) == ((N,), np.float32)
+    names["y"] = wrong
+    exec(converted, names)
+    run(x=x, y=names["y"], a=2.0, n=N, threads=N)
+    assert (np.asarray(names["y"]) == 3).all()
+
+
 def test_what_is_refused(any_device: ps.Device) -> None:
     run = saxpy(any_device)
     x, y = np.ones(N, np.float32), np.ones(N, np.float32)

@@ -15,7 +15,7 @@ import pytest
 import penstock as ps
 from penstock import llm
 from penstock.llm import ChatTemplate, ModelError, Tokenizer, open_model, sandbox
-from penstock.llm.chat import complete
+from penstock.llm.chat import check_roles, complete
 from tests.llm.model_builders import hugging_face, miniature, rewritten, smollm2
 
 HI = [{"role": "user", "content": "Hi"}]
@@ -84,7 +84,7 @@ def test_templates_beside_safetensors(tmp_path: Path) -> None:
 
 
 def test_a_gguf_file_without_template(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="has no chat template; give the prompt as text"):
+    with pytest.raises(ModelError, match=r"no chat template; give the prompt.*leave out --chat"):
         ChatTemplate.of(open_model(miniature(tmp_path)))
 
 
@@ -416,6 +416,20 @@ def test_what_is_no_conversation(messages: Any) -> None:
 def test_an_incomplete_conversation(messages: Any, said: str) -> None:
     with pytest.raises(ps.ArgumentError, match=said):
         complete(messages)
+
+
+@pytest.mark.parametrize("role", ["usr", "User", "assitant", "systm", "users"])
+def test_a_misspelt_role(role: str) -> None:
+    said = [*HI, {"role": role, "content": "x"}]
+    with pytest.raises(ps.ArgumentError, match=f"message 1 has the role '{role}'.*did you mean"):
+        check_roles(said, ChatTemplate("{{ messages[0].role }}"))
+    check_roles(said, ChatTemplate(f"{{% if messages[0].role == '{role}' %}}x{{% endif %}}"))
+
+
+def test_other_roles_are_the_templates_matter() -> None:
+    roles = "system developer user assistant tool function ipython python human gpt model narrator"
+    said = [{"role": role, "content": "x"} for role in roles.split()]
+    check_roles(said, ChatTemplate("{{ messages[0].role }}"))
 
 
 def test_calls_of_tools_need_no_content() -> None:

@@ -32,6 +32,21 @@ def test_the_text_is_the_output_and_the_receipt_is_not(
         assert line in err
 
 
+def test_the_last_line_says_what_would_allow_more(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["generate", model, "-p", "Once"]
+    for more, says in (
+        (["-n", "2"], "; stopped at 2 tokens; -n allows more\n"),
+        (["-c", "6"], "tokens, where the context ends\n"),
+    ):
+        assert main([*words, *more]) == 0
+        out, err = capsys.readouterr()
+        assert says in err
+    assert main([*words, "-c", "6", "--stop", out.removeprefix("Once")[0]]) == 0
+    assert "; stop\n" in capsys.readouterr().err
+
+
 def test_a_prompt_from_stdin(
     model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,16 +129,20 @@ def test_what_is_wrong_is_said(model: str, capsys: pytest.CaptureFixture[str]) -
     for words, says in (
         (["no-such.gguf", "-p", "x"], "no-such.gguf does not exist"),
         ([model, "-p", "x", "--device", "no such device"], "no device has"),
-        ([model, "-f", "no-such.txt"], "no-such.txt"),
+        ([model, "-f", "nope.txt"], ": --file: there is no file 'nope.txt'\n"),
         ([model, "-p", "x", "--system", "y"], "--system is for --chat"),
         ([model, "-p", "x" * 100], "room for 64"),
         ([model, "-p", "x", "--top-p", "3"], "top_p"),
+        ([model, "-p", "x", "--temp", "-1"], "temperature=-1.0: it must be 0 or more"),
         ([model, "-p", "x", "--logprobs", "99"], "logprobs=99"),
         ([model, "-p", "x", "-l", "a=3"], "--logit-bias a=3"),
         ([model, "-p", "x", "-l", "3=x"], "--logit-bias 3=x"),
         ([model, "-p", "x", "-l", "99999=1"], "token 99999"),
         ([model, "-p", "x", "--thinking"], "--thinking is for --chat"),
-        ([model, "-p", "x", "--chat", "--tools", "no-such.json"], "no-such.json"),
+        (
+            [model, "-p", "x", "--chat", "--tools", "nope.json"],
+            ": --tools: there is no file 'nope.json'\n",
+        ),
         ([model, "-p", "x", "--chat", "--tools", __file__], "is not JSON"),
     ):
         assert main(["generate", *words]) == 1

@@ -103,6 +103,8 @@ def test_options_reach_the_template(model: llm.Model, monkeypatch: pytest.Monkey
     for wrong in (None, 3, "Hi", {"role": "user"}):
         with pytest.raises(ps.ArgumentError, match="a conversation is a list of messages"):
             model.chat(wrong)  # type: ignore[arg-type]
+    with pytest.raises(ps.ArgumentError, match="did you mean 'user'"):
+        model.chat([{"role": "usr", "content": "Hi"}])
     several = ({"role": "user", "content": "Hi"} for _ in range(2))
     once = model.chat(several, max_tokens=1)  # type: ignore[arg-type]
     assert model.tokenizer.decode(once.prompt_ids) == "2"
@@ -308,8 +310,8 @@ def test_what_a_token_costs_with_everything_on(model: llm.Model) -> None:
         ({"stop": b"a"}, ps.ArgumentError, "stop= is a text.*not b'a'"),
         ({"stop_ids": 5}, ps.ArgumentError, "stop_ids= is a list of token ids, not 5"),
         ({"stop_ids": ["a"]}, ps.ArgumentError, "stop_ids= is a list of token ids"),
-        ({"max_tokens": 2.5}, ps.ArgumentError, "max_tokens=2.5: it is a whole number"),
-        ({"max_tokens": "3"}, ps.ArgumentError, "max_tokens='3': it is a whole number"),
+        ({"max_tokens": 2.5}, ps.ArgumentError, "max_tokens=2.5: it must be a whole number"),
+        ({"max_tokens": "3"}, ps.ArgumentError, "max_tokens='3': it must be a whole number"),
         ({"logprobs": 1, "mechanisms": Mechanisms(sampling=False)}, ps.InvalidValue, "no logprobs"),
     ],
     ids=str,

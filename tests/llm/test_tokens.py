@@ -196,6 +196,20 @@ def test_a_model_without_tokenizer_is_for_ids(tmp_path: Path) -> None:
             Tokenizer.of(open_model(path))
 
 
+def test_a_folder_names_the_gguf_files_in_it(tmp_path: Path) -> None:
+    directory = hugging_face(tmp_path / "hf")
+    (directory / "b.gguf").touch()
+    with pytest.raises(ModelError, match=r"ids only; this folder has b\.gguf: give that file$"):
+        Tokenizer.of(open_model(directory))
+    (directory / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"no \*\.safetensors; this folder has b\.gguf: give that"):
+        open_model(directory)
+    for name in "acd":
+        (directory / f"{name}.gguf").touch()
+    with pytest.raises(ModelError, match=r"has a\.gguf, b\.gguf, c\.gguf …: give one of these"):
+        open_model(directory)
+
+
 # From keys.
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
+import inspect
+import re
 from typing import Any
 
 import numpy as np
@@ -157,3 +160,8 @@ def test_a_failed_submission_loses_nothing(
             dev.default_stream.record()
     slow_add(x, 1, spin=0)
     assert (x.numpy() == 2).all()
+
+
+def test_help_explains_every_figure() -> None:
+    explained = re.findall(r"^- `(\w+)`: \w", inspect.getdoc(ps.MemoryStats) or "", re.M)
+    assert explained == [field.name for field in dataclasses.fields(ps.MemoryStats)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -95,6 +96,14 @@ def test_slots_are_not_reused_while_they_are_read() -> None:
 def test_a_recorded_value_is_no_operand(dev: ps.Device) -> None:
     x = dev.ones(3)
     with dev.record():
-        for call in (lambda: x - x.mean(), lambda: x.mean() * 2, lambda: x.max() - x.min()):
-            with pytest.raises(ps.NotWhileRecording, match=r"dev\.xp\.sum\(x\) instead of x\.sum"):
+        calls: list[tuple[Callable[[], Any], str]] = [
+            (lambda: x - x.mean(), "dev.xp.mean(x) instead of x.mean()"),
+            (lambda: x.sum() * 2, "dev.xp.sum(x) instead of x.sum()"),
+            (lambda: x.max() - x.min(), "dev.xp.max(x) instead of x.max()"),
+            (lambda: float(x.dot(x)), "dev.xp.vecdot(x, y) instead of x.dot(y)"),
+        ]
+        for call, instead in calls:
+            with pytest.raises(ps.NotWhileRecording, match=re.escape(f"take an array: {instead}")):
                 call()
+        with pytest.raises(ps.NotWhileRecording, match=r"returns its result$"):
+            x.write(np.ones(3, np.float32)).result()

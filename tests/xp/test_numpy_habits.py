@@ -103,6 +103,13 @@ def test_habits_of_other_libraries(dev: ps.Device) -> None:
         with pytest.raises(AttributeError, match=rf"no attribute '{name}'; use {advice}"):
             getattr(x, name)
     assert not hasattr(x, "nothing_like_it")
+    anything: Any = dev
+    for name in ("arange", "sin", "where", "pi"):
+        with pytest.raises(AttributeError, match=rf"no attribute '{name}'; it is dev\.xp\.{name}$"):
+            getattr(anything, name)
+    for name in ("nothing_like_it", "__array_api_version__", "_repr_html_"):
+        with pytest.raises(AttributeError, match=rf"no attribute '{name}'$"):
+            getattr(anything, name)
 
 
 def test_text_and_formats(dev: ps.Device) -> None:

@@ -17,7 +17,7 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,7 @@ from penstock.errors import (
 from penstock.graph import encoding
 from penstock.graph.append_counters import Growth, Rows
 from penstock.graph.encoding import CopyNode, FillNode, LaunchNode, Node, Scalar, Variant, WriteNode
+from penstock.graph.recorded import Recorded
 from penstock.handle import Block, Closing
 from penstock.launch.kernel import Kernel
 from penstock.memory.copy_rows import packed_array
@@ -54,38 +55,6 @@ _FAR = 1 << 63  # integers from here on are not NumPy's int64
 _VARIANTS = 16  # variants kept; beyond that, the least recently used is encoded anew
 
 Host = npt.NDArray[Any]
-
-
-class Recorded(Pending[Any]):
-    """Returned by calls while a graph is recorded. It has no result, as nothing was executed."""
-
-    __slots__ = ()
-
-    def _refuse(self) -> NoReturn:
-        raise NotWhileRecording(
-            f"{self._what} is recorded, not done; g.replay() does it and returns its result. To "
-            "compute with it in the graph, take an array: dev.xp.sum(x) instead of x.sum()"
-        )
-
-    @property
-    def done(self) -> bool:
-        return False
-
-    def wait(self, timeout: float | None = None) -> None:
-        self._refuse()
-
-    def result(self, timeout: float | None = None) -> Any:
-        self._refuse()
-
-    def _compare(self, other: Any) -> Any:
-        self._refuse()
-
-    __bool__ = __float__ = __int__ = __index__ = __array__ = _refuse
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _compare
-    __add__ = __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = __pow__ = _compare
-    __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = __rpow__ = _compare
-    __neg__ = __abs__ = _refuse
-    __hash__ = None  # type: ignore[assignment]
 
 
 class Graph(Closing):
@@ -186,20 +155,22 @@ class Graph(Closing):
             kernel.check_writes(launch.arrays, appended)
             self._nodes.append(LaunchNode(kernel, given, threads, groups))
             self._kernels.add(kernel)
-        return None if kernel.results is None else Recorded(self._scheduler, {}, kernel.what)
+        if kernel.results is None:
+            return None
+        return Recorded(self._scheduler, kernel.what, kernel.results.instead)
 
     def copy(self, target: Array, source: Array, stream: Any, what: str) -> Recorded:
         self._check_stream(stream)
         self._nodes.append(CopyNode(source, target))
-        return Recorded(self._scheduler, {}, what)
+        return Recorded(self._scheduler, what)
 
     def recorded(self, what: str) -> Recorded:
-        return Recorded(self._scheduler, {}, what)
+        return Recorded(self._scheduler, what)
 
     def fill(self, target: Array, word: int, value: Any, stream: Any, what: str) -> Recorded:
         self._check_stream(stream)
         self._nodes.append(FillNode(target, word, value))
-        return Recorded(self._scheduler, {}, what)
+        return Recorded(self._scheduler, what)
 
     def write(self, target: Array, data: Host, stream: Any, what: str) -> Recorded:
         self._check_stream(stream)
@@ -212,7 +183,7 @@ class Graph(Closing):
             emit_copy(target, "staged", "snapshot: a graph is recorded", start)
         scheduler.flush(block.memory, block.offset, block.offset + target.nbytes)
         self._nodes.append(WriteNode(content, target))
-        return Recorded(scheduler, {}, what)
+        return Recorded(scheduler, what)
 
     def grow(self, growth: Growth) -> None:
         """Let every replay append to an array."""

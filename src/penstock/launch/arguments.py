@@ -85,6 +85,22 @@ def how_to_pass(value: Any) -> str:
     return "; dev.array(x) makes one" if hasattr(value, "__len__") else ""
 
 
+def how_to_convert(parameter: KernelParameter, shape: tuple[int, ...], maker: str) -> str:
+    """The end of an error message: how to give an argument the dtype that the kernel declares.
+
+    An argument that the kernel writes is converted before the call: the kernel would write to a
+    temporary, and its values be lost. `maker` has the function `empty`: "np" or "dev".
+    """
+    name, dtype = parameter.name, str(parameter.dtype)
+    converted = f"{name}.astype({dtype!r})"
+    if not parameter.writes:
+        return f"; pass {name}={converted}"
+    return (
+        f"; the kernel writes {name}, so make that array before the call: "
+        f"{name} = {maker}.empty({shape}, {dtype!r}), or {name} = {converted} to keep its values"
+    )
+
+
 def check_elements(parameter: KernelParameter, array: Array, label: str) -> None:
     """Raise unless the elements of the array lie where the kernel reads them.
 

@@ -23,6 +23,7 @@ from penstock.errors import (
 from penstock.launch.arguments import (
     KernelParameter,
     check_elements,
+    how_to_convert,
     how_to_pass,
     one_by_one,
     packer,
@@ -72,8 +73,8 @@ def check_array(
     array.buffer.check()
     if parameter.format is None and not _has_dtype(array, parameter):
         raise DtypeMismatch(
-            f"{label} must be {parameter.dtype}, not {array.dtype}; pass "
-            f"{parameter.name}=x.astype({str(parameter.dtype)!r})"
+            f"{label} must be {parameter.dtype}, not {array.dtype}"
+            f"{how_to_convert(parameter, array.shape, 'dev')}"
         )
     if parameter.writes:
         array.check_written(label)

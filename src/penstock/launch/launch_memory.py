@@ -212,8 +212,8 @@ class ResultPool:
     """The result slots of one kernel. A slot with an unread result outlives the kernel."""
 
     __slots__ = (
-        "_count", "_name", "_stride", "closed", "convert", "fold", "free", "make", "members",
-        "nbytes", "one_number", "scheduler", "zeros",
+        "_count", "_name", "_stride", "closed", "convert", "fold", "free", "instead", "make",
+        "members", "nbytes", "one_number", "scheduler", "zeros",
     )  # fmt: skip
 
     def __init__(
@@ -230,6 +230,8 @@ class ResultPool:
         self.convert: Callable[..., Any] | None = None
         #: Makes the same on the device, as an array, from arrays of the parts.
         self.fold: Callable[..., Array] | None = None
+        #: The call that gives the value as an array, for an error message; "" if there is none.
+        self.instead = ""
         self.free: deque[ResultMemory] = deque()
         self._name = f"results of {what}"
         self._stride = _stride(scheduler, nbytes)

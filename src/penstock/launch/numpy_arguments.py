@@ -34,7 +34,7 @@ from penstock.array.host_access import (
 from penstock.driver.protocol import as_copying
 from penstock.dtypes import Dtype, as_dtype
 from penstock.errors import ArgumentError, DeviceLost, DtypeMismatch, Error, ReadOnly
-from penstock.launch.arguments import KernelParameter, same_bytes
+from penstock.launch.arguments import KernelParameter, how_to_convert, same_bytes
 from penstock.tracing import events
 
 if TYPE_CHECKING:
@@ -73,7 +73,10 @@ def bring_in(
     host = np.asarray(host)  # not a subclass, whose code could run during a copy
     dtype = as_dtype(host.dtype)
     if parameter.dtype is not None and not same_bytes(dtype, parameter.dtype):
-        raise DtypeMismatch(f"{label} must be {parameter.dtype}, not {dtype}")
+        raise DtypeMismatch(
+            f"{label} must be {parameter.dtype}, not {dtype}"
+            f"{how_to_convert(parameter, host.shape, 'np')}"
+        )
     if parameter.writes:
         device.scheduler.check_can_wait(stream)
         if not host.flags.writeable:

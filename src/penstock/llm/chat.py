@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from numbers import Number
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ _MARKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
 
 #: The names of templates: of the usual one, and of one for conversations with tools.
 _DEFAULT, _TOOL_USE = "default", "tool_use"
+#: The roles whose misspellings are refused.
+_ROLES = ("user", "assistant", "system", "developer")
 #: The tags that models write around their reasoning. The first is that of most.
 THINKING = (
     ("<think>", "</think>"), ("<thinking>", "</thinking>"), ("<reasoning>", "</reasoning>"),
@@ -55,7 +58,10 @@ class ChatTemplate:
         stored, tokens = _stored(model)
         if _DEFAULT not in stored:
             others = f" but for {', '.join(sorted(stored))}" if stored else ""
-            raise ModelError(f"{model.path} has no chat template{others}; give the prompt as text")
+            raise ModelError(
+                f"{model.path} has no chat template{others}; give the prompt as text: "
+                "model.generate(prompt), or on the command line leave out --chat"
+            )
         return cls(stored[_DEFAULT], **tokens)
 
     @classmethod
@@ -140,6 +146,21 @@ def complete(messages: Iterable[Message]) -> list[Message]:
     if not found:
         raise ps.ArgumentError("the conversation has no messages; give it at least one")
     return found
+
+
+def check_roles(messages: Iterable[Message], template: ChatTemplate) -> None:
+    """Refuse misspelt roles: many templates write any role, and the model would not know it.
+
+    Other roles than the usual ones are accepted, as a model may be trained on them.
+    """
+    for number, one in enumerate(messages):
+        role = one["role"]
+        meant = get_close_matches(role.lower(), _ROLES, n=1, cutoff=0.8)
+        if meant and role != meant[0] and role not in template.source:
+            raise ps.ArgumentError(
+                f"message {number} has the role {role!r:.40}, which the chat template does not "
+                f"name; did you mean {meant[0]!r}?"
+            )
 
 
 def _whole(text: str) -> str:

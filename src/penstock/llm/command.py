@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     for name in ("system", "thinking", "tools"):
         if getattr(arguments, name) is not None and not arguments.chat:
             raise ps.InvalidValue(f"--{name} is for --chat")
-    prompt = arguments.prompt if arguments.file is None else _text(arguments.file)
+    prompt = arguments.prompt if arguments.file is None else _text("--file", arguments.file)
     with load(
         find(arguments.model), arguments.device, context=arguments.context,
         batch=arguments.batch, cache=arguments.cache,
@@ -70,9 +70,19 @@ def run(arguments: argparse.Namespace) -> int:
         if not arguments.chat:
             print(prompt, end="", flush=True)
         _show(text)
-        about = f"{model.device.name}, {model.file.path.name}; {text.finish_reason}"
+        about = f"{model.device.name}, {model.file.path.name}; {_ending(text, arguments.tokens)}"
         print(f"\n{about}\n{text.receipt}", file=sys.stderr)
     return 0
+
+
+def _ending(text: Generation, most: int) -> str:
+    """Why the text ended, and which option would have let it go on."""
+    if text.finish_reason != "length":
+        return text.finish_reason
+    count = len(text.ids)
+    if count < most:
+        return f"stopped at {count} tokens, where the context ends"
+    return f"stopped at {count} tokens; -n allows more"
 
 
 def _show(text: Generation) -> None:
@@ -108,8 +118,9 @@ def _biases(given: list[str]) -> dict[int, float]:
 def _tools(path: Path | None) -> list[Any] | None:
     if path is None:
         return None
+    text = _text("--tools", path)
     try:
-        found = json.loads(_text(path))
+        found = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ps.InvalidValue(f"--tools {path} is not JSON: {error}") from error
     if not isinstance(found, list):
@@ -152,10 +163,12 @@ def _plain(model: Model, text: Generation) -> dict[str, Any]:
     }
 
 
-def _text(path: Path) -> str:
+def _text(option: str, path: Path) -> str:
     try:
         if str(path) == "-":
             return sys.stdin.buffer.read().decode()
         return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ps.InvalidValue(f"{option}: there is no file {str(path)!r}") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise ps.InvalidValue(f"--file {path} cannot be read as text: {error}") from error
+        raise ps.InvalidValue(f"{option} {path} cannot be read as text: {error}") from error

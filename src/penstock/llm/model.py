@@ -17,7 +17,7 @@ import numpy.typing as npt
 import penstock as ps
 from penstock.llm.answers import AnswerReader
 from penstock.llm.attention_choice import Heads
-from penstock.llm.chat import ChatTemplate, complete
+from penstock.llm.chat import ChatTemplate, check_roles, complete
 from penstock.llm.config import Config
 from penstock.llm.embedding import Pooling, embedded, pooling_of, text_ids
 from penstock.llm.errors import ModelError
@@ -257,6 +257,7 @@ class Model:
         if reserved:
             raise ps.ArgumentError(f"template_options has {sorted(reserved)}, which chat() sets")
         template = (self._tool_template if schemas else None) or self.template
+        check_roles(messages, template)
         ids = template.encode(self.tokenizer, messages, **variables)
         reader = AnswerReader(
             prompt=self.tokenizer.decode(ids[-16:], special=True),
@@ -428,9 +429,9 @@ def _count(name: str, value: Any) -> int:
     try:
         count = operator.index(value)
     except TypeError:
-        raise ps.ArgumentError(f"{name}={value!r:.40}: it is a whole number") from None
+        raise ps.ArgumentError(f"{name}={value!r:.40}: it must be a whole number") from None
     if count < 0:
-        raise ps.InvalidValue(f"{name}={count}: it is 0 or more")
+        raise ps.InvalidValue(f"{name}={count}: it must be 0 or more")
     return count
 
 

@@ -129,10 +129,21 @@ def shards(directory: Path) -> list[Path]:
     alone = directory / "model.safetensors"
     found = [alone] if alone.exists() else sorted(directory.glob("*.safetensors"))
     if not found:
-        raise ModelError(f"{directory} has no *.safetensors; a model has at least one")
+        instead = gguf_beside(directory) or "; a model has at least one"
+        raise ModelError(f"{directory} has no *.safetensors{instead}")
     if len(found) > 1:
         raise ModelError(f"{directory} has several *.safetensors and no {INDEX} to say which")
     return found
+
+
+def gguf_beside(directory: Path) -> str:
+    """The end of an error message: the GGUF files of a directory, which hold whole models."""
+    names = sorted(path.name for path in directory.glob("*.gguf"))
+    if not names:
+        return ""
+    which = "that file" if len(names) == 1 else "one of these files"
+    listed = ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
+    return f"; this folder has {listed}: give {which}"
 
 
 def read_json(path: Path, longest: int = _LONGEST_JSON) -> dict[str, Any]:

@@ -118,10 +118,10 @@ class Sampling:
 
     def __post_init__(self) -> None:
         self._check_types()
-        most, whole = f"up to {_MOST_BIAS:g}, positive or negative", "from 0 on, below 2**32"
+        most, whole = f"up to {_MOST_BIAS:g}, positive or negative", "0 or more, below 2**32"
         #: Whether each is right, and what it must be.
         good = {
-            "temperature": (0 <= self.temperature < math.inf, "finite, from 0 on"),
+            "temperature": (0 <= self.temperature < math.inf, "0 or more, and finite"),
             "top_k": (0 <= self.top_k < 1 << 32, whole),
             "top_p": (0 <= self.top_p <= 1, "from 0 to 1"),
             "min_p": (0 <= self.min_p <= 1, "from 0 to 1"),
@@ -130,15 +130,15 @@ class Sampling:
             "frequency": (abs(self.frequency) <= _MOST_BIAS, most),
             "presence": (abs(self.presence) <= _MOST_BIAS, most),
             "logprobs": (0 <= (self.logprobs or 0) <= MOST_RANKS, f"from 0 to {MOST_RANKS}"),
-            "seed": (0 <= self.seed < 1 << 64, "from 0 on, below 2**64"),
+            "seed": (0 <= self.seed < 1 << 64, "0 or more, below 2**64"),
         }
         wrong = [
-            f"{_named(name)}={getattr(self, name)}: it is {wanted}"
+            f"{_named(name)}={getattr(self, name)}: it must be {wanted}"
             for name, (fine, wanted) in good.items()
             if not fine
         ]
         wrong += [
-            f"{_named('bias')} of token {token} is {bias}: it is a number, or infinite"
+            f"{_named('bias')} of token {token} is {bias}: it must be a number, or infinite"
             for token, bias in self.bias.items()
             if math.isnan(bias)
         ]
@@ -155,7 +155,7 @@ class Sampling:
                 value, Integral if name in whole else Real
             ):
                 wanted = "a whole number" if name in whole else "a number"
-                raise ps.ArgumentError(f"{_named(name)}={value!r}: it is {wanted}")
+                raise ps.ArgumentError(f"{_named(name)}={value!r}: it must be {wanted}")
         bias: Any = self.bias
         if not isinstance(bias, Mapping) or not all(
             isinstance(token, Integral) and isinstance(value, Real) for token, value in bias.items()

@@ -24,7 +24,7 @@ import numpy as np
 from penstock.llm.errors import ModelError
 from penstock.llm.keys import Keys
 from penstock.llm.modelfile import ModelFile
-from penstock.llm.safetensors_file import read_json
+from penstock.llm.safetensors_file import gguf_beside, read_json
 
 if TYPE_CHECKING:
     import tokenizers
@@ -179,7 +179,10 @@ class Decoder:
 def _from_directory(directory: Path, vocabulary: int) -> Tokenizer:
     path = directory / "tokenizer.json"
     if not path.exists():
-        raise ModelError(f"{directory} has no tokenizer.json: the model works on token ids only")
+        raise ModelError(
+            f"{directory} has no tokenizer.json: the model works on token ids only"
+            f"{gguf_beside(directory)}"
+        )
     described = read_json(path, _LONGEST_JSON)
     engine_of = _package().Tokenizer.from_str
     engine = _guarded(str(path), lambda: engine_of(json.dumps(described)))

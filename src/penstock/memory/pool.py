@@ -44,15 +44,24 @@ _TOO_MUCH = 256 << 20
 
 @dataclass(frozen=True)
 class MemoryStats:
-    """Bytes of device memory, from `dev.memory`."""
+    """Bytes of device memory, as they are at the time of `dev.memory`; `allocations` is a count.
 
-    reserved: int  #: held from the driver
-    used: int  #: held by live arrays, staging buffers and results
-    pending: int  #: dropped by their owner, but still used by work in flight
-    free: int  #: ready for reuse
-    adopted: int  #: the caller's own memory, used in place
-    peak: int  #: the maximum of `reserved` so far
-    allocations: int  #: how many allocations the driver has made so far
+    - `reserved`: held from the driver; `used`, `pending` and `free` are its parts
+    - `used`: held by live arrays, staging buffers and results
+    - `pending`: dropped by their owner, but still used by work in flight
+    - `free`: ready for reuse; `dev.trim()` returns unused blocks of it to the driver
+    - `adopted`: the caller's own memory, used in place, and no part of `reserved`
+    - `peak`: the most that was reserved so far, of each kind of memory, added up
+    - `allocations`: how many allocations the driver has made so far
+    """
+
+    reserved: int
+    used: int
+    pending: int
+    free: int
+    adopted: int
+    peak: int
+    allocations: int
 
 
 class Pool:

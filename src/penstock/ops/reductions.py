@@ -286,6 +286,11 @@ class Reductions:
             raise Unsupported(f"{error}; {advice}") from None
         assert kernel.results is not None
         kernel.results.convert = partial(_fold, operation, dtype)
+        kernel.results.instead = (
+            "dev.xp.vecdot(x, y) instead of x.dot(y)"
+            if operation == "dot"
+            else f"dev.xp.{operation}(x) instead of x.{operation}()"
+        )
         if result_operands.folds_on_device(operation, dtype):
             kernel.results.fold = partial(result_operands.fold, operation, dtype)
         # Another thread may have made the same kernel meanwhile.

@@ -26,8 +26,8 @@ def together(xp: Namespace, what: str, *arrays: Any) -> list[Array]:
     for each in arrays:
         if not isinstance(each, Array):
             raise ArgumentError(
-                f"{what} takes arrays of a device, not {type(each).__name__}; dev.xp.asarray(x) "
-                "makes one"
+                f"{what} takes arrays of a device, not {type(each).__name__}; dev.asarray(a) makes "
+                "one"
             )
     _, dtype = operands(xp.device, what, arrays)
     return [converted(xp, each, dtype) for each in arrays]

@@ -150,9 +150,9 @@ def operands(device: Device, what: str, values: Sequence[Any]) -> tuple[list[Arr
         elif not is_number(value):
             advice = ""
             if isinstance(value, np.ndarray):
-                advice = "; bring it to the device first: dev.xp.asarray(x)"
+                advice = "; bring it to the device first: dev.asarray(a)"
             elif isinstance(value, list | tuple):
-                advice = "; dev.xp.asarray(x) makes it an array"
+                advice = "; dev.asarray(a) makes it an array"
             raise ArgumentError(
                 f"{what} takes arrays and numbers, not {type(value).__name__}{advice}"
             )
