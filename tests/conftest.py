@@ -38,12 +38,13 @@ _SAMPLED = ("tests/ops/", "tests/xp/")
 _SAMPLE = 5
 #: By the name of a test: one in n of its mutants runs, since each takes seconds.
 _MUTANTS = {
-    "test_mutant_is_caught": 2,
-    "test_mutant_of_the_hip_driver_is_caught": 3,
-    "test_mutant_of_the_driver_is_caught": 3,
-    "test_mutant_of_a_trace_is_caught": 3,
-    "test_mutant_of_recurrence_is_caught": 2,
-    "test_mutant_of_reuse_is_caught": 2,
+    "test_mutant_is_caught": 4,
+    "test_programs_fail_without_their_safeguard": 3,
+    "test_mutant_of_the_hip_driver_is_caught": 6,
+    "test_mutant_of_the_driver_is_caught": 6,
+    "test_mutant_of_a_trace_is_caught": 6,
+    "test_mutant_of_recurrence_is_caught": 4,
+    "test_mutant_of_reuse_is_caught": 4,
 }
 
 

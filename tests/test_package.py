@@ -183,7 +183,7 @@ class TestWheel:
                     xp = dev.xp
                     quick = "llvmpipe" in info.name  # others take seconds for a kernel
                     for name, dtype in xp.__array_namespace_info__().dtypes().items():
-                        if not quick and name not in ("int64", "float32"):
+                        if not quick and name != "float32":
                             continue
                         x = xp.asarray(np.array([[0, 1, 1], [1, 0, 1]], dtype))
                         host = x.numpy()

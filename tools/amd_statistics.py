@@ -79,11 +79,11 @@ def is_for_gpus(shader: Shader) -> bool:
 
 
 def statistics(
-    family: str, only: str = "", *, arrays: bool = False, for_gpus: bool = False
+    family: str, only: str = "", *, arrays: bool = False, for_gpus: bool = False, every: int = 1
 ) -> list[Row]:
-    """Compile each kernel with `only` in its name for a family of GPUs; return a row for each.
+    """Compile kernels with `only` in their names for a family of GPUs; return a row for each.
 
-    With `for_gpus`, leave out the kernels that only CPU drivers run.
+    With `for_gpus`, leave out the kernels that only CPU drivers run; of the rest, take the n-th.
     """
     manifest = driver_file()
     if manifest is None:
@@ -100,6 +100,7 @@ def statistics(
         }
         settings.pop("VK_ADD_DRIVER_FILES", None)
         command = [sys.executable, "-m", "tools.amd_statistics", "--here", "--only", only]
+        command += ["--every", str(every)]
         command += ["--arrays"] if arrays else []
         command += ["--for-gpus"] if for_gpus else []
         run = subprocess.run(
@@ -134,18 +135,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--arrays", action="store_true", help="kernels of products and numbers")
     parser.add_argument("--for-gpus", action="store_true", help="no kernels that are for CPUs")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="one in N kernels")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
     if chosen.here:
-        every = kernels_of_arrays() if chosen.arrays else every_kernel()
-        kernels = [shader for shader in every if chosen.only in shader.name]
+        listed = kernels_of_arrays() if chosen.arrays else every_kernel()
+        kernels = [shader for shader in listed if chosen.only in shader.name]
         kernels = [one for one in kernels if not chosen.for_gpus or is_for_gpus(one)]
-        print(json.dumps(list(_compile_all(kernels))))
+        print(json.dumps(list(_compile_all(kernels[:: chosen.every]))))
         return 0
     try:
         found = {
-            name: statistics(name, chosen.only, arrays=chosen.arrays, for_gpus=chosen.for_gpus)
+            name: statistics(
+                name,
+                chosen.only,
+                arrays=chosen.arrays,
+                for_gpus=chosen.for_gpus,
+                every=chosen.every,
+            )
             for name in chosen.family or FAMILIES
         }
     except NoCompiler as error:

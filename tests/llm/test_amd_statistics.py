@@ -11,25 +11,32 @@ import pytest
 from penstock.llm.shaders import every_kernel
 from tools import amd_statistics
 
+_SAMPLE = 7  # one in n kernels is compiled without --whole
+
 
 @pytest.fixture(scope="module", params=amd_statistics.FAMILIES)
 def rows(request: pytest.FixtureRequest) -> list[amd_statistics.Row]:
     if amd_statistics.driver_file() is None:
         pytest.skip("RADV is not installed")
-    if request.param != "gfx1100" and not request.config.getoption("--whole"):
+    whole = request.config.getoption("--whole")
+    if request.param != "gfx1100" and not whole:
         pytest.skip("a minute for each family: with --whole")
     try:
-        return amd_statistics.statistics(request.param, for_gpus=True)
+        every = 1 if whole else _SAMPLE
+        return amd_statistics.statistics(request.param, for_gpus=True, every=every)
     except amd_statistics.NoCompiler as error:
         if "Unknown family" in str(error):
             pytest.skip(f"this RADV does not know {request.param}")
         raise
 
 
-def test_every_kernel_for_gpus_compiles_and_none_spills(rows: list[amd_statistics.Row]) -> None:
+def test_every_kernel_for_gpus_compiles_and_none_spills(
+    rows: list[amd_statistics.Row], request: pytest.FixtureRequest
+) -> None:
     wanted = [shader.name for shader in every_kernel() if amd_statistics.is_for_gpus(shader)]
-    assert [row["kernel"] for row in rows] == wanted
     assert len(wanted) > 200
+    every = 1 if request.config.getoption("--whole") else _SAMPLE
+    assert [row["kernel"] for row in rows] == wanted[::every]
     for row in rows:
         assert row["vgprs"] > 0
         assert row["sgprs"] > 0

@@ -168,7 +168,7 @@ def test_streams_may_end_while_they_are_looked_through(dev: ps.Device) -> None:
     before = gc.get_threshold()
     try:
         for allocations in range(30):
-            gc.collect()
+            gc.collect(1)
             gc.disable()
             cycle: list[Any] = [dev.stream() for _ in range(3)]
             cycle.append(cycle)
