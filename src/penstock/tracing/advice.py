@@ -41,7 +41,7 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.tracing.event_words import (
@@ -143,9 +143,11 @@ class _Rules:
         self._by_thread: dict[int, list[TraceEvent]] = defaultdict(list)
         self._submissions = {}
         self._launched: dict[int, list[TraceEvent]] = defaultdict(list)  # by thread
+        self._launch_lines: dict[int, dict[str, tuple[str, int]]] = defaultdict(dict)  # by thread
         self._turns: dict[tuple[int, str, str], tuple[int, int]] = {}  # where in it, and the period
         self._waits: dict[tuple[int, str], int] = defaultdict(int)
         self._uses: dict[tuple[str, str], ValueUse | None] = {}
+        self._code: dict[tuple[str, ...], bool] = {}
         for event in sorted(events, key=lambda event: event.start):
             self._by_thread[event.thread_id].append(event)
             if event.kind == "submission":
@@ -156,6 +158,7 @@ class _Rules:
                 now = len(launched)
                 self._turns[key] = (now, now - self._turns[key][0] if key in self._turns else 0)
                 launched.append(event)
+                self._launch_lines[event.thread_id][event.where] = file_and_line(event.where)
             elif event.kind == "wait":
                 self._waits[event.thread_id, event.where] += 1
         run = sorted(
@@ -267,11 +270,10 @@ class _Rules:
     def _launches_with(self, read: TraceEvent) -> list[str]:
         """The lines that launch something, and use the value, in the loop around a read."""
         use, file = self._use(read), file_and_line(read.where)[0]
-        launches = {each.where for each in self._launched[read.thread_id]} - {read.where}
         return sorted(
-            line
-            for line in launches
-            if use is not None and file_and_line(line) in {(file, each) for each in use.lines}
+            where
+            for where, (other, line) in self._launch_lines[read.thread_id].items()
+            if use is not None and line in use.lines and other == file and where != read.where
         )
 
     def _take(self, wait: TraceEvent, later: str, code: str = "") -> str:
@@ -339,11 +341,16 @@ class _Rules:
                 if self._steers(event) or self._launches_with(event):
                     return None
                 return _Change(self._take(event, _AFTER_LOOP, code), (event.where,), "read")
-        known = {each.where for each in self._launched[gap.after.thread_id]}
-        if len(part.lines) == 1 or not has_code_between(part.lines[0], part.lines[-1], known):
+        known = self._launch_lines[gap.after.thread_id]
+        if len(part.lines) == 1 or not self._has_code(part.lines, known):
             return None
         what = f"run the code {code} after the loop, or in another thread"
         return _Change(f"{what}, if the {work(gap)} {there} does not need it", part.lines)
+
+    def _has_code(self, lines: tuple[str, ...], known: Collection[str]) -> bool:
+        if lines not in self._code:
+            self._code[lines] = has_code_between(lines[0], lines[-1], known)
+        return self._code[lines]
 
     def _copy(self, gap: Gap, part: Part) -> Changes:
         copy = next((event for event in part.proof if event.kind == "copy"), None)

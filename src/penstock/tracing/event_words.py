@@ -44,9 +44,9 @@ def is_short(command: TraceEvent) -> bool:
 
 def returns_array(launch: TraceEvent) -> bool:
     """Whether a launch is of an operator or a function of arrays, as far as its line tells."""
-    if not launch.call:
-        return bool(linecache.getline(*file_and_line(launch.where)))
-    return _ARRAY_FUNCTION.match(launch.call) is not None
+    if launch.call:
+        return _ARRAY_FUNCTION.match(launch.call) is not None
+    return bool(linecache.getline(*file_and_line(launch.where)))
 
 
 def takes_no_value(wait: TraceEvent) -> bool:

@@ -19,8 +19,6 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
 from penstock import accelerator
 from penstock.locks import RLock
 from penstock.tracing.source_lines import line_in_words
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
 #: Held while receivers change. Reentrant: a finaliser may end a trace meanwhile.
 activation = RLock()
 _PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
-_NUMPY = f"{Path(np.__file__).parent}{os.sep}"  # calls the operators and functions of arrays
 #: Parts of the package that use the runtime as any program would; their lines are user code.
 _APPLICATIONS = (f"{_PACKAGE}cli{os.sep}demo.py",)
 _STARTS = ("<frozen runpy>", contextlib.__file__)  # runs `python -m`; calls users' blocks
@@ -278,7 +275,7 @@ _is_user: dict[str, bool] = {}
 
 
 def _judge(name: str) -> bool:
-    own = name.startswith((_PACKAGE, _NUMPY)) or name in _STARTS or _is_command(name)
+    own = name.startswith(_PACKAGE) or name in _STARTS or _is_command(name) or _is_numpy(name)
     _is_user[name] = not own or name.startswith(_APPLICATIONS)
     return _is_user[name]
 
@@ -287,6 +284,12 @@ def _is_command(name: str) -> bool:
     """Whether it is the script that starts `penstock`, which no user wrote."""
     program = getattr(sys.modules.get("__main__"), "__file__", None)
     return name == program and os.path.splitext(os.path.basename(name))[0] == "penstock"
+
+
+def _is_numpy(name: str) -> bool:
+    """Whether it is code of NumPy's, which calls the operators and functions of arrays."""
+    file = getattr(sys.modules.get("numpy"), "__file__", None)
+    return file is not None and name.startswith(f"{os.path.dirname(file)}{os.sep}")
 
 
 def _introduce_thread() -> tuple[str, int]:
