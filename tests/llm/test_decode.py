@@ -9,6 +9,7 @@ import pickle
 import re
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -372,7 +373,9 @@ def test_closing_from_another_thread_ends_the_reading(
     def closed_meanwhile(network: Network, number: int) -> int:
         if number == 3:
             closer.start()
-            made._run.left.wait(60)
+            until = time.monotonic() + 60
+            while not made._run.left and time.monotonic() < until:
+                time.sleep(0.001)
         return token(network, number)
 
     with monkeypatch.context() as patch:
