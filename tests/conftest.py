@@ -36,6 +36,7 @@ DRIVERS = ("llvmpipe", "SwiftShader")
 #: Tests of whole-array kernels, of which SwiftShader takes seconds to compile one: a sample runs.
 _SAMPLED = ("tests/ops/", "tests/xp/")
 _SAMPLE = 5
+_MUCH = 1 << 27  # bytes that a shared device keeps, at most, after a test
 #: By the name of a test: one in n of its mutants runs, since each takes seconds.
 _MUTANTS = {
     "test_mutant_is_caught": 4,
@@ -143,6 +144,9 @@ def shared_device(driver: str, _shared_devices: dict[object, ps.Device]) -> Iter
 
     with _silence():
         yield find
+        for device in _shared_devices.values():
+            if device.memory.free > _MUCH:
+                device.trim()
 
 
 @pytest.fixture
