@@ -12,7 +12,7 @@ import pytest
 
 import penstock as ps
 from penstock import background
-from penstock.background import Background
+from penstock.background import Background, NoThread
 from penstock.schedule import idle_submission, ordered_copies
 from tests.conftest import HAS_VALIDATION
 from tests.interrupts import at_point, interrupt
@@ -99,6 +99,21 @@ def test_it_does_not_wait_for_itself() -> None:
     thread.join()
 
 
+def test_calls_that_get_no_thread_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    thread, began = Background(), threading.Event()
+    with monkeypatch.context() as context:
+        context.setattr(threading.Thread, "start", refuse)
+        for _ in range(3):
+            with pytest.raises(NoThread):
+                thread.start(began.set, "a thread")
+        assert not thread.begun
+        thread.join()
+
+
+def refuse(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
 class Submitting(Attempt):
     """Work that a program leaves recorded is submitted, if the call before was interrupted."""
 
@@ -175,9 +190,6 @@ def test_without_another_thread_the_rest_goes_on(
     driver: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The copier cannot start; the thread that submits tries again, and so does the next call."""
-
-    def refuse(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
 
     with ps.Device(driver, validate=HAS_VALIDATION, transfers="ordered") as dev:
         x = dev.zeros(N, np.uint32)

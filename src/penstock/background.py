@@ -37,6 +37,7 @@ class Background:
             thread.start()
         except RuntimeError as error:
             if "new thread" in str(error):
+                self._threads.remove(thread)
                 raise NoThread(str(error)) from None
             # A signal handler raised in `Condition.wait`, which then released a free lock.
             raised = error.__context__ if "lock" in str(error) else None

@@ -40,10 +40,9 @@ class IdleSubmitter:
         """Start checking: something is recorded and not submitted. The caller holds the lock."""
         if self._awake or self._inline:
             return
-        self._calls.put(None)
-        # Without a thread, the calls that need the work submit it.
-        with contextlib.suppress(NoThread):
+        with contextlib.suppress(NoThread):  # then the calls that need the work submit it
             self._thread.start(self._run, "penstock idle submitter")
+            self._calls.put(None)
 
     def hurry(self) -> None:
         """Have the thread, if it runs, act on the messages of finalisers. Safe in a finaliser."""

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from penstock.tracing.source_lines import file_and_line
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _TRIVIAL = (ast.Pass, ast.Break, ast.Continue, ast.Global, ast.Nonlocal)
 
 
