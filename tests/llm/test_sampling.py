@@ -9,7 +9,7 @@ import pytest
 
 import penstock as ps
 from penstock.llm.device_state import NO_TOKEN, DeviceState
-from penstock.llm.sampling import MOST_RANKS, ROW, Sampler, Sampling, Shape
+from penstock.llm.sampling import MOST_RANKS, ROW, Sampler, Sampling, Shape, ranks_in
 from tests.llm.references import Host
 
 _made: dict[tuple[int, int, str], Drawer] = {}
@@ -509,3 +509,12 @@ def test_wrong_sizes_are_refused(dev: ps.Device) -> None:
         made.sampler.sample(dev.zeros(999), made.progress)
     with pytest.raises(ps.InvalidValue, match="a vocabulary of 0"):
         Sampler(dev, 0)
+
+
+def test_what_a_row_of_ranks_holds_beyond_those_asked_for_is_not_read() -> None:
+    row = np.full(ROW["ROW"], 0x7F800001, np.uint32)  # a signalling NaN: converting it warns
+    values = row.view(np.float32)
+    row[1:4] = 7, 5, NO_TOKEN
+    values[0], values[1 + MOST_RANKS : 3 + MOST_RANKS] = -0.5, (-0.25, -1e30)
+    assert ranks_in(row, 3) == (-0.5, [7, 5], [-0.25, -np.inf])
+    assert ranks_in(row, 0) == (-0.5, [], [])

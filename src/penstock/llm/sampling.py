@@ -200,11 +200,11 @@ def ranks_in(
     row: np.ndarray[Any, np.dtype[np.uint32]], count: int
 ) -> tuple[float, list[int], list[float]]:
     """The log-probability of a step's token, and the `count` likeliest tokens with theirs."""
-    ids = row[1 : 1 + count]
-    logprobs = row.view(np.float32).astype(np.float64)
+    found = np.flatnonzero(row[1 : 1 + count] != NO_TOKEN)
+    # Only what the kernel wrote: the rest of the row is anything, signalling NaN too.
+    logprobs = row[np.r_[0, 1 + MOST_RANKS + found]].view(np.float32).astype(np.float64)
     logprobs[logprobs < -1e29] = -np.inf  # the lowest that kernels compute with
-    found = logprobs[1 + MOST_RANKS :][:count][ids != 0xFFFFFFFF]
-    return float(logprobs[0]), ids[ids != 0xFFFFFFFF].tolist(), found.tolist()
+    return float(logprobs[0]), row[1 + found].tolist(), logprobs[1:].tolist()
 
 
 class Sampler:
