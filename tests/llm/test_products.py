@@ -165,6 +165,7 @@ def test_texel_buffers_that_hold_a_part_of_the_matrix(
 ) -> None:
     """Each part starts at a multiple of the alignment before its first row."""
     products = Products(dev, way="rows")
+    monkeypatch.setattr(products, "_takes_wide", False)
     monkeypatch.setattr(products, "_texel_elements", 500)
     monkeypatch.setattr(products, "_texel_alignment", 64)
     raw = encoded("Q8_0", 53, 96, random())
@@ -173,31 +174,52 @@ def test_texel_buffers_that_hold_a_part_of_the_matrix(
     y = dev.full((count, 53), np.nan, np.float32)
     with ps.trace() as trace:
         products.multiply(weight, there, y, count)
-    assert trace.launches == 3, "53 rows of 102 bytes; 18 fit 484 words"
+    assert trace.launches == 3, "53 rows of 102 bytes; 18 fit 476 words"
     assert_product(y.numpy(), decoded("Q8_0", raw), x)
 
 
+def kernels_of(trace: ps.Trace) -> set[str]:
+    return {str(event.kernel) for event in trace.events if event.kind == "launch"}
+
+
 @pytest.mark.parametrize("driver", ["llvmpipe"], indirect=True)
-@pytest.mark.parametrize("kind", ["F32", "BF16"])
-@pytest.mark.parametrize(("first", "wide"), [(0, True), (48, True), (4, False)])
-def test_rows_at_multiples_of_16_bytes_are_read_in_wide_loads(
-    dev: ps.Device, kind: str, first: int, wide: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("first", [0, 6])
+def test_16_bytes_are_read_at_a_time(dev: ps.Device, kind: str, first: int) -> None:
+    """Wherever rows and blocks begin: at each even byte of 16, and those of MXFP4 at each byte."""
+    products = products_of(dev, "rows")
+    columns = 3 * max(block_columns(kind), 32)
+    raw = encoded(kind, 53, columns, random())
+    weight = upload(dev, kind, raw, first=first, behind=16)
+    x, there = activations(dev, 4, columns)
+    for count in (1, 2, 4):
+        y = dev.full((count, 53), np.nan, np.float32)
+        with ps.trace() as trace:
+            products.multiply(weight, there, y, count)
+        assert_product(y.numpy(), decoded(kind, raw), x[:count])
+        (kernel,) = kernels_of(trace)
+        assert count > 1 or kernel.endswith("wide")
+
+
+@pytest.mark.parametrize("driver", ["llvmpipe"], indirect=True)
+@pytest.mark.parametrize(("kind", "first"), [("F32", 0), ("F16", 46), ("Q8_0", 6)])
+def test_16_bytes_of_a_part_of_the_rows(
+    dev: ps.Device, kind: str, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where a texel buffer holds a part of the rows only."""
+    """Texel buffers that hold some rows; and one that would not end with the array."""
     raw = encoded(kind, 53, 96, random())
-    weight = upload(dev, kind, raw, first=first, behind=64)
-    x, there = activations(dev, 4, 96)
-    for most in (1 << 20, 4000 // (16 if wide else 4)):
+    x, there = activations(dev, 1, 96)
+    for behind in (0, 16):
         products = Products(dev, way="rows")
-        monkeypatch.setattr(products, "_texel_elements", most)
-        for count in (1, 2, 4):
-            y = dev.full((count, 53), np.nan, np.float32)
-            with ps.trace() as trace:
-                products.multiply(weight, there, y, count)
-            names = {event.kernel for event in trace.events if event.kind == "launch"}
-            assert {str(name).endswith("wide") for name in names} == {wide}
-            assert trace.launches == (1 if most > 4000 else {"F32": 6, "BF16": 3}[kind])
-            assert_product(y.numpy(), decoded(kind, raw), x[:count])
+        monkeypatch.setattr(products, "_texel_elements", 250)
+        weight = upload(dev, kind, raw, first=first, behind=behind)
+        is_wide = -(-(first + raw.nbytes) // 16) * 16 <= weight.pieces[0].words.nbytes
+        y = dev.full((1, 53), np.nan, np.float32)
+        with ps.trace() as trace:
+            products.multiply(weight, there, y, 1)
+        assert {name.endswith("wide") for name in kernels_of(trace)} == {is_wide}
+        assert trace.launches > 1
+        assert_product(y.numpy(), decoded(kind, raw), x)
 
 
 def test_more_rows_than_one_launch_has_windows_for(dev: ps.Device) -> None:

@@ -79,8 +79,6 @@ class Way(NamedTuple):
         most = 32
         if self.window:
             most = _MOST_ROWS.get(kind, 32)
-        elif self.name == "rows" and tokens == 1:
-            most = _MOST_ROWS_OF_LANES.get(kind, 32)
         elif self.name == "vector" and kind in ("Q6_K", "Q2_K", "Q3_K"):
             most = 2  # four would take 128 registers of an AMD GPU, and leave it half empty
         return min(self.tiles[tokens], most)
@@ -91,9 +89,6 @@ _MOST_ROWS = {
     "Q5_0": 8, "Q5_1": 8, "Q5_K": 8, "Q6_K": 4, "Q2_K": 4, "Q3_K": 4, "IQ4_NL": 4, "IQ4_XS": 4,
     "MXFP4": 4,
 }  # fmt: skip
-
-#: The same for the way "rows" and one token. Of F32, F16 and BF16 more rows would share cache sets.
-_MOST_ROWS_OF_LANES = {"F32": 3, "F16": 3, "BF16": 3, "Q6_K": 2}
 
 
 def way(name: str, subgroup_size: int) -> Way:
@@ -178,12 +173,13 @@ def product_by_rows(
     tokens: int,
     *,
     aligned: bool,
-    wide: bool = False,
+    wide: int = 0,
     experts: bool = False,
 ) -> Shader:
     """The shader that multiplies with a lane for each row: the way "rows".
 
-    With `wide` it reads 16 bytes of weights at a time: see `reads_wide`. `experts` as in `product`.
+    If `wide` is not 0, it reads 16 bytes of weights at a time (WIDE of shaders/blocks.glsl): see
+    `reads_wide`. `experts` as in `product`.
     """
     rows, (steps, quads) = how.rows(kind, tokens), steps_of(kind, how)
     parts, unroll = _parts_and_unroll(kind, how, tokens)
@@ -201,24 +197,34 @@ def product_by_rows(
         "TILES": quads * max(1, tokens // 8),
     }
     if wide:
-        defines["WIDE"] = 1
+        defines["WIDE"] = wide
     if tokens == 1 and parts == steps and kind not in PLAIN:
         dots = quads * _GROUPS.get(kind, 1)
         defines |= {"FACTORED": 1, "DOTS": rows * dots, "DOTS_EACH": dots}
     if experts:
         defines["EXPERTS"] = 1
-    name = f"product {kind} {how.name} {rows}x{tokens}" + " experts" * experts + " wide" * wide
+    name = f"product {kind} {how.name} {rows}x{tokens}"
+    name += " experts" * experts + " wide" * bool(wide)
     return Shader.of(name, "product_rows", defines, {"local_size_x": how.group_size})
 
 
-def reads_wide(kind: str, how: Way, tokens: int) -> bool:
-    """Whether loads of 16 bytes suit the kernel, if rows begin at multiples of them.
+def widest(kind: str, how: Way, *starts: int) -> int:
+    """WIDE of shaders/blocks.glsl for rows that begin at multiples of these numbers of bytes."""
+    blocks = blocks_of(kind, how.steps)
+    whole = blocks.bytes if blocks.columns > 1 else blocks.bytes * blocks.unit
+    return 1 if any(start % 16 for start in (*starts, whole)) else 16
 
-    A turn must take whole units, so that the compiler knows which word of a load it uses. On
-    lavapipe F16 gains nothing: there converting a number takes longer than loading it.
+
+def reads_wide(kind: str, how: Way, tokens: int, wide: int) -> bool:
+    """Whether the kernel can read 16 bytes at a time, so (WIDE of shaders/blocks.glsl).
+
+    The compiler must know which of the words read it uses. So a turn takes whole units, or, where
+    these begin at multiples of 16 bytes, a multiple of four words.
     """
     parts, unroll = _parts_and_unroll(kind, how, tokens)
-    return kind in ("F32", "BF16") and parts * unroll == how.steps
+    words = {"F32": 4, "F16": 2, "BF16": 2}.get(kind, 1)  # of a step
+    steps = parts * unroll
+    return steps == steps_of(kind, how)[0] or (wide == 16 and steps * words % 4 == 0)
 
 
 def _parts_and_unroll(kind: str, how: Way, tokens: int) -> tuple[int, int]:
@@ -301,10 +307,11 @@ def weight_kernels(subgroup_size: int) -> Iterable[Shader]:
     """Every shader of this module as a model uses it, for subgroups of that size."""
     by_rows = way("rows", subgroup_size)
     for kind in KINDS:
+        wide = widest(kind, by_rows)
         for tokens, experts in product_of(by_rows.tiles, (False, True)):
             yield product_by_rows(
                 kind, by_rows, tokens, aligned=blocks_are_words(kind),
-                wide=reads_wide(kind, by_rows, tokens), experts=experts,
+                wide=wide if reads_wide(kind, by_rows, tokens, wide) else 0, experts=experts,
             )  # fmt: skip
     for how in (way(name, subgroup_size) for name in WAYS if name not in ("rows", *GPU_WAYS)):
         for kind in KINDS:

@@ -264,7 +264,7 @@ class Products:
         """Issue one launch for all rows and tokens, or one per view of a large matrix."""
         blocks = kernels.blocks_of(weight.kind, how.steps)
         pitch, tokens = blocks.pitch(weight.columns), how.tokens(count)
-        wide = kernels.reads_wide(weight.kind, how, tokens) and self._is_wide(piece, pitch)
+        wide = self._wide(how, weight, piece, tokens)
         shader = kernels.product_by_rows(
             weight.kind, how, tokens, aligned=_is_aligned(weight, piece, blocks), wide=wide,
             experts=routed is not None,
@@ -274,7 +274,7 @@ class Products:
         groups = -(-count // tokens) if routed is None else routed.groups(tokens)
         in_group = how.group_size * how.rows(weight.kind, tokens)
         inputs, x_first = x.texels("rgba32f")
-        for view in self._texel_views(piece, pitch, wide):
+        for view in self._texel_views(piece, pitch, wide > 0):
             kernel(
                 words=view.words, x=inputs, y=y, pitch=pitch, rows=view.rows,
                 units=weight.columns // blocks.unit, columns=weight.columns, tokens=count,
@@ -282,11 +282,18 @@ class Products:
                 **experts, groups=(-(-view.rows // in_group), groups),
             )  # fmt: skip
 
-    def _is_wide(self, piece: Piece, pitch: int) -> bool:
-        """Whether rows begin at multiples of 16 bytes of a texel buffer."""
+    def _wide(self, how: Way, weight: Weight, piece: Piece, tokens: int) -> int:
+        """How a kernel can read 16 bytes at a time: WIDE of blocks.glsl, or 0 if it cannot."""
+        pitch = kernels.blocks_of(weight.kind, how.steps).pitch(weight.columns)
+        end = piece.first + piece.rows * pitch if piece.experts is None else piece.words.nbytes
+        starts = (piece.words.region.lo, self._texel_alignment)
+        if not self._takes_wide or any(start % 16 for start in starts):
+            return 0
+        if -(-end // 16) * 16 > piece.words.nbytes:
+            return 0  # the last texel is not whole
         first = piece.first if piece.experts is None else piece.experts.alignment
-        starts = (first, pitch, piece.words.region.lo, self._texel_alignment)
-        return self._takes_wide and not any(start % 16 for start in starts)
+        wide = kernels.widest(weight.kind, how, first, pitch)
+        return wide if kernels.reads_wide(weight.kind, how, tokens, wide) else 0
 
     def _texel_views(self, piece: Piece, pitch: int, wide: bool) -> list[Piece]:
         """Cut the piece into parts that texel buffers hold; cached, like windows."""
@@ -298,15 +305,14 @@ class Products:
                 self._views[key] = piece, [Piece(words, size * lead, 0, piece.rows)]
                 return self._views[key][1]
             most = (self._texel_elements * size - self._texel_alignment) // 4  # words
-            each = piece.rows if piece.words.size <= most else (4 * most - 4) // pitch
+            each = piece.rows if piece.words.size <= most else (4 * most - 2 * size) // pitch
             views = []
             for row in range(0, piece.rows, each):
                 rows = min(each, piece.rows - row)
                 first = piece.first + row * pitch
-                words, lead = piece.words[first // 4 : -(-(first + rows * pitch) // 4)].texels(
-                    texel
-                )
-                views.append(Piece(words, size * lead + first % 4, piece.row + row, rows))
+                start, end = first // size * size, -(-(first + rows * pitch) // size) * size
+                words, lead = piece.words[start // 4 : end // 4].texels(texel)
+                views.append(Piece(words, size * lead + first - start, piece.row + row, rows))
             self._views[key] = piece, views
         return self._views[key][1]
 

@@ -12,10 +12,12 @@
 //             at any byte
 //   STEPS     for F32, F16 and BF16 (default: 8)
 //   uint fetch(uint source, uint at)      word `at` of memory `source`
-//   WIDE      for F32, F16, BF16, Q4_K and Q5_K: rows and blocks begin at multiples of 16 bytes, and
-//             four words are read at a time. The calls of read_step must be unrolled: the compiler
-//             must know which word of the four it takes.
-//   uvec4 fetch_four(uint source, uint at)      with WIDE: the four words from 4 * `at` on
+//   WIDE      four words are read at a time: 16 if rows begin at multiples of 16 bytes, and blocks do (or
+//             for F32, F16 and BF16 units), else 1. The calls of read_step must be unrolled: the
+//             compiler must know how many words were taken before. With 16 they may be in turns of a
+//             loop, which take multiples of four words, with resume(head) at the beginning of each.
+//   uvec4 fetch_four(uint source, uint at)      with WIDE: the four words from 4 * `at` on; any where
+//             memory ends before
 // and calls:
 //   Head read_head(uint source, uint row, uint unit)      `row` is the byte where the row begins
 //   void read_step(uint source, inout Head head, uint step, out vec4 weights[QUADS])
@@ -57,56 +59,111 @@
 #define IQ4_XS 14
 #define MXFP4 15
 
-// Consecutive words from any even byte on, or with MXFP4 from any byte. If they straddle words of
-// memory, each word of memory is still read only once. With WIDE they begin at a multiple of 16 bytes,
-// and four are read at a time.
-#ifdef WIDE
+// Consecutive words of memory, each read once; with WIDE four at a time.
+#ifndef WIDE
 
-struct Run { uint next; uint taken; uvec4 held; };
+struct Reader { uint next; };
 
-Run run_from(uint source, uint at) { return Run(at >> 4, 0u, uvec4(0u)); }
+Reader reader_at(uint source, uint at) { return Reader(at >> 2); }
 
-uint next_word(uint source, inout Run run) {
-    if ((run.taken & 3u) == 0u) run.held = fetch_four(source, run.next++);
-    return run.held[run.taken++ & 3u];
+uint read_word(uint source, inout Reader reader) { return fetch(source, reader.next++); }
+
+#elif WIDE == 16
+
+struct Reader { uint next; uint taken; uvec4 held; };
+
+Reader reader_at(uint source, uint at) { return Reader(at >> 4, 0u, uvec4(0u)); }
+
+uint read_word(uint source, inout Reader reader) {
+    if ((reader.taken & 3u) == 0u) reader.held = fetch_four(source, reader.next++);
+    return reader.held[reader.taken++ & 3u];
 }
+
+// Between turns of a loop, of which each takes a multiple of four: the compiler cannot know.
+void resume(inout Reader reader) { reader.taken = 0u; }
+
+#else
+
+// The first word is any of the four of `fetched`: two steps move it, and those after it, to the front.
+struct Reader { uint next; uint taken; uvec4 held, fetched; bvec4 by_two, by_one; };
+
+Reader reader_at(uint source, uint at) {
+    uint first = at >> 4;
+    bvec4 by_two = bvec4((at & 8u) != 0u), by_one = bvec4((at & 4u) != 0u);
+    return Reader(first + 1, 0u, uvec4(0u), fetch_four(source, first), by_two, by_one);
+}
+
+uint read_word(uint source, inout Reader reader) {
+    if ((reader.taken & 3u) == 0u) {
+        uvec4 early = reader.fetched, late = fetch_four(source, reader.next++);
+        uvec4 moved = mix(early, uvec4(early.zw, late.xy), reader.by_two);
+        uint after = reader.by_two.x ? late.z : late.x;
+        reader.held = mix(moved, uvec4(moved.yzw, after), reader.by_one);
+        reader.fetched = late;
+    }
+    return reader.held[reader.taken++ & 3u];
+}
+
+#endif
+
+// Consecutive words from any byte that ALIGNED allows on.
+//   Run run_from(uint source, uint at)
+//   uint next_word(uint source, inout Run run)
+// and, before the first word, what blocks may begin with, in the lowest bits:
+//   uint next_half(inout Run run)      unless ALIGNED or MXFP4
+//   uint next_byte(inout Run run)      for MXFP4, whose words follow one
+#if ALIGNED
+
+struct Run { Reader reader; };
+
+Run run_from(uint source, uint at) { return Run(reader_at(source, at)); }
+
+uint next_word(uint source, inout Run run) { return read_word(source, run.reader); }
 
 #elif KIND == MXFP4
 
-struct Run { uint next; uint held; uint shift; };
+struct Run { Reader reader; uint held; uint shift; };
 
 Run run_from(uint source, uint at) {
-    return Run((at >> 2) + 1, fetch(source, at >> 2), 8 * (at & 3u));
+    Reader reader = reader_at(source, at);
+    uint first = read_word(source, reader);
+    return Run(reader, first, 8 * (at & 3u));
+}
+
+uint next_byte(inout Run run) {
+    uint found = (run.held >> run.shift) & 0xFFu;
+    run.shift += 8;
+    return found;
 }
 
 uint next_word(uint source, inout Run run) {
-    uint fresh = fetch(source, run.next++);
-    uint word = (run.held >> run.shift) | (fresh << 1 << (31 - run.shift));
+    uint fresh = read_word(source, run.reader);
+    uint word = (run.held >> 1 >> (run.shift - 1)) | (fresh << (32 - run.shift));
     run.held = fresh;
     return word;
 }
 
 #else
 
-struct Run { uint next; uint held; bool straddles; };
+struct Run { Reader reader; uint held; bool straddles, after_half; };
 
 Run run_from(uint source, uint at) {
-#if ALIGNED
-    return Run(at >> 2, 0u, false);
-#else
-    return Run((at >> 2) + 1, fetch(source, at >> 2), (at & 2u) != 0u);
-#endif
+    Reader reader = reader_at(source, at);
+    uint first = read_word(source, reader);
+    return Run(reader, first, (at & 2u) != 0u, false);
+}
+
+uint next_half(inout Run run) {
+    run.after_half = true;
+    return run.straddles ? run.held >> 16 : run.held;
 }
 
 uint next_word(uint source, inout Run run) {
-    uint fresh = fetch(source, run.next++);
-#if ALIGNED
-    return fresh;
-#else
-    uint word = run.straddles ? (run.held >> 16) | (fresh << 16) : run.held;
+    uint fresh = read_word(source, run.reader), held = run.held;
+    uint both = (held >> 16) | (fresh << 16);
     run.held = fresh;
-    return word;
-#endif
+    if (run.after_half) return run.straddles ? fresh : both;
+    return run.straddles ? both : held;
 }
 
 #endif
@@ -117,7 +174,8 @@ uint word_at(uint source, uint at) {
 }
 
 float half_at(uint source, uint at) {
-    uint word = fetch(source, at >> 2);
+    Reader reader = reader_at(source, at);
+    uint word = read_word(source, reader);
     return unpackHalf2x16((at & 2u) == 0u ? word : word >> 16).x;
 }
 
@@ -175,6 +233,10 @@ void read_step(uint source, inout Head head, uint step, out vec4 weights[QUADS])
 #endif
 }
 
+#if WIDE == 16
+void resume(inout Head head) { resume(head.run.reader); }
+#endif
+
 // A single column, for the last columns that do not fill a unit.
 float read_one(uint source, uint row, uint column) {
 #if KIND == F32
@@ -183,7 +245,8 @@ float read_one(uint source, uint row, uint column) {
     return half_at(source, row + 2 * column);
 #else
     uint at = row + 2 * column;
-    uint word = fetch(source, at >> 2);
+    Reader reader = reader_at(source, at);
+    uint word = read_word(source, reader);
     return uintBitsToFloat((at & 2u) == 0u ? word << 16 : word & 0xFFFF0000u);
 #endif
 }
@@ -250,6 +313,15 @@ void read_packed(uint source, inout Head head, uint step, out uint bytes[QUADS])
     bytes[1] |= (fifth & 0x02020202u) << 3;
 #endif
 }
+
+#if WIDE == 16
+void resume(inout Head head) {
+    resume(head.run.reader);
+#if KIND == Q5_K
+    resume(head.fifth.reader);
+#endif
+}
+#endif
 
 vec2 factor_of(Head head, uint step, const uint quad) {
     return vec2(head.scales[quad], -head.minima[quad]);
@@ -479,18 +551,16 @@ Head read_head(uint source, uint row, uint unit) {
     head.factor = vec2(unpackHalf2x16(word).x * float(int(scale) - 32), 0.0);
 #elif KIND == MXFP4
     // The levels are doubled, so this is half of 2 to the power of the byte less 127.
-    uint at = row + unit * UNIT_BYTES;
-    uint exponent = (fetch(source, at >> 2) >> (8 * (at & 3u))) & 0xFFu;
+    head.run = run_from(source, row + unit * UNIT_BYTES);
+    uint exponent = next_byte(head.run);
     uint bits = exponent < 2u ? 0x00200000u << exponent : (exponent - 1) << 23;
-    head.run = run_from(source, at + 1);
     head.factor = vec2(uintBitsToFloat(bits), 0.0);
 #elif KIND == Q4_1 || KIND == Q5_1
     head.run = run_from(source, row + unit * UNIT_BYTES);
     head.factor = unpackHalf2x16(next_word(source, head.run));
 #else
-    uint at = row + unit * UNIT_BYTES;
-    head.run = run_from(source, at + 2);
-    head.factor = vec2(half_at(source, at), 0.0);
+    head.run = run_from(source, row + unit * UNIT_BYTES);
+    head.factor = vec2(unpackHalf2x16(next_half(head.run)).x, 0.0);
 #endif
 #if KIND == Q5_0 || KIND == Q5_1
     head.fifth = next_word(source, head.run);

@@ -5,12 +5,13 @@
 // different parts of x, and pass them to all lanes by shuffles: each part is loaded once, and used for
 // ROWS rows. No sums are shared, so nothing is added up at the end.
 //
-// For CPU drivers: lavapipe compiles a load from a texel buffer to a gather, and a shuffle to one
+// For CPU drivers: lavapipe compiles a load from a texel buffer to a gather of words, or for texels of
+// four words to a load for each lane and a transposition, which is faster; and a shuffle to one
 // instruction, but a load from a storage buffer to a branch and a load for each lane. It runs each
 // `for` once more than its body, masked out, which a `do … while` avoids; and at each turn it merges
 // all that the loop changes under a mask, hence UNROLL.
 //
-// words     uint32, one per texel, or four with WIDE; the weights, see blocks.glsl
+// words     uint32, four per texel with WIDE, else one; the weights, see blocks.glsl
 // x         float32[tokens, columns], four columns per texel, from texel `x_first` on
 // y         float32[tokens, stride]; the result of the first row goes to column `place`
 // begin     the byte at which the first row begins
@@ -70,8 +71,11 @@ layout(binding = 0, r32ui) uniform readonly uimageBuffer words;
 layout(binding = 1, rgba32f) uniform readonly imageBuffer x;
 layout(binding = 2) buffer Y { float y[]; };
 
-uint fetch(uint source, uint at) { return imageLoad(words, int(at)).x; }
+#ifdef WIDE
 uvec4 fetch_four(uint source, uint at) { return imageLoad(words, int(at)); }
+#else
+uint fetch(uint source, uint at) { return imageLoad(words, int(at)).x; }
+#endif
 
 #include "share.glsl"
 #include "blocks.glsl"
@@ -201,6 +205,10 @@ void main() {
         // Unknown to the compiler, which would unroll it all: the code gets too long to be fast.
         uint end = min(STEPS, all_units * STEPS);
         do {
+#ifdef WIDE
+#define RESUME(n) resume(heads[n]);
+            REPEAT(ROWS, RESUME)
+#endif
             REPEAT(UNROLL, TAKE)
             step += UNROLL * PARTS;
         } while (step < end);

@@ -4,14 +4,14 @@
 //
 // is the Head of which read_step yields step `step` next. Invocations that take neighbouring steps
 // load neighbouring words, which a GPU combines; the scales that they share are loaded from one
-// address.
+// address. Without WIDE.
 
 #include "blocks.glsl"
 
 void skip(uint source, inout Run run, uint words) {
-    run.next += words;
+    run.reader.next += words;
 #if !ALIGNED
-    run.held = fetch(source, run.next - 1);
+    run.held = fetch(source, run.reader.next - 1);
 #endif
 }
 
