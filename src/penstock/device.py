@@ -66,13 +66,13 @@ def devices(driver: str = "vulkan") -> list[DeviceInfo]:
 class Device(Closing):
     """An opened device.
 
-    `which` is a part of its name ("llvmpipe"), its number in `devices()`, or None for the best:
-    a GPU if there is one, else the CPU driver. `transfers` forces the path of transfers, see
-    `penstock.array.transfer`. `validate` turns on the Khronos validation layer. `clear_memory`
-    fills memory with zeros before an array gets it, so that no array shows another's old content.
-    `driver="hip"` is AMD's own runtime, for which kernels are written in HIP C++. `driver="sim"` is
-    the simulator: kernels need a `reference`, `seed` determines the order of events, and `fault`
-    may make the n-th call of any of its methods fail.
+    `which` is a part of its name ("llvmpipe"), its number in `devices()`, or None for the best: a
+    GPU if there is one, else the CPU driver that knows most types. `transfers` forces the path of
+    transfers, see `penstock.array.transfer`. `validate` turns on the Khronos validation layer.
+    `clear_memory` fills memory with zeros before an array gets it, so that no array shows another's
+    old content. `driver="hip"` is AMD's own runtime, for which kernels are written in HIP C++.
+    `driver="sim"` is the simulator: kernels need a `reference`, `seed` determines the order of
+    events, and `fault` may make the n-th call of any of its methods fail.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ def choose(which: str | int | None, found: list[DeviceInfo]) -> int:
         )
     names = ", ".join(f"{info.index}: {info.name}" for info in found)
     if which is None:
-        return min(found, key=lambda info: _BEST_FIRST.index(info.kind)).index
+        return min(found, key=_place).index
     if isinstance(which, str):
         fitting = [info.index for info in found if which.lower() in info.name.lower()]
         if not fitting:
@@ -28,3 +28,12 @@ def choose(which: str | int | None, found: list[DeviceInfo]) -> int:
     if not 0 <= which < len(found):
         raise NoDevice(f"there is no device number {which}; the devices are {names}")
     return which
+
+
+def _place(info: DeviceInfo) -> tuple[int, int]:
+    """The best first: by kind, then in the system's order; of CPU drivers that with most features.
+
+    A CPU has one speed whatever drives it, but its drivers differ in the types that they know.
+    """
+    features = len(info.features) if info.kind == "cpu" else 0
+    return _BEST_FIRST.index(info.kind), -features
