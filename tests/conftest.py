@@ -75,6 +75,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
+    _freeze()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _frozen() -> Iterator[None]:
+    yield
+    _freeze()
+
+
+def _freeze() -> None:
     """Keep the collector from visiting all that is there already, at each of many collections."""
     gc.collect()
     gc.freeze()
