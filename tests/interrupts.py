@@ -10,7 +10,7 @@ from penstock.conformance.interrupts import at_point, interrupt, points
 __all__ = ["STRIDE", "at_point", "chosen", "interrupt", "points"]
 
 #: How many of all points are tried: 1 is all of them.
-STRIDE = int(os.environ.get("PENSTOCK_INTERRUPTS", "149"))
+STRIDE = int(os.environ.get("PENSTOCK_INTERRUPTS", "307"))
 
 
 def chosen(count: int, stride: int = STRIDE) -> Iterator[int]:
