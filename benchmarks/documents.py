@@ -7,9 +7,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.kept import DIRECTORY
 from benchmarks.peers.comparison import FLOORS, OWN, elsewhere
@@ -147,23 +147,67 @@ def _models(result: Result) -> str:
     head = ["model", "threads", "prompt", "prompt, ms: before → now", "×", "llama.cpp",
             "decode, ms: before → now", "×", "llama.cpp"]  # fmt: skip
     lines = [*_about(result), "", _line(head), _line(["---", *["--:"] * (len(head) - 1)])]
-    for title, rows in _tables(result, "Models"):
-        cases = dict.fromkeys((row["model"], row["threads"], row["prompt"]) for row in rows)
-        for model, threads, prompt in cases:
-            own = {
-                row["program"]: row
-                for row in rows
-                if (row["model"], row["threads"], row["prompt"]) == (model, threads, prompt)
-            }
-            cells = [model, str(threads), f"{prompt}{_at_depth(title)}"]
-            for time, ratio in (("processor", "prompt ×"), ("processor, decode", "decode ×")):
-                before, now, peer = (
-                    own.get(name, {}).get(time) for name in ("against", "penstock", "llama.cpp")
-                )
-                cells += [f"{_figure(before)} → {_figure(now)}",
-                          _figure(own["penstock"].get(ratio)), _figure(peer)]  # fmt: skip
-            lines.append(_line(cells))
+    for case in _model_cases(result):
+        cells = [case.model, str(case.threads), case.prompt]
+        for time, ratio in _TIMES:
+            before, now, peer = (case.time(name, time) for name in _PROGRAMS)
+            cells += [f"{_figure(before)} → {_figure(now)}",
+                      _figure(case.rows["penstock"].get(ratio)), _figure(peer)]  # fmt: skip
+        lines.append(_line(cells))
     return "\n".join(lines)
+
+
+def _models_in_short(result: Result) -> str:
+    """A row for each model, with one thread after the shortest prompt; and the range of ratios."""
+    head = ["model", "prompt", "llama.cpp", "decode", "llama.cpp"]
+    lines = [*_about(result), "", _line(head), _line(["---", *["--:"] * (len(head) - 1)])]
+    cases = [case for case in _model_cases(result) if case.prompt.isdigit()]
+    shortest = min(int(case.prompt) for case in cases)
+    for case in cases:
+        if case.threads == 1 and int(case.prompt) == shortest:
+            cells = [case.model]
+            for time, _ in _TIMES:
+                cells += [_figure(case.time(name, time)) for name in ("penstock", "llama.cpp")]
+            lines.append(_line(cells))
+    prompt, decode = (
+        [own / peer for case in cases
+         if (own := case.time("penstock", time)) and (peer := case.time("llama.cpp", time))]
+        for time, _ in _TIMES
+    )  # fmt: skip
+    lines += [
+        "",
+        "In all cases, with two threads and longer prompts too, a decoded token takes "
+        f"{min(decode):.1f} to {max(decode):.1f} times llama.cpp's processor time, and a token of "
+        f"a prompt {min(prompt):.1f} to {max(prompt):.1f} times.",
+    ]
+    return "\n".join(lines)
+
+
+_PROGRAMS = ("against", "penstock", "llama.cpp")
+#: Columns of a row: a time, and how many times as long it was before.
+_TIMES = (("processor", "prompt ×"), ("processor, decode", "decode ×"))
+
+
+class _Case(NamedTuple):
+    """A model, a number of threads and a prompt: what every program took."""
+
+    model: str
+    threads: int
+    prompt: str
+    rows: dict[str, dict[str, Any]]  # by program
+
+    def time(self, program: str, column: str) -> float | None:
+        return self.rows.get(program, {}).get(column)
+
+
+def _model_cases(result: Result) -> Iterator[_Case]:
+    for title, rows in _tables(result, "Models"):
+        cases: dict[tuple[str, int, int], dict[str, dict[str, Any]]] = {}
+        for row in rows:
+            key = row["model"], row["threads"], row["prompt"]
+            cases.setdefault(key, {})[row["program"]] = row
+        for (model, threads, prompt), programs in cases.items():
+            yield _Case(model, threads, f"{prompt}{_at_depth(title)}", programs)
 
 
 def _model_kernels(result: Result) -> str:
@@ -305,6 +349,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Result], str]]] = {
     "peers in short": ("README.md", _peers),
     "runtime": ("docs/performance-tables.md", _runtime),
     "models": ("docs/performance-tables.md", _models),
+    "models in short": ("docs/performance.md", _models_in_short),
     "models and kernels": ("docs/performance-tables.md", _model_kernels),
     "mechanisms": ("docs/performance.md", _mechanisms),
     "mechanisms and more": ("docs/performance.md", _findings),
