@@ -33,25 +33,25 @@ from tests.hip.standin import StandIn  # noqa: E402
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 DRIVERS = ("llvmpipe", "SwiftShader")
-#: Tests of whole-array kernels, of which SwiftShader takes seconds to compile one: a sample runs.
-_SAMPLED = ("tests/ops/", "tests/xp/")
-_SAMPLE = 5
+#: Tests of long kernels, of which SwiftShader takes seconds to compile one: a sample runs.
+_SAMPLED = ("tests/ops/", "tests/xp/", "tests/llm/")
+_SAMPLE = 10
 _MUCH = 1 << 27  # bytes that a shared device keeps, at most, after a test
 #: By the name of a test: one in n of its mutants runs, since each takes seconds.
 _MUTANTS = {
-    "test_mutant_is_caught": 4,
-    "test_programs_fail_without_their_safeguard": 3,
-    "test_mutant_of_the_hip_driver_is_caught": 6,
-    "test_mutant_of_the_driver_is_caught": 6,
-    "test_mutant_of_a_trace_is_caught": 6,
-    "test_mutant_of_recurrence_is_caught": 4,
-    "test_mutant_of_reuse_is_caught": 4,
+    "test_mutant_is_caught": 8,
+    "test_programs_fail_without_their_safeguard": 6,
+    "test_mutant_of_the_hip_driver_is_caught": 12,
+    "test_mutant_of_the_driver_is_caught": 12,
+    "test_mutant_of_a_trace_is_caught": 12,
+    "test_mutant_of_recurrence_is_caught": 8,
+    "test_mutant_of_reuse_is_caught": 8,
 }
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--whole", action="store_true", help="every test of arrays on SwiftShader, and every mutant"
+        "--whole", action="store_true", help="also the tests and mutants of which a sample runs"
     )
 
 
