@@ -228,7 +228,8 @@ def _model_kernels(result: Result) -> str:
     limits = [row for _, rows in _tables(result, "The machine") for row in rows]
     for what, name in (("reads", "GB/s"), ("multiplies and adds", "G multiply-adds/s")):
         found = sorted(row[name] for row in limits if row["threads"] == 1)
-        lines += ["", f"NumPy {what} {found[0]:.1f} to {found[-1]:.1f} {name} with one thread."]
+        figures = " to ".join(dict.fromkeys(f"{each:.1f}" for each in (found[0], found[-1])))
+        lines += ["", f"NumPy {what} {figures} {name} with one thread."]
     return "\n".join(lines)
 
 

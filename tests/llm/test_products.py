@@ -198,7 +198,7 @@ def test_16_bytes_are_read_at_a_time(dev: ps.Device, kind: str, first: int) -> N
             products.multiply(weight, there, y, count)
         assert_product(y.numpy(), decoded(kind, raw), x[:count])
         (kernel,) = kernels_of(trace)
-        assert count > 1 or kernel.endswith("wide")
+        assert kernel.endswith("wide") or (count > 1 and kind not in PLAIN)
 
 
 @pytest.mark.parametrize("driver", ["llvmpipe"], indirect=True)
@@ -218,7 +218,9 @@ def test_16_bytes_of_a_part_of_the_rows(
         with ps.trace() as trace:
             products.multiply(weight, there, y, 1)
         assert {name.endswith("wide") for name in kernels_of(trace)} == {is_wide}
-        assert trace.launches > 1
+        assert trace.launches == {("F32", True): 6, ("F16", True): 3, ("Q8_0", True): 2}.get(
+            (kind, is_wide), 6
+        )
         assert_product(y.numpy(), decoded(kind, raw), x)
 
 

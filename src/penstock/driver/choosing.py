@@ -33,7 +33,7 @@ def choose(which: str | int | None, found: list[DeviceInfo]) -> int:
 def _place(info: DeviceInfo) -> tuple[int, int]:
     """The best first: by kind, then in the system's order; of CPU drivers that with most features.
 
-    A CPU has one speed whatever drives it, but its drivers differ in the types that they know.
+    CPU drivers differ in the types that they know, and the system's order says nothing of them.
     """
     features = len(info.features) if info.kind == "cpu" else 0
     return _BEST_FIRST.index(info.kind), -features

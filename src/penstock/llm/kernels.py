@@ -179,7 +179,7 @@ def product_by_rows(
     """The shader that multiplies with a lane for each row: the way "rows".
 
     If `wide` is not 0, it reads 16 bytes of weights at a time (WIDE of shaders/blocks.glsl): see
-    `reads_wide`. `experts` as in `product`.
+    `wide_reads`. `experts` as in `product`.
     """
     rows, (steps, quads) = how.rows(kind, tokens), steps_of(kind, how)
     parts, unroll = _parts_and_unroll(kind, how, tokens)
@@ -208,23 +208,20 @@ def product_by_rows(
     return Shader.of(name, "product_rows", defines, {"local_size_x": how.group_size})
 
 
-def widest(kind: str, how: Way, *starts: int) -> int:
-    """WIDE of shaders/blocks.glsl for rows that begin at multiples of these numbers of bytes."""
-    blocks = blocks_of(kind, how.steps)
-    whole = blocks.bytes if blocks.columns > 1 else blocks.bytes * blocks.unit
-    return 1 if any(start % 16 for start in (*starts, whole)) else 16
-
-
-def reads_wide(kind: str, how: Way, tokens: int, wide: int) -> bool:
-    """Whether the kernel can read 16 bytes at a time, so (WIDE of shaders/blocks.glsl).
+def wide_reads(kind: str, how: Way, tokens: int, *starts: int) -> int:
+    """WIDE of shaders/blocks.glsl for rows that begin at multiples of `starts` bytes; 0: none.
 
     The compiler must know which of the words read it uses. So a turn takes whole units, or, where
-    these begin at multiples of 16 bytes, a multiple of four words.
+    rows and blocks begin at multiples of 16 bytes, a multiple of four words.
     """
+    blocks = blocks_of(kind, how.steps)
+    whole = blocks.bytes if blocks.columns > 1 else blocks.bytes * blocks.unit
+    wide = 1 if any(start % 16 for start in (*starts, whole)) else 16
     parts, unroll = _parts_and_unroll(kind, how, tokens)
     words = {"F32": 4, "F16": 2, "BF16": 2}.get(kind, 1)  # of a step
     steps = parts * unroll
-    return steps == steps_of(kind, how)[0] or (wide == 16 and steps * words % 4 == 0)
+    known = steps == steps_of(kind, how)[0] or (wide == 16 and steps * words % 4 == 0)
+    return wide if known else 0
 
 
 def _parts_and_unroll(kind: str, how: Way, tokens: int) -> tuple[int, int]:
@@ -307,11 +304,10 @@ def weight_kernels(subgroup_size: int) -> Iterable[Shader]:
     """Every shader of this module as a model uses it, for subgroups of that size."""
     by_rows = way("rows", subgroup_size)
     for kind in KINDS:
-        wide = widest(kind, by_rows)
         for tokens, experts in product_of(by_rows.tiles, (False, True)):
             yield product_by_rows(
                 kind, by_rows, tokens, aligned=blocks_are_words(kind),
-                wide=wide if reads_wide(kind, by_rows, tokens, wide) else 0, experts=experts,
+                wide=wide_reads(kind, by_rows, tokens), experts=experts,
             )  # fmt: skip
     for how in (way(name, subgroup_size) for name in WAYS if name not in ("rows", *GPU_WAYS)):
         for kind in KINDS:

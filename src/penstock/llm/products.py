@@ -292,8 +292,7 @@ class Products:
         if -(-end // 16) * 16 > piece.words.nbytes:
             return 0  # the last texel is not whole
         first = piece.first if piece.experts is None else piece.experts.alignment
-        wide = kernels.widest(weight.kind, how, first, pitch)
-        return wide if kernels.reads_wide(weight.kind, how, tokens, wide) else 0
+        return kernels.wide_reads(weight.kind, how, tokens, first, pitch)
 
     def _texel_views(self, piece: Piece, pitch: int, wide: bool) -> list[Piece]:
         """Cut the piece into parts that texel buffers hold; cached, like windows."""
