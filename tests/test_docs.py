@@ -93,15 +93,18 @@ _MACROS = {"PENSTOCK_LAYOUT_H", "PENSTOCK_POINTS_H", "PENSTOCK_SOURCES"}
 def test_every_variable_of_the_environment_is_listed() -> None:
     places = ("src", "native", "tests", "tools", "scripts", "benchmarks", "mutation", "examples")
     files = [path for place in places for path in (ROOT / place).rglob("*")]
-    read = {
-        name
+    text = "\n".join(
+        path.read_text("utf-8", "replace")
         for path in files
         if path.suffix in ("", ".py", ".c", ".h") and path.is_file()
-        for name in re.findall(r"\bPENSTOCK_[A-Z_]+\b", path.read_text("utf-8", "replace"))
-    }
+    )
     page = (ROOT / "docs/environment.md").read_text()
-    listed = re.findall(r"^\| `(PENSTOCK_\w+)` \|", page, re.M)
-    assert sorted(listed) == sorted(read - _MACROS)
+    listed = dict(re.findall(r"^\| `(PENSTOCK_\w+)` \|.*\| (.*) \|$", page, re.M))
+    assert sorted(listed) == sorted({*re.findall(r"\bPENSTOCK_[A-Z_]+\b", text)} - _MACROS)
+    numbers = dict(re.findall(r'environ\.get\("(PENSTOCK_\w+)", "([\d_]+)"\)', text))
+    assert len(numbers) >= 5
+    for name, number in numbers.items():
+        assert re.match(rf"{int(number)}\b", listed[name].replace(",", "")), name
 
 
 def test_pictures_can_be_made_again() -> None:
