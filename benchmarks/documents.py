@@ -16,7 +16,7 @@ from benchmarks.peers.comparison import FLOORS, OWN, elsewhere
 from penstock.bench import forms
 from penstock.bench.generated_block import GeneratedBlock
 from penstock.bench.jobs import JOBS
-from penstock.bench.mechanisms.document import sections, summary_table
+from penstock.bench.mechanisms.document import sections, summary_table, titled
 from penstock.bench.mechanisms.findings import effect, figure, largest, summary
 
 Result = Any  # of `benchmarks` a dict, of `penstock bench` a list of rows
@@ -323,7 +323,7 @@ def _findings(rows: Result, docs: str = "") -> str:
         "4 million elements), on the same cores, through a driver that was not made for speed. "
         f"[Each operation]({docs}performance-tables.md#arrays-compared-with-numpy).",
         "",
-        f"![{summary([each.rows for each in sections(rows)])}]({docs}images/mechanisms.png)",
+        *titled(summary([each.rows for each in sections(rows)]), f"{docs}images/mechanisms.png"),
     ])  # fmt: skip
 
 

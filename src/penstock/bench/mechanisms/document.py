@@ -147,7 +147,7 @@ def markdown(rows: Sequence[Row]) -> str:
         f"`{about['gpu_info']}`, {about['driver_info']}; {about['cpu_info']}, "
         f"{about['cpu_count']} cores, load {loads[0]} to {loads[-1]}; {about['settings']}; commit "
         f"{about['build_commit']}; {about['test_time']}", "",
-        f"![{summary([each.rows for each in found])}](images/mechanisms.png)",
+        *titled(summary([each.rows for each in found]), "images/mechanisms.png"),
     ]  # fmt: skip
     for each in found:
         lines += ["", f"### {_upper(each.title)}", "", *_section(each)]
@@ -186,8 +186,15 @@ def _section(each: Section) -> list[str]:
         "",
         f"*Arithmetic, not measured:* {each.elsewhere}",
         "",
+        f"**{each.headline}**",
+        "",
         *(f"![{each.title}: {label}](images/{file})" for label, file in pictures),
     ]
+
+
+def titled(message: str, image: str) -> list[str]:
+    """A picture below its message: a picture itself has no title."""
+    return [f"**{message}**", "", f"![{message}]({image})"]
 
 
 def _upper(text: str) -> str:
