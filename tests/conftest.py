@@ -324,3 +324,18 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         say(f"{made:,} of {made + left:,} launches were native ({share:.0f} %); {left:,} were not:")
         for reason, count in _launches.most_common():
             say(f"{count:9,}  {reason}")
+    _tell_the_longest_modules(terminalreporter)
+
+
+def _tell_the_longest_modules(terminalreporter: Any) -> None:
+    """Say where the time of a long run went: by module, since few tests are long on their own."""
+    seconds: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                seconds[report.nodeid.partition("::")[0]] += round(1000 * report.duration)
+    whole = seconds.total() / 1000
+    if whole > 60:
+        terminalreporter.write_line(f"{whole:,.0f} s in tests, of which:")
+        for module, spent in seconds.most_common(16):
+            terminalreporter.write_line(f"{spent / 1000:9,.0f}  {module}")
