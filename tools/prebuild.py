@@ -1,6 +1,7 @@
 """Compiles Penstock's own kernels, in all variants that are shipped, into an archive.
 
 `hatch_build.py` writes the archive when a wheel is built; nothing calls this at run time.
+`python -m tools.prebuild` compiles them all into the cache, where the tests then find them.
 
 Kernels of language models that have a model's shapes compiled in are shipped for the models that
 `penstock.llm.shaders` names. Other shapes, and the user's own GLSL, need a compiler at run time.
@@ -44,6 +45,9 @@ _PROGRAMS: tuple[Program, ...] = (
 _PACKAGE = Path(reductions.__file__).parents[1]
 _BENCH = _PACKAGE / "bench/shaders"
 
+#: Texts that are handed to the compiler at once: glslc takes all that wait in one process.
+_AT_ONCE = 256
+
 #: The subgroup sizes of known devices: SwiftShader 4; lavapipe and Intel 8; Intel 16; AMD and
 #: NVIDIA 32; AMD 64.
 _SUBGROUPS = (4, 8, 16, 32, 64)
@@ -71,8 +75,7 @@ def every_shader() -> Iterable[Shader]:
 def compile_all() -> dict[str, bytes]:
     """Return the SPIR-V of every kernel, by the key of its text. Needs a compiler and seconds."""
     texts = {prebuilt.key_of(one.text): one for one in _compilations()}
-    # Threads suffice: most compilers run as separate processes.
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
         return dict(zip(texts, pool.map(_Compilation.compile, texts.values()), strict=True))
 
 
@@ -117,3 +120,7 @@ def _compilations() -> Iterable[_Compilation]:
     with_texels = (kernel.texel_source for kernel in kernels if kernel.texels)
     for source in (TOTAL, *(kernel.source for kernel in kernels), *with_texels):
         yield _Compilation("conformance", source, {}, None)
+
+
+if __name__ == "__main__":
+    print(f"{len(compile_all()):,} kernels compile, and are in the cache")
