@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import copy
+import dis
 import gc
+import importlib
 import os
 import pickle
+import pkgutil
 import subprocess
 import sys
 import textwrap
@@ -341,6 +345,24 @@ def test_exit_with_work_pending(driver: str) -> None:
         """
     )
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "end", "")
+
+
+def test_finalisers_need_no_globals() -> None:
+    """At the end of the interpreter a finaliser may run when its module's globals are gone."""
+    modules = pkgutil.walk_packages(ps.__path__, "penstock.")
+    names = [each.name for each in modules if not each.name.endswith("__main__")]
+    finalisers = {
+        function
+        for name in names
+        for kind in vars(importlib.import_module(name)).values()
+        if isinstance(kind, type) and (function := vars(kind).get("__del__")) is not None
+    }
+    assert len(finalisers) > 5
+    for function in finalisers:
+        used = {
+            each.argval for each in dis.get_instructions(function) if each.opname == "LOAD_GLOBAL"
+        }
+        assert used <= vars(builtins).keys(), (function, used)
 
 
 def test_a_forked_child_is_told(driver: str) -> None:

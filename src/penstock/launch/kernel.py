@@ -76,6 +76,8 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
         check_limits(self.name, self.interface, device.info)
         self.local_size = local_size(self.name, self.interface, device.info, loaded.constants)
         self.program: Any = self._make_program(loaded, reference)
+        # Made here, because a finaliser may run when the globals of this module are gone.
+        self._end = partial(self.scheduler.retirement.retire_program, self.program)
         self._closed = False
         self.parameters = [
             KernelParameter(binding, device.info, device.number)
@@ -212,8 +214,7 @@ class Kernel(Closing, accelerator.Callable):  # type: ignore[misc]
     def __del__(self) -> None:
         # May run in any thread, in the middle of any call: only leave a message.
         if not getattr(self, "_closed", True):
-            scheduler = self.scheduler
-            scheduler.ended.leave(partial(scheduler.retirement.retire_program, self.program))
+            self.scheduler.ended.leave(self._end)
 
     def __repr__(self) -> str:
         return f"<Kernel {self.signature}>"
