@@ -310,13 +310,39 @@ def test_a_bias_of_every_token_and_infinite_ones(dev: ps.Device) -> None:
 
     every = {token: float(-logits[token]) for token in range(1000)}
     for seed in range(3):
-        assert first(bias=every | {5: np.inf}, seed=seed) == 5
+        assert first(bias=every | {5: np.inf, 6: 10**400}, seed=seed) == 5
         banned = dict.fromkeys(range(1000), -np.inf)
         del banned[17]
         assert first(bias=banned, seed=seed) == 17
     for token in (-1, 1000, 1 << 40):
         with pytest.raises(ps.InvalidValue, match=f"token {token};"):
             made.sampler.set(Sampling(bias={token: 1.0}))
+
+
+@pytest.mark.parametrize(
+    "extreme",
+    [{"temperature": 1e38}, {"temperature": 10**400}, {"temperature": 1e-45}, {"penalty": 1e38},
+     {"penalty": 10**400}, {"penalty": 1e-300}, {"penalty": 1e-38, "temperature": 1e300},
+     {"frequency": 1e30, "presence": -1e30}],
+    ids=lambda each: f"{each!s:.40}",
+)  # fmt: skip
+def test_infinite_biases_outlast_every_other_setting(
+    dev: ps.Device, variant: str, extreme: dict[str, Any]
+) -> None:
+    """Also where a penalty applies: tokens 0 to 7 are in the history."""
+    made = drawer(dev, 1000, variant)
+    banned = dict.fromkeys(range(1000), -np.inf)
+    del banned[17]
+    for bias, wanted in ((banned, 17), ({5: np.inf}, 5)):
+        how = Sampling(bias=bias, seed=3, **extreme)
+        made.sampler.set(how)
+        made.progress.restart()
+        made.progress.history[:8] = np.arange(8, dtype=np.uint32)
+        made.progress.state[:1] = np.array([8], np.uint32)
+        for _ in range(3):
+            made.logits.write(random_logits(1000))
+            made.sampler.sample(made.logits, made.progress, extras=how.extras)
+        assert made.progress.ring.numpy()[:3].tolist() == [wanted] * 3
 
 
 def log_softmax(logits: Host) -> Host:
@@ -493,6 +519,7 @@ def test_what_a_step_leaves_behind(dev: ps.Device, variant: str) -> None:
         ({"frequency": float("inf")}, "frequency_penalty=inf"),
         ({"presence": "much"}, "presence_penalty='much': it must be a number"),
         ({"top_k": 1.5}, "top_k=1.5: it must be a whole number"),
+        ({"presence": 1e31}, "presence_penalty=1e\\+31: it must be up to 1e\\+30, positive or"),
         ({"bias": {3: float("nan")}}, "logit_bias of token 3 is nan"),
         ({"bias": {"a": 1.0}}, "logit_bias is a dict of token ids"),
         ({"bias": [1, 2]}, "logit_bias is a dict of token ids"),

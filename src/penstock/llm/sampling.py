@@ -63,7 +63,10 @@ _CONTROL_WORDS = 16
 NONE = {"NOT_A_NUMBER": "~0u", "NO_TOKEN": f"{NO_TOKEN:#x}u"}
 
 _BINS = 2048
-_MOST_BIAS = 3e38  # larger ones, infinite ones too, are taken for it
+_MOST_BIAS = 3e38  # larger ones are taken for it, unless they are infinite
+_MOST_LOWERED = 1e30  # by a penalty, so that no number of times makes it infinite
+#: Factors of logits: 0 and infinite ones stay what they are, and usual ones finite.
+_LEAST_FACTOR, _MOST_FACTOR = 1e-30, 1e30
 _MOST = 1 << 24  # tokens, so that no sum of weights overflows
 
 
@@ -118,7 +121,7 @@ class Sampling:
 
     def __post_init__(self) -> None:
         self._check_types()
-        most, whole = f"up to {_MOST_BIAS:g}, positive or negative", "0 or more, below 2**32"
+        most, whole = f"up to {_MOST_LOWERED:g}, positive or negative", "0 or more, below 2**32"
         #: Whether each is right, and what it must be.
         good = {
             "temperature": (0 <= self.temperature < math.inf, "0 or more, and finite"),
@@ -127,8 +130,8 @@ class Sampling:
             "min_p": (0 <= self.min_p <= 1, "from 0 to 1"),
             "penalty": (0 < self.penalty < math.inf, "finite and above 0"),
             "last_n": (0 <= self.last_n < 1 << 32, whole),
-            "frequency": (abs(self.frequency) <= _MOST_BIAS, most),
-            "presence": (abs(self.presence) <= _MOST_BIAS, most),
+            "frequency": (abs(self.frequency) <= _MOST_LOWERED, most),
+            "presence": (abs(self.presence) <= _MOST_LOWERED, most),
             "logprobs": (0 <= (self.logprobs or 0) <= MOST_RANKS, f"from 0 to {MOST_RANKS}"),
             "seed": (0 <= self.seed < 1 << 64, "0 or more, below 2**64"),
         }
@@ -140,7 +143,7 @@ class Sampling:
         wrong += [
             f"{_named('bias')} of token {token} is {bias}: it must be a number, or infinite"
             for token, bias in self.bias.items()
-            if math.isnan(bias)
+            if bias != bias
         ]
         if wrong:
             raise ps.InvalidValue("; ".join(wrong[:5]))
@@ -179,13 +182,12 @@ class Sampling:
         found = np.zeros(_SETTINGS_WORDS, np.uint32)
         floats = found.view(np.float32)
         greedy = self.temperature == 0
-        floats[SETTINGS["INVERSE_TEMPERATURE"]] = 1 if greedy else min(1 / self.temperature, 3e38)
+        floats[SETTINGS["INVERSE_TEMPERATURE"]] = 1 if greedy else _factor(1 / self.temperature)
         found[SETTINGS["TOP_K"]] = 1 if greedy else self.top_k
         found[SETTINGS["TOP_P"]] = min(int(self.top_p * 2**32), 2**32 - 1)
         floats[SETTINGS["LOG_MIN_P"]] = math.log(self.min_p) if self.min_p else -3e38
-        # Not infinite, so that the penalty of a logit of 0 is not NaN.
-        floats[SETTINGS["PENALTY"]] = min(self.penalty, 3e38)
-        floats[SETTINGS["INVERSE_PENALTY"]] = min(1 / self.penalty, 3e38)
+        floats[SETTINGS["PENALTY"]] = _factor(self.penalty)
+        floats[SETTINGS["INVERSE_PENALTY"]] = _factor(1 / self.penalty)
         found[SETTINGS["LAST_N"]] = self.last_n
         found[SETTINGS["SEED"]] = self.seed & 0xFFFFFFFF
         found[SETTINGS["SEED"] + 1] = self.seed >> 32
@@ -194,6 +196,15 @@ class Sampling:
         found[SETTINGS["BIASED"]] = len(self.bias)
         found[SETTINGS["RANKS"]] = self.logprobs or 0
         return found
+
+
+def _factor(number: float) -> float:
+    return min(max(number, _LEAST_FACTOR), _MOST_FACTOR)
+
+
+def _added(bias: float) -> float:
+    """A bias as the kernel adds it: a finite one stays finite in float32."""
+    return bias if abs(bias) == math.inf else min(max(bias, -_MOST_BIAS), _MOST_BIAS)
 
 
 def ranks_in(
@@ -259,8 +270,8 @@ class Sampler:
             raise ps.InvalidValue(f"a bias of token {wrong}; the model knows 0:{self.vocabulary}")
         ids, values = self._bias
         ids[: len(bias)].write(np.fromiter(bias, np.uint32, len(bias)))
-        least = np.fromiter(bias.values(), np.float64, len(bias)).clip(-_MOST_BIAS, _MOST_BIAS)
-        values[: len(bias)].write(least.astype(np.float32))
+        added = [_added(each) for each in bias.values()]
+        values[: len(bias)].write(np.array(added, np.float32))
 
     def sample(
         self,

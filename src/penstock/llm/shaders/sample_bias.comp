@@ -2,7 +2,8 @@
 //
 //   logits    float32, VOCABULARY; changed in place
 //   ids       uint32: the tokens, each once
-//   values    float32: what is added to the logit of each
+//   values    float32: what is added to the logit of each; an infinite one replaces it, unless it is
+//             NaN
 //   settings  BIASED: how many there are
 //
 // The tokens are dealt out to invocations in turn.
@@ -19,8 +20,12 @@ void main() {
     for (uint i = gl_GlobalInvocationID.x; i < number; i += step) {
         uint token = ids[i];
         if (token < VOCABULARY) {
-            precise float biased = logits[token] + values[i];
-            logits[token] = biased;
+            float logit = logits[token], value = values[i];
+            precise float biased = logit + value;
+            // By bits, since a driver may assume that floats are finite.
+            bool infinite = (floatBitsToUint(value) & 0x7FFFFFFFu) == 0x7F800000u;
+            bool is_number = (floatBitsToUint(logit) & 0x7FFFFFFFu) <= 0x7F800000u;
+            logits[token] = infinite && is_number ? value : biased;
         }
     }
 }
