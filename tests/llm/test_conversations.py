@@ -108,8 +108,16 @@ def test_options_reach_the_template(model: llm.Model, monkeypatch: pytest.Monkey
     several = ({"role": "user", "content": "Hi"} for _ in range(2))
     once = model.chat(several, max_tokens=1)  # type: ignore[arg-type]
     assert model.tokenizer.decode(once.prompt_ids) == "2"
-    with pytest.raises(TypeError):
-        prompt(no_such_option=1)
+    for wrong, says in (
+        (
+            {"no_such_option": 1},
+            "chat\\(\\) has no option 'no_such_option', and neither has generate",
+        ),
+        ({"max_token": 1}, "chat\\(\\) has no option 'max_token'; did you mean 'max_tokens'"),
+        ({"prompt": "a"}, "chat\\(\\) has no option 'prompt'"),
+    ):
+        with pytest.raises(ps.ArgumentError, match=says):
+            model.chat([{"role": "user", "content": "Hi"}], **wrong)
 
 
 def test_tools_have_a_template_of_their_own(

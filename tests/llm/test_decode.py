@@ -164,6 +164,28 @@ def test_a_cache_that_cannot_be_made_is_refused_at_once(dev: ps.Device, tmp_path
         llm.load(path, dev, cache="q4_0")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"context": 20.5}, "context=20.5: it must be a whole number"),
+        ({"context": "a"}, "context='a': it must be a whole number"),
+        ({"batch": 64.0}, "batch=64.0: it must be a whole number"),
+        ({"batch": None}, "batch=None: it must be a whole number"),
+        ({"progress": 5}, "progress=5: it is called with"),
+    ],
+    ids=str,
+)
+def test_arguments_of_load(dev: ps.Device, small: llm.Model, options: Any, says: str) -> None:
+    with pytest.raises(ps.ArgumentError, match=says):
+        llm.load(small.file.path, dev, **options)
+
+
+@pytest.mark.parametrize("path", [5, None, b"x"])
+def test_a_model_is_a_path(path: Any) -> None:
+    with pytest.raises(ps.ArgumentError, match="a model is the path of its file or directory"):
+        llm.load(path)
+
+
 @pytest.mark.usefixtures("fast")
 def test_models_and_generations_are_not_copied(small: llm.Model) -> None:
     generation = small.generate(IDS, max_tokens=2, stop_ids=[])
@@ -583,6 +605,8 @@ def test_the_host_draws_no_token(small: llm.Model) -> None:
         (IDS, {"max_tokens": -1}, ps.InvalidValue, "max_tokens"),
         (IDS, {"temperature": -1.0}, ps.InvalidValue, "temperature"),
         (IDS, {"top_p": 2.0}, ps.InvalidValue, "top_p"),
+        (IDS, {"mechanisms": None}, ps.ArgumentError, "mechanisms=None is not .*Mechanisms"),
+        (IDS, {"reader": 5}, ps.ArgumentError, "reader=5 is not .*AnswerReader"),
     ],
 )
 def test_bad_requests(

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import penstock as ps
 from penstock.llm import ModelError, Tokenizer, open_model
 from penstock.llm.gguf_writer import NewTensor, write_gguf
 from penstock.llm.tokens import _CUTS, byte_characters
@@ -188,6 +189,12 @@ def test_ids_that_do_not_exist(byte_tokenizer: Tokenizer) -> None:
 def test_text_that_is_none(byte_tokenizer: Tokenizer) -> None:
     with pytest.raises(ModelError, match="cannot be encoded"):
         byte_tokenizer.encode("\ud800")
+    for wrong in (5, None, b"a"):
+        with pytest.raises(ps.ArgumentError, match="takes a text"):
+            byte_tokenizer.encode(wrong)  # type: ignore[arg-type]
+    for ids in (5, None, ["a"], [1.5]):
+        with pytest.raises(ps.ArgumentError, match="takes a list of ids"):
+            byte_tokenizer.decode(ids)  # type: ignore[arg-type]
 
 
 def test_a_model_without_tokenizer_is_for_ids(tmp_path: Path) -> None:

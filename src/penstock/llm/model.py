@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 import os
 import secrets
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from functools import cached_property, partial
 from typing import Any, Literal, NoReturn, overload
 
@@ -64,11 +66,17 @@ def load(
     """
     file = open_model(path)
     most = file.config.context
+    context = None if context is None else _count("context", context)
     if context is not None and not 1 <= context <= most:
         raise ps.InvalidValue(f"context={context}; {file.path} was made for up to {most}")
+    batch = _count("batch", batch)
     if batch < 1:
         raise ps.InvalidValue(f"batch={batch}; at least one token is read at a time")
     check_cache(cache, file.config.head_size)
+    if not (progress is None or progress is False or callable(progress)):
+        raise ps.ArgumentError(
+            f"progress={progress!r:.40}: it is called with (bytes done, bytes in all), or False"
+        )
     if not isinstance(variants, Variants | None):
         raise ps.ArgumentError(
             f"variants={variants!r} is not llm.Variants, such as llm.Variants(decode='rows')"
@@ -184,6 +192,11 @@ class Model:
         the receipt say how busy the device was, which takes the device's timestamps of every step.
         `reader` takes the text apart, as `chat` does.
         """
+        for name, value, kind in (
+            ("mechanisms", mechanisms, Mechanisms), ("reader", reader, AnswerReader | None),
+        ):  # fmt: skip
+            if not isinstance(value, kind):
+                raise ps.ArgumentError(f"{name}={value!r:.40} is not {kind}")
         settings = Sampling(
             temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
             penalty=repetition_penalty, last_n=penalty_last, presence=presence_penalty,
@@ -245,6 +258,7 @@ class Model:
         `.tool_calls` are the calls in it, if tools were given; `.message` is all of it, to append
         to the conversation.
         """
+        _check_options(options)
         messages = complete(messages)
         check_text_only(messages)
         schemas = schemas_of(tools) if tools is not None else []
@@ -310,9 +324,9 @@ class Model:
                 vector[:] = embedded(network, ids, way, normalize)
         return made
 
-    def logits(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
-        """The logits after each of these tokens: float32, (tokens, vocabulary)."""
-        checked = self._ids(list(ids))
+    def logits(self, ids: Prompt) -> npt.NDArray[np.float32]:
+        """The logits after each token, of a text or of ids: float32, (tokens, vocabulary)."""
+        checked = self._ids(ids)
         with self.network() as network:
             return network.logits(checked)
 
@@ -450,6 +464,17 @@ def _stop_ids(stop_ids: Any) -> frozenset[int]:
         return frozenset(operator.index(one) for one in stop_ids)
     except TypeError:
         raise ps.ArgumentError(f"stop_ids= is a list of token ids, not {stop_ids!r:.80}") from None
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    """Refuse options of `chat` that `generate` does not have, or that `chat` sets itself."""
+    known = inspect.signature(Model.generate).parameters.keys() - {"self", "prompt", "reader"}
+    for name in options.keys() - known:
+        meant = get_close_matches(name, known, n=1)
+        raise ps.ArgumentError(
+            f"chat() has no option {name!r}"
+            f"{f'; did you mean {meant[0]!r}?' if meant else ', and neither has generate()'}"
+        )
 
 
 def _variables(options: Any) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+import penstock as ps
 from penstock.llm import config as configs
 from penstock.llm.config import Config
 from penstock.llm.errors import ModelError
@@ -88,6 +89,8 @@ def find(model: str) -> Path:
 
 def open_model(path: str | os.PathLike[str]) -> ModelFile:
     """Open and check a model. The time does not depend on the size of the weights."""
+    if not isinstance(path, str | os.PathLike):
+        raise ps.ArgumentError(f"a model is the path of its file or directory, not {path!r:.40}")
     where = find(path) if isinstance(path, str) else Path(path)
     try:
         if where.is_dir():

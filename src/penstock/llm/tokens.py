@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import operator
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+import penstock as ps
 from penstock.llm.errors import ModelError
 from penstock.llm.keys import Keys
 from penstock.llm.modelfile import ModelFile
@@ -97,6 +99,8 @@ class Tokenizer:
         comes first if the model wants one. Without, everything is plain text: use that for
         untrusted text.
         """
+        if not isinstance(text, str):
+            raise ps.ArgumentError(f"encode() takes a text, not {text!r:.40}")
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -116,7 +120,11 @@ class Tokenizer:
     def decode(self, ids: Iterable[int], special: bool = False) -> str:
         """The text of these ids; control tokens are shown only with `special`."""
         decoder = self.decoder(special)
-        return "".join([*(decoder.push(one) for one in ids), decoder.finish()])
+        try:
+            numbers = [operator.index(one) for one in ids]
+        except TypeError:
+            raise ps.ArgumentError(f"decode() takes a list of ids, not {ids!r:.40}") from None
+        return "".join([*map(decoder.push, numbers), decoder.finish()])
 
     def decoder(self, special: bool = False, shown: Collection[int] = ()) -> Decoder:
         """Return a decoder that takes one id at a time; `shown` are control tokens to show."""
