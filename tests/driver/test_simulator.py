@@ -132,6 +132,33 @@ def test_kernels_need_a_reference() -> None:
         device.kernel("layout(local_size_x = 1) in;\nvoid main() {}")
 
 
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("raised", [ValueError, KeyboardInterrupt])
+def test_a_reference_that_raises_leaves_the_device_usable(
+    seed: int, raised: type[BaseException]
+) -> None:
+    """An error is told once, and the array stays as it was; an interrupted kernel begins again."""
+    raising = [True]
+
+    def reference(x: np.ndarray) -> None:
+        if raising.pop():
+            raising.append(False)
+            raise raised("of the reference")
+        raising.append(False)
+        x *= 2
+
+    with ps.Device(driver="sim", seed=seed) as device:
+        x = device.ones(100)
+        x.numpy()
+        double = device.elementwise("x[i] *= 2", "inout float32 x", reference=reference)
+        with pytest.raises(raised, match="of the reference"):
+            double(x)
+            x.numpy()
+        expected = 1 if raised is ValueError else 2
+        assert (x.numpy() == expected).all()
+        assert ((x + 1).numpy() == expected + 1).all()
+
+
 @pytest.mark.parametrize("call", ["allocate", "submit", "queue", "timeline", "recordings", "begin"])
 def test_a_call_that_fails_changes_nothing(call: str) -> None:
     """Fail each call at its n-th occurrence; the program goes on and comes out right."""

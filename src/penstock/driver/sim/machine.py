@@ -40,6 +40,7 @@ class SimTimeline:
     def value(self) -> int:
         self._machine.let_things_happen()
         self._machine.host_saw(self)
+        self._machine.tell_failures()
         return self.reached
 
     def at(self, value: int) -> int:
@@ -155,6 +156,7 @@ class Machine:
         self._running: list[tuple[SimQueue, Command]] = []
         self._unsignalled: list[Submission] = []
         self._acting: set[int] = set()
+        self._failures: deque[BaseException] = deque()  # not yet raised
         self.time: VirtualTime | None = None  # orders the steps, in place of the adversary
 
     # The host.
@@ -216,7 +218,10 @@ class Machine:
         if self.time is not None:
             submission.ready = self.time.now + LATENCY
         submission.queue.fifo.append(submission)
-        self.let_things_happen()
+        try:
+            self.let_things_happen()
+        except BaseException as error:  # of a signal handler; the work is submitted all the same
+            self._failures.append(error)
 
     def garbage(self, nbytes: int) -> Bytes:
         """Bytes that no kernel may depend on."""
@@ -235,10 +240,15 @@ class Machine:
         """Take steps until the condition holds: the host waits."""
         if self.time is not None:
             self.time.run_until(condition)
-            return
         while not condition():
             if not self._happen():
                 raise Error("simulator: deadlock; the host waits, and nothing can happen any more")
+        self.tell_failures()
+
+    def tell_failures(self) -> None:
+        """Raise what a reference or a signal handler raised, once."""
+        if self._failures:
+            raise self._failures.popleft()
 
     def run_dry(self) -> None:
         if self.time is not None:
@@ -278,9 +288,12 @@ class Machine:
         self._unsignalled.append(submission)
 
     def begin(self, entry: tuple[SimQueue, Command]) -> None:
-        """Let a command read its inputs and compute; it writes its outputs later, in pieces."""
+        """Let a command read its inputs and compute; it writes its outputs later, in pieces.
+
+        If a signal handler raises meanwhile, the command still waits, and begins again. A reference
+        that raises writes nothing, and the next wait or poll of the host raises its error.
+        """
         queue, command = entry
-        self.waiting.remove(entry)
         for accesses, write in ((command.reads, False), (command.writes, True)):
             for memory, lo, hi in accesses:
                 self._check_alive(memory, command.what, command.where)
@@ -289,13 +302,19 @@ class Machine:
                 )
                 self._log(memory, doing, command.ordered, command.visible)
         inputs = [memory.read(lo, hi, command.visible) for memory, lo, hi in command.inputs]
-        outputs = command.compute(inputs)
-        command.outputs = [
-            piece
-            for (memory, lo, _), content in zip(command.writes, outputs, strict=True)
-            for piece in self._pieces(memory, lo, content)
-        ]
-        self._running.append((queue, command))
+        try:
+            outputs = command.compute(inputs)
+        except Exception as error:
+            self._failures.append(error)
+            command.outputs = []
+        else:
+            command.outputs = [
+                piece
+                for (memory, lo, _), content in zip(command.writes, outputs, strict=True)
+                for piece in self._pieces(memory, lo, content)
+            ]
+        self._running.append(entry)
+        self.waiting.remove(entry)
 
     def _pieces(
         self, memory: SimMemory, lo: int, content: Bytes
