@@ -68,6 +68,18 @@ def test_triangles(host: Any, any_device: ps.Device) -> None:
         assert_same(xp.eye(3, 5, k=k, dtype=host.dtype), np.eye(3, 5, k, dtype=host.dtype))
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int16", "float32", "int64", "complex128", "f4,f4,f4"])
+@pytest.mark.parametrize("shift", [0, 1, 2, 4])
+@pytest.mark.parametrize("any_device", [*DRIVERS, "simulator"], indirect=True)
+def test_triangles_at_any_address(any_device: ps.Device, dtype: str, shift: int) -> None:
+    kind = np.dtype(dtype)
+    raw = np.random.default_rng(1).integers(0, 50, shift + 12 * kind.itemsize, np.uint8)
+    host = raw[shift:].view(kind).reshape(3, 4)
+    x, xp = any_device.array(raw)[shift:].reinterpret(kind).reshape(3, 4), any_device.xp
+    assert_same(xp.tril(x), np.tril(host))
+    assert_same(xp.triu(x[::-1].T, k=1), np.triu(host[::-1].T, 1))
+
+
 def test_views(host: Any, dev: ps.Device) -> None:
     xp, x = dev.xp, dev.array(host)
     for got, wanted in (

@@ -144,17 +144,17 @@ class Moves:
             return
         triangle = mode in (LOWER, UPPER)
         unit = _unit(target, source, choice)
+        # The columns and rows of a triangle stay the last two axes.
+        own = 2 if triangle else 0
         if unit != target.itemsize:
-            assert not triangle or unit in (4, 8, 16), "a triangle is of whole elements"
-            target, source = _in_units(target, unit), _in_units(source, unit)
+            target, source = (_in_units(each, unit, before=own) for each in (target, source))
             keys = None if keys is None else _repeated(keys, target.shape)
         operands = [target, source] if keys is None else [target, source, keys]
         spans = [_window(each, choice if _is_wide(mode, at) else None)
                  for at, each in enumerate(operands)]  # fmt: skip
         most = self.programs.range - 1024
         fits = all(hi - lo <= most for lo, hi in spans) and target.size <= _MOST_ELEMENTS
-        # The columns and rows of a triangle stay two axes.
-        head = len(target.shape) - (2 if triangle else 0)
+        head = len(target.shape) - own
         strides = [each.strides for each in operands]
         walk = merged(target.shape[:head], [each[:head] for each in strides])
         if not fits:
@@ -301,11 +301,12 @@ def _unit(target: Array, source: Array, choice: Choice) -> int:
     return math.gcd(divisor, 4)
 
 
-def _in_units(array: Array, unit: int) -> Array:
-    """The array with its elements split along a new last axis."""
-    kind = np.dtype(f"V{unit}")
-    parts = array.itemsize // unit
-    return view(array, (*array.shape, parts), (*array.strides, unit), dtype=kind)
+def _in_units(array: Array, unit: int, *, before: int = 0) -> Array:
+    """The array with its elements split along a new axis, `before` the last axes: 0, the last."""
+    at, parts = array.ndim - before, array.itemsize // unit
+    shape = (*array.shape[:at], parts, *array.shape[at:])
+    strides = (*array.strides[:at], unit, *array.strides[at:])
+    return view(array, shape, strides, dtype=np.dtype(f"V{unit}"))
 
 
 def _repeated(array: Array, shape: tuple[int, ...]) -> Array:
