@@ -111,6 +111,14 @@ def test_every_form_tells_the_same(model: str, capsys: pytest.CaptureFixture[str
     assert found == [(4, 1), (0, 1)]
 
 
+@pytest.mark.parametrize("odd", [{"benchmark": []}, {"without": {"a": 1}}])
+def test_rows_that_nothing_can_be_compared_by(tmp_path: Path, odd: dict[str, Any]) -> None:
+    file = tmp_path / "odd.json"
+    file.write_text(json.dumps([{"test": "a", "samples_ns": [1, 2, 3, 4], **odd}]))
+    with pytest.raises(ps.InvalidValue, match=f"a row whose {next(iter(odd))} is no text or"):
+        compare.read(file)
+
+
 def test_what_is_wrong_is_said(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     for words, says in (
         ([], "which model?"),

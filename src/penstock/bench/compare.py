@@ -70,6 +70,10 @@ def read(file: Path) -> list[Row]:
         raise InvalidValue(f"{file} is not JSON of penstock bench: {error}") from error
     if not all(isinstance(row, dict) and "samples_ns" in row and "test" in row for row in rows):
         raise InvalidValue(f"{file} has rows without samples_ns and test; write it with -o json")
+    for row in rows:
+        odd = [name for name in _IDENTITY if isinstance(row.get(name), list | dict)]
+        if odd:
+            raise InvalidValue(f"{file} has a row whose {odd[0]} is no text or number")
     return list(rows)
 
 
