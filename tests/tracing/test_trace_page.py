@@ -627,6 +627,18 @@ def test_a_module_runs_with_its_name(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert (tmp_path / "trace.html").exists()
 
 
+def test_a_program_may_close_the_error_stream(tmp_path: Path) -> None:
+    script = tmp_path / "closing.py"
+    script.write_text("import sys\nsys.stderr.close()\n")
+    run = subprocess.run(
+        [sys.executable, "-m", "penstock", "trace", str(script)], cwd=tmp_path,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert run.returncode == 0
+    assert "penstock receipt of the whole program" in run.stderr
+    assert (tmp_path / "trace.html").exists()
+
+
 def test_lines_of_a_module_in_a_package_are_named(tmp_path: Path) -> None:
     """Also where the program prints a receipt of its own, which is of a part."""
     package = tmp_path / "pkg"
@@ -677,6 +689,7 @@ def test_mistakes_are_told_before_the_program_runs(
         ([], "which program?"),
         (["no-such.py"], "there is no file 'no-such.py'"),
         (["--json", str(tmp_path / "no" / "t.json"), str(script)], "to write t.json to"),
+        (["--json", str(tmp_path), str(script)], "is a folder; name a file in it"),
     ):
         assert main(["trace", "--output", str(tmp_path / "t.html"), *words]) == 2
         assert says in capfd.readouterr().err

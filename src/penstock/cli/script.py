@@ -21,6 +21,7 @@ import types
 import webbrowser
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TextIO
 
 from penstock.tracing.receipt import Trace, trace
 
@@ -57,9 +58,10 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"penstock trace: {problem}", file=sys.stderr)
         return 2
     title = " ".join(["-m"] * arguments.module + arguments.program)
-    with trace(kernels=arguments.kernels) as receipt:
-        code = run_program(arguments.program, module=arguments.module)
-    _save(receipt, files, title)
+    with _own_error_stream() as said:
+        with trace(kernels=arguments.kernels) as receipt:
+            code = run_program(arguments.program, module=arguments.module)
+        _save(receipt, files, title, said)
     if arguments.open:
         webbrowser.open(files["html"].as_uri())
     return code
@@ -73,12 +75,26 @@ def _problem(arguments: argparse.Namespace, files: Sequence[Path]) -> str:
     if not arguments.module and not script.is_file():
         return f"there is no file {str(script)!r}"
     for file in files:
+        if file.is_dir():
+            return f"{str(file)!r} is a folder; name a file in it"
         if not file.parent.is_dir():
             return f"there is no folder {str(file.parent)!r} to write {file.name} to"
     return ""
 
 
-def _save(receipt: Trace, files: dict[str, Path], title: str) -> None:
+@contextlib.contextmanager
+def _own_error_stream() -> Iterator[TextIO]:
+    """Standard error, for messages after the program's end: the program may close its own."""
+    try:
+        own = os.fdopen(os.dup(sys.stderr.fileno()), "w", errors="backslashreplace")
+    except (OSError, ValueError, AttributeError):  # closed, or no file
+        yield sys.stderr
+    else:
+        with own:
+            yield own
+
+
+def _save(receipt: Trace, files: dict[str, Path], title: str, said: TextIO) -> None:
     receipt.wait_for_times()
     lines = str(receipt).splitlines()
     summary = lines[: lines.index("  in detail")] if "  in detail" in lines else lines
@@ -86,7 +102,7 @@ def _save(receipt: Trace, files: dict[str, Path], title: str) -> None:
     whole = "penstock receipt of the whole program,"
     summary = [re.sub("^penstock receipt,", whole, line) for line in summary]
     tips = [f"  advice: {each}" for each in receipt.advice]
-    print("\n".join(summary + tips), file=sys.stderr)
+    print("\n".join(summary + tips), file=said)
     save = {
         "html": receipt.save_html,
         "json": receipt.save_json,
@@ -94,7 +110,7 @@ def _save(receipt: Trace, files: dict[str, Path], title: str) -> None:
     }
     for form, file in files.items():
         save[form](file, title)
-        print(f"{form:<9} {file}", file=sys.stderr)
+        print(f"{form:<9} {file}", file=said)
 
 
 def run_program(program: Sequence[str], *, module: bool = False) -> int:
