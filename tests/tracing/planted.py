@@ -39,22 +39,23 @@ class Scene:
         self.large = dev.zeros(LARGE, np.uint32, name="large")
         self.amount = amount  #: seconds, or a part of `LARGE`: how much is planted
         self.args = {"n": N, "spin": 0, "add": 1, "threads": N}
-        self._clock, self._command = clock, command  # virtual time, and how long a command takes
+        self.clock = clock  #: virtual time; None without
+        self._command = command  # seconds of virtual time that one takes
         self.work(x=self.x, **self.args)  # the first call with an array is slower
         self.work(x=self.y, **self.args)
         dev.synchronize()
 
     def sleep(self) -> None:
         """Let the planted time pass."""
-        if self._clock is None:
+        if self.clock is None:
             time.sleep(self.amount)
         else:
-            self._clock.sleep(self.amount)
+            self.clock.sleep(self.amount)
 
     def settle(self) -> None:
         """Let the device finish what it has, without a wait."""
-        if self._clock is not None:
-            self._clock.sleep(2 * self._command)
+        if self.clock is not None:
+            self.clock.sleep(2 * self._command)
         else:
             event = self.stream.record()
             while not event.done:
@@ -63,11 +64,11 @@ class Scene:
 
     def gate(self) -> contextlib.AbstractContextManager[None]:
         """Keep the device from starting before the end of the block."""
-        return contextlib.nullcontext() if self._clock is not None else held(self.stream)
+        return contextlib.nullcontext() if self.clock is not None else held(self.stream)
 
     def gate_until_waited(self) -> contextlib.AbstractContextManager[None]:
         """Keep the device from starting before the host waits for something."""
-        if self._clock is not None:
+        if self.clock is not None:
             return contextlib.nullcontext()
         return held_until_waited(self.stream)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import linecache
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from penstock.tracing.idle import use_of
 from penstock.tracing.receipt import Point, TraceEvent
 from penstock.tracing.split_calls import Split, split_pending, split_read, view_of
 from penstock.tracing.verdict import place
+from tests.kernels import REFERENCES, SLOW_ADD, new_kernel
 from tests.tracing.planted import PLANTED, Planted, Scene
 from tests.tracing.test_gaps import host, launch, submitted
 from tests.tracing.test_idle import in_virtual_time, traced
@@ -136,17 +138,17 @@ FOLLOWED: list[tuple[Run, Run, Cause, str]] = [
     (
         reads_an_element, takes_elements_after_the_loop, Cause.WAITED,
         "read at line HERE without a wait: `pending = s.x[0].read()`, and take "
-        "`float(pending.result())` after the loop, or some turns later",
+        "`float(pending.result())` after the loop, or two or more turns later",
     ),
     (
         converts, converts_after_the_loop, Cause.WAITED,
         "read at line HERE without a wait: `pending = s.x.read()`, and take "
-        "`pending.result()` after the loop, or some turns later",
+        "`pending.result()` after the loop, or two or more turns later",
     ),
     (
         asks_for_a_sum, asks_after_the_loop, Cause.WAITED,
         "keep `pending = s.x.sum()` at line HERE, and take `pending.item()` after the loop, or "
-        "some turns later",
+        "two or more turns later",
     ),
     (
         synchronizes, does_not, Cause.WAITED,
@@ -162,7 +164,7 @@ FOLLOWED: list[tuple[Run, Run, Cause, str]] = [
         uses_the_value, uses_it_after_the_loop, Cause.CALLER,
         "read at line HERE without a wait: `pending = s.x[1].read()`, and take "
         "`pending.result().item()` and run the code between line HERE and, in the next turn, line "
-        "LAUNCH with it, after the loop, or some turns later",
+        "LAUNCH with it, after the loop, or two or more turns later",
     ),
 ]  # fmt: skip
 
@@ -188,6 +190,39 @@ def test_a_program_that_follows_advice_is_busier_and_right(
     assert found[0] == found[1]
     assert busy[1] > busy[0]
     assert sum(map(saving, traces[1].advice)) < largest.seconds
+
+
+def test_a_value_taken_two_turns_later_is_late_enough() -> None:
+    """One turn later, the read shares a submission with the launch that is to run meanwhile."""
+
+    def takes_it(s: Scene, turns: int) -> None:
+        pendings = []
+        for _ in range(TURNS):
+            s.work(x=s.x, **s.args)
+            pendings.append(s.x[0].read())
+            if len(pendings) > turns:
+                pendings.pop(0).result()
+
+    idle = []
+    for turns in range(4):
+        with lasting(2.0**-6) as scene:
+            idle.append(traced(lambda s, turns=turns: takes_it(s, turns), scene).idle)
+    assert idle[0] > idle[1] > idle[2] == idle[3]
+
+
+@contextlib.contextmanager
+def lasting(seconds: float, slept: float = 0.0) -> Iterator[Scene]:
+    """A scene in virtual time in which only launches last long, and how long the program sleeps."""
+    with in_virtual_time(SHORT, slept) as scene:
+
+        def reference(**arguments: Any) -> None:
+            scene.clock.takes(seconds)
+            REFERENCES[SLOW_ADD](**arguments)
+
+        scene.work = new_kernel(scene.dev, SLOW_ADD, "work", reference=reference)
+        scene.work(x=scene.x, **scene.args)
+        scene.x.sum().result()  # compiles
+        yield scene
 
 
 def decides(s: Scene) -> Values:

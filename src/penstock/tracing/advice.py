@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from penstock.tracing.receipt import TraceEvent
 
 _LEAST = 0.01  # of the span
-_AFTER_LOOP = "after the loop, or some turns later"
+_AFTER_LOOP = "after the loop, or two or more turns later"
 _LARGE = 1 << 20  # bytes from which a borrowed write is left to a thread of the runtime
 #: Kinds of events that may carry values of the host to the device.
 _CARRY = ("copy", "fill", "view", "adopt", "rename")
