@@ -393,6 +393,22 @@ def test_a_flush_is_advised_where_the_next_command_could_begin_earlier(ahead: bo
     ] * ahead
 
 
+def test_code_that_can_run_ahead_is_hidden_behind_all_work_of_a_turn() -> None:
+    """Not only behind the work since a short gap in the middle of the turn."""
+    events = []
+    for turn in range(4):
+        start = turn * 100e-3
+        events += [
+            host("copy", start, 1e-3, 1)._replace(buffer="x", path="direct"),
+            launch(2 * turn + 1, (start + 2e-3, 30e-3), start=start + 1e-3, line=2),
+            launch(2 * turn + 2, (start + 33e-3, 1e-3), start=start + 1e-3, line=3),
+            host("wait", start + 1e-3, 33e-3, 4),
+        ]
+    (ahead,) = (each for each in advice(use_of(events), events) if "ahead" in each.sentence)
+    assert ahead.sentence.startswith("run the code between line 4 and, in the next turn, line 1")
+    assert ahead.seconds == pytest.approx(2 * 31e-3 + 1e-3)  # of the first turn, since its gap
+
+
 @pytest.mark.parametrize(("length", "expected"), [(10e-6, True), (10e-3, False)])
 def test_short_launches_of_one_submission_are_advised_to_be_fewer(
     length: float, expected: bool

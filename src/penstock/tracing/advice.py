@@ -10,8 +10,8 @@ program followed the advice; 0 where the trace does not show that. The rules, by
   issued first; in a loop, all commands could have been, and the code could have run afterwards. If
   something did, as a loader's batch is written before its launch, and the same lines left gaps
   repeatedly, the code could have run ahead while the device worked: it saves as much of the part
-  as the device was busy before the gap. If the host does not wait for the device, it does so
-  already, and two threads would have taken half of its time.
+  as the device was busy since the last such gap. If the host does not wait for the device, it does
+  so already, and two threads would have taken half of its time.
 - *copy*: a staged copy of bytes that the next command does not use could have been left to the
   runtime (`borrow=True`); a direct read could have been a view; other writes could have gone to
   memory that the device uses in place. It saves the part.
@@ -177,15 +177,16 @@ class _Rules:
             if any(part.cause is Cause.UNSUBMITTED for part in gap.parts)
         )
         self._places: dict[tuple[str, ...], int] = defaultdict(int)
-        self._busy_before: dict[float, float] = {}
+        self._busy_since: dict[tuple[float, tuple[str, ...]], float] = {}  # the last such gap
         for device in use.devices:
-            end = None
+            idle, busy_until = 0.0, defaultdict[tuple[str, ...], float](float)
             for gap in device.gaps:
-                if end is not None:
-                    self._busy_before[gap.start] = gap.start - end
-                end = gap.start + gap.seconds
+                busy = gap.start - device.gaps[0].start - idle  # since the first gap began
+                idle += gap.seconds
                 for lines in {part.lines for part in gap.parts if part.cause is Cause.CALLER}:
                     self._places[lines] += 1
+                    self._busy_since[gap.start, lines] = busy - busy_until[lines]
+                    busy_until[lines] = busy
         self._rules: dict[Cause, Callable[[Gap, Part], Changes]] = {
             Cause.WAITED: self._waited,
             Cause.CALLER: self._caller,
@@ -320,7 +321,7 @@ class _Rules:
 
     def _run_ahead(self, gap: Gap, part: Part, code: str) -> tuple[_Change, float]:
         """The change to code that makes the input of launches, and what it saves."""
-        busy = self._busy_before.get(gap.start, 0.0)
+        busy = self._busy_since[gap.start, part.lines]
         since = self._between(gap.after, min(part.start, gap.before.start))
         if any(event.kind == "wait" for event in since):
             what = f"run the code {code} ahead, in another thread, while the device works; it"
