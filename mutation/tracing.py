@@ -123,6 +123,18 @@ TRACING = [
         "        elif False:\n",
     ),
     _mutant(
+        "advice to leave in the loop code that uses the value",
+        "advice",
+        "            if not self._only_keeps(event, part.lines):\n",
+        "            if False:\n",
+    ),
+    _mutant(
+        "advice to leave code to a device that has less to do",
+        "advice",
+        "            if part.seconds <= 2 * hidden or not movable:\n",
+        "            if True:\n",
+    ),
+    _mutant(
         "advice to record a graph of what does not repeat",
         "advice",
         "now - self._turns[key][0] if key in self._turns else 0",

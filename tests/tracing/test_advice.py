@@ -163,8 +163,9 @@ FOLLOWED: list[tuple[Run, Run, Cause, str]] = [
     (
         uses_the_value, uses_it_after_the_loop, Cause.CALLER,
         "read at line HERE without a wait: `pending = s.x[1].read()`, and take "
-        "`pending.result().item()` and run the code between line HERE and, in the next turn, line "
-        "LAUNCH with it, after the loop, or two or more turns later",
+        "`pending.result().item()` two or more turns later, or after the loop; of the code between "
+        "line HERE and, in the next turn, line LAUNCH, what needs the value goes with it, and the "
+        "rest stays where it is",
     ),
 ]  # fmt: skip
 
@@ -190,6 +191,112 @@ def test_a_program_that_follows_advice_is_busier_and_right(
     assert found[0] == found[1]
     assert busy[1] > busy[0]
     assert sum(map(saving, traces[1].advice)) < largest.seconds
+
+
+def adds(s: Scene) -> Values:
+    total = 0.0
+    for _ in range(TURNS):
+        s.work(x=s.x, **s.args)
+        total += float(s.x[0])  # here
+        s.sleep()
+    return [total]
+
+
+def adds_after_the_loop(s: Scene) -> Values:
+    pendings = []
+    for _ in range(TURNS):
+        s.work(x=s.x, **s.args)
+        pendings.append(s.x[0].read())
+        s.sleep()
+    return [sum(float(pending.result()) for pending in pendings)]
+
+
+def does_all_after_the_loop(s: Scene) -> Values:
+    pendings = []
+    for _ in range(TURNS):
+        s.work(x=s.x, **s.args)
+        pendings.append(s.x[0].read())
+    total = 0.0
+    for pending in pendings:
+        total += float(pending.result())
+        s.sleep()
+    return [total]
+
+
+def uses_the_sum(s: Scene) -> Values:
+    total = 0.0
+    for _ in range(TURNS):
+        s.work(x=s.x, **s.args)
+        total += float(s.x[0])  # here
+        s.sleep()
+        print(total)
+    return [total]
+
+
+def uses_it_two_turns_later(s: Scene) -> Values:
+    total, pendings = 0.0, []
+    for turn in range(TURNS + 2):
+        if turn < TURNS:
+            s.work(x=s.x, **s.args)
+            pendings.append(s.x[0].read())
+            s.stream.flush()  # in virtual time no thread submits it while the program sleeps
+        if turn >= 2:
+            total += float(pendings[turn - 2].result())
+            s.sleep()
+            print(total)
+    return [total]
+
+
+LEAVE = (
+    "after the loop, or two or more turns later; leave the code between line HERE and, in the "
+    "next turn, line LAUNCH where it is: it does not use the value, and can run while the device "
+    "works"
+)
+GOES = (
+    "two or more turns later, or after the loop; of the code between line HERE and, in the next "
+    "turn, line LAUNCH, what needs the value goes with it, and the rest stays where it is"
+)
+
+
+@pytest.mark.parametrize(
+    ("faulty", "followed", "sentence"),
+    [(adds, adds_after_the_loop, LEAVE), (uses_the_sum, uses_it_two_turns_later, GOES)],
+)
+def test_a_program_that_follows_advice_about_a_value_is_faster(
+    faulty: Run, followed: Run, sentence: str
+) -> None:
+    """As a whole: one that does all after the loop is only busier, and ends as late."""
+    found, seconds, traces = [], [], []
+    for program in (faulty, followed, does_all_after_the_loop):
+        with lasting(2.0**-6, 2.0**-7) as scene:
+            start = scene.clock()
+            traces.append(traced(lambda s, run=program: found.append(run(s)), scene))
+            seconds.append(scene.clock() - start)
+    here, launched = number_of(faulty, "# here"), number_of(faulty, "s.work(")
+    wanted = sentence.replace("HERE", str(here)).replace("LAUNCH", str(launched))
+    largest = traces[0].advice[0]
+    assert largest.cause is Cause.CALLER
+    assert largest.sentence == (
+        f"read at line {here} without a wait: `pending = s.x[0].read()`, and take "
+        f"`float(pending.result())` {wanted}"
+    )
+    assert found[0] == found[1] == found[2]
+    least = (TURNS - 2) * 2.0**-7  # the first gap may not count, nor does the last
+    assert least <= largest.seconds <= seconds[0] - seconds[1] + 2.0**-7
+    assert seconds[2] == pytest.approx(seconds[0], rel=1e-2)
+    busy = [(t.busy or 0.0) / (t.span or 1.0) for t in traces]
+    assert min(busy[1:]) > busy[0]
+    assert sum(map(saving, traces[1].advice)) < largest.seconds / 4
+
+
+def test_code_that_takes_much_longer_than_the_device_is_to_run_elsewhere() -> None:
+    with lasting(2.0**-7, 2.0**-5) as scene:
+        t = traced(adds, scene)
+    here, launched = number_of(adds, "# here"), number_of(adds, "s.work(")
+    assert t.advice[0].sentence == (
+        f"run the code between line {here} and, in the next turn, line {launched} after the loop, "
+        f"or in another thread, if the launch at line {launched} does not need it"
+    )
 
 
 def test_a_value_taken_two_turns_later_is_late_enough() -> None:

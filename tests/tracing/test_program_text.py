@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.tracing.program_text import has_code_between, value_use
+from penstock.tracing.program_text import has_code_between, only_keeps_value, value_use
 
 
 def number_of(text: str, mark: str) -> int:
@@ -85,11 +85,91 @@ def test_a_value_that_leaves_its_function(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("keeps", "rest", "expected"),
+    [
+        ("total += value()", "f()", True),
+        ("total = total + round(value(), 3)", "f()", True),
+        ("values.append(value())", "f()", True),
+        ("values[turn] = value()", "f()", True),
+        ("a, (b, *c) = value(), (1, 2)", "f()", True),
+        ("value()", "f()", True),
+        ("total += value()", "total = 0", True),
+        ("total += value()", "f(total)", False),
+        ("total += value()", "total += 1", False),
+        ("total += value()", "del total", False),
+        ("total = (other := value())", "f(other)", False),
+        ("values.append(value())", "f(values[-1])", False),
+        ("values[turn] = value()", "values.sort()", False),
+        ("a, (b, *c) = 1, (2, value())", "f(c)", False),
+        ("self.total += value()", "f()", False),  # who has the object can use it
+        ("self.values[0] = value()", "f()", False),
+        ("self.values.append(value())", "f()", False),
+        ("total = g(value())", "f()", False),  # which runs in the line itself
+        ("print(value())", "f()", False),
+        ("total = value().sum()", "f()", False),
+        ("total = other()", "f()", False),  # not the call
+        ("values[value()] = 1", "f()", False),
+        ("with g(value()): pass", "f()", False),
+        ("g(); total += value()", "f()", False),  # two statements in one line
+    ],
+)
+def test_a_value_that_the_loop_only_keeps(
+    tmp_path: Path, keeps: str, rest: str, expected: bool
+) -> None:
+    programs = {
+        "script.py": (
+            f"def f(): pass\nfor turn in range(9):\n    {keeps}  # here\n    {rest}\nprint(total)\n"
+        ),
+        "function.py": (
+            f"def run(f):\n  while g():\n    step()\n    {keeps}  # here\n    {rest}\n  f(total)\n"
+        ),
+    }
+    for name, text in programs.items():
+        program = tmp_path / name
+        program.write_text(text)
+        line = number_of(text, "# here")
+        where, after = f"{program}:{line}", f"{program}:{line + 1}"
+        assert only_keeps_value(where, "value()", (where, after)) is expected
+        assert not only_keeps_value(where, "", (where, after))
+        assert not only_keeps_value(where, "value()", (where,))  # code in the line itself
+        for elsewhere in (f"{program}:1", f"{program}:99", "other.py:3"):
+            assert not only_keeps_value(where, "value()", (where, elsewhere))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("def f(): print(total)\nwhile True:\n    total += value()  # here\n    f()\n", False),
+        ("def f(): print(other)\nwhile True:\n    total += value()  # here\n    f()\n", True),
+        ("def g():\n  def f(): print(total)\n  while True:\n    total = value()  # here\n    f()\n",
+         False),
+        ("def g():\n  f = lambda: total\n  while True:\n    total = value()  # here\n    f()\n",
+         False),
+        ("def f(): print(total)\ndef g():\n  while True:\n    total = value()  # here\n    f()\n",
+         True),  # another name
+        ("def f(): print(total)\ndef g():\n  global total\n  while True:\n"
+         "    total += value()  # here\n    f()\n", False),
+        ("def g():\n  global total\n  while True:\n    total += value()  # here\n    f()\n", True),
+        ("while True:\n  total = 0\n  for _ in x:\n    total += value()  # here\n    f()\n"
+         "  print(total)\n", False),  # needed in the next turn of the outer loop
+        ("def g():\n    total = value()  # here\n    f()\n", False),  # no loop
+    ],
+)  # fmt: skip
+def test_functions_and_loops_that_see_the_value(tmp_path: Path, text: str, expected: bool) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(text)
+    line = number_of(text, "# here")
+    where, after = f"{program}:{line}", f"{program}:{line + 1}"
+    assert only_keeps_value(where, "value()", (where, after)) is expected
+
+
 def test_nothing_is_known_without_the_text(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("this is no program\n")
     for where in (f"{program}:1", f"{tmp_path}/none.py:1", "cell [3], line 2", ""):
         assert value_use(where, "f()") is None
+        assert not only_keeps_value(where, "f()", (where, where))
         assert has_code_between(where, where)
 
 

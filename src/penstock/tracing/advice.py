@@ -8,10 +8,12 @@ program followed the advice; 0 where the trace does not show that. The rules, by
   program's text the value decides what comes next or is passed to a launch. It saves the part.
 - *caller*: if nothing carried bytes to the device from the code on, the command could have been
   issued first; in a loop, all commands could have been, and the code could have run afterwards. If
-  something did, as a loader's batch is written before its launch, and the same lines left gaps
-  repeatedly, the code could have run ahead while the device worked: it saves as much of the part
-  as the device was busy since the last such gap. If the host does not wait for the device, it does
-  so already, and two threads would have taken half of its time.
+  the host waited for a value before, which the code by its text does not use, the code could have
+  run while the device worked: it saves as much of the part as the device was busy since the last
+  such gap. If something carried bytes, as a loader's batch is written before its launch, and the
+  same lines left gaps repeatedly, the code could have run ahead, and it saves as much. If the host
+  does not wait for the device, it does so already, and two threads would have taken half of its
+  time.
 - *copy*: a staged copy of bytes that the next command does not use could have been left to the
   runtime (`borrow=True`); a direct read could have been a view; other writes could have gone to
   memory that the device uses in place. It saves the part.
@@ -57,7 +59,7 @@ from penstock.tracing.event_words import (
     work,
 )
 from penstock.tracing.gaps import Cause, Gap, Part, is_command
-from penstock.tracing.program_text import ValueUse, has_code_between, value_use
+from penstock.tracing.program_text import ValueUse, has_code_between, only_keeps_value, value_use
 from penstock.tracing.source_lines import file_and_line
 from penstock.tracing.split_calls import split_pending
 from penstock.tracing.verdict import duration, is_turn, place
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
 
 _LEAST = 0.01  # of the span
 _AFTER_LOOP = "after the loop, or two or more turns later"
+_TURNS_LATER = "two or more turns later, or after the loop"  # then code runs while the device works
 _LARGE = 1 << 20  # bytes from which a borrowed write is left to a thread of the runtime
 #: Kinds of events that may carry values of the host to the device.
 _CARRY = ("copy", "fill", "view", "adopt", "rename")
@@ -148,6 +151,7 @@ class _Rules:
         self._waits: dict[tuple[int, str], int] = defaultdict(int)
         self._uses: dict[tuple[str, str], ValueUse | None] = {}
         self._code: dict[tuple[str, ...], bool] = {}
+        self._kept: dict[tuple[str, ...], bool] = {}
         for event in sorted(events, key=lambda event: event.start):
             self._by_thread[event.thread_id].append(event)
             if event.kind == "submission":
@@ -277,16 +281,12 @@ class _Rules:
             if use is not None and line in use.lines and other == file and where != read.where
         )
 
-    def _take(self, wait: TraceEvent, later: str, code: str = "") -> str:
-        """The sentence to take a value later, for which the host waited, or which it read.
-
-        `code`, if given, is where the code is that uses the value.
-        """
+    def _take(self, wait: TraceEvent, later: str) -> str:
+        """The sentence to take a value later, for which the host waited, or which it read."""
         here = self._at(wait.where)
         use = self._use(wait)
-        if use is None or use.leaves or (later == _AFTER_LOOP and not use.looped):
+        if use is None or use.leaves or (later in (_AFTER_LOOP, _TURNS_LATER) and not use.looped):
             later = f"{later}, if nothing needs it before"
-        later = f"and run the code {code} with it, {later}" if code else later
         if wait.buffer:
             begin, take = read_in_words(wait)
             return f"read {here} without a wait: {begin}, and take {take} {later}"
@@ -305,8 +305,7 @@ class _Rules:
                 yield self._run_ahead(gap, part, code)
             return
         if repeats or is_turn(part.lines):
-            if change := self._after_loop(gap, part, code, there):
-                yield change, part.seconds
+            yield from self._after_loop(gap, part, code, there)
         elif part.lines != (gap.after.where,):  # not code in the middle of the line that launches
             read = next(self._transfers(gap.after, part.start), None)
             if read is None:
@@ -333,20 +332,38 @@ class _Rules:
         what = f"{what} may write on a second stream (`dev.stream()`)"
         return _Change(what, part.lines), saved
 
-    def _after_loop(self, gap: Gap, part: Part, code: str, there: str) -> _Change | None:
-        """The change that moves code out of a loop, with the value that the code may use."""
-        since = min(part.start, gap.before.start)
-        for event in self._between(gap.after, since):
-            waits = event.kind == "wait" and event.path != "bound" and not takes_no_value(event)
-            if (waits or is_read(event)) and not is_one_call(event, gap.after):
-                if self._steers(event) or self._launches_with(event):
-                    return None
-                return _Change(self._take(event, _AFTER_LOOP, code), (event.where,), "read")
+    def _after_loop(self, gap: Gap, part: Part, code: str, there: str) -> Changes:
+        """The change to code in a loop, or to the wait for a value that the code may use."""
         known = self._launch_lines[gap.after.thread_id]
-        if len(part.lines) == 1 or not self._has_code(part.lines, known):
-            return None
-        what = f"run the code {code} after the loop, or in another thread"
-        return _Change(f"{what}, if the {work(gap)} {there} does not need it", part.lines)
+        movable = len(part.lines) > 1 and self._has_code(part.lines, known)
+        for event in self._between(gap.after, min(part.start, gap.before.start)):
+            waits = event.kind == "wait" and event.path != "bound" and not takes_no_value(event)
+            if not (waits or is_read(event)) or is_one_call(event, gap.after):
+                continue
+            if self._steers(event) or self._launches_with(event):
+                return
+            if not self._only_keeps(event, part.lines):
+                what = f"{self._take(event, _TURNS_LATER)}; of the code {code}, what needs the"
+                what = f"{what} value goes with it, and the rest stays where it is"
+                yield _Change(what, (event.where,), "read"), part.seconds
+                return
+            hidden = min(part.seconds, self._busy_since[gap.start, part.lines])
+            if part.seconds <= 2 * hidden or not movable:
+                what = f"{self._take(event, _AFTER_LOOP)}; leave the code {code} where it is: it"
+                what = f"{what} does not use the value, and can run while the device works"
+                yield _Change(what, (event.where,), "read"), hidden
+                return
+            break  # most of the code would not be hidden
+        if movable:
+            what = f"run the code {code} after the loop, or in another thread"
+            what = f"{what}, if the {work(gap)} {there} does not need it"
+            yield _Change(what, part.lines), part.seconds
+
+    def _only_keeps(self, read: TraceEvent, lines: tuple[str, ...]) -> bool:
+        key = (read.where, read.call, *lines)
+        if key not in self._kept:
+            self._kept[key] = only_keeps_value(read.where, read.call, lines)
+        return self._kept[key]
 
     def _has_code(self, lines: tuple[str, ...], known: Collection[str]) -> bool:
         if lines not in self._code:

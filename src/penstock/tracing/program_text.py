@@ -16,7 +16,9 @@ from penstock.tracing.source_lines import file_and_line
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _TRIVIAL = (ast.Pass, ast.Break, ast.Continue, ast.Global, ast.Nonlocal)
+_CONVERSIONS = ("abs", "bool", "complex", "float", "int", "round")  # which keep no value
 
 
 class ValueUse(NamedTuple):
@@ -53,6 +55,27 @@ def value_use(where: str, call: str) -> ValueUse | None:
         and ast.unparse(node) in names
     }
     return ValueUse(steers, frozenset(lines), leaves, loop is not None)
+
+
+def only_keeps_value(where: str, call: str, lines: Collection[str]) -> bool:
+    """Whether the loop around a call, which has these lines in it, keeps its value without a use.
+
+    False also where that is not evident, as of a value that is passed to a function.
+    """
+    path = _path(where)
+    loop, names = _loop(path), _keeps(path[-1], call) if path else None
+    file, line = file_and_line(where)
+    if loop is None or names is None or len(lines) < 2:
+        return False
+    places = [file_and_line(each) for each in lines]
+    if not all(other == file and loop.lineno <= at <= _end(loop) for other, at in places):
+        return False
+    if [each for each in _simple(loop) if each.lineno <= line <= _end(each)] != path[-1:]:
+        return False  # several statements share the line
+    others = set(ast.walk(loop))
+    for function in _that_may_use(names, path, _tree(file)):
+        others.update(ast.walk(function))
+    return not any(_loads(node, names) for node in others.difference(ast.walk(path[-1])))
 
 
 def has_code_between(first: str, last: str, known: Collection[str] = ()) -> bool:
@@ -192,6 +215,51 @@ def _derived(nodes: list[ast.AST], names: set[str]) -> set[str]:
         if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)) and _uses(node.value, names)
         for target in _targets(node)
     }
+
+
+def _keeps(statement: ast.stmt, call: str) -> set[str] | None:
+    """The names that keep the value of a call; None if a statement may do more with it."""
+    names: set[str] = set()
+    match statement:
+        case ast.Expr(ast.Call(ast.Attribute(ast.Name(name), "append"), [value], [])):
+            names.add(name)
+        case ast.Expr(value) | ast.Assign(_, value) | ast.AugAssign(_, _, value):
+            pass
+        case _:
+            return None
+    calls = [node for node in ast.walk(value) if isinstance(node, ast.Call)]
+    found = [node for node in calls if ast.unparse(node) == call]
+    for outer in calls:
+        passes = outer not in found and not set(found).isdisjoint(ast.walk(outer))
+        if passes and ast.unparse(outer.func) not in _CONVERSIONS:
+            return None
+    for node in ast.walk(statement):
+        match node:
+            case ast.Name(name, ast.Store()) | ast.Subscript(ast.Name(name), _, ast.Store()):
+                names.add(name)
+            case ast.Attribute(ctx=ast.Store()) | ast.Subscript(ctx=ast.Store()):
+                return None  # others may use it by the object
+    return names if found else None
+
+
+def _that_may_use(names: set[str], path: list[ast.stmt], program: ast.Module) -> Iterator[ast.AST]:
+    """The functions that a loop may call, and that see its names."""
+    scopes = [each for each in path if isinstance(each, _SCOPES)]
+    shared = not scopes or any(
+        isinstance(node, (ast.Global, ast.Nonlocal)) and not names.isdisjoint(node.names)
+        for node in ast.walk(scopes[-1])
+    )
+    root: ast.AST = program if shared else scopes[-1]
+    for node in ast.walk(root):
+        if node is not root and isinstance(node, _FUNCTIONS):
+            yield node
+
+
+def _loads(node: ast.AST, names: set[str]) -> bool:
+    match node:
+        case ast.Name(name, ast.Load() | ast.Del()) | ast.AugAssign(ast.Name(name)):
+            return name in names
+    return False
 
 
 def _uses(node: ast.AST | None, names: set[str]) -> bool:
