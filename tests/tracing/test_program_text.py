@@ -53,6 +53,22 @@ def test_the_condition_of_the_loop_itself(tmp_path: Path) -> None:
     assert found.lines == {2}
 
 
+def test_long_programs(tmp_path: Path) -> None:
+    """Names that are given each other in thousands, last first, and calls that nest by hundreds."""
+    program = tmp_path / "program.py"
+    names = "".join(f"    a{n + 1} = a{n}\n" for n in reversed(range(3000)))
+    program.write_text(
+        f"for _ in range(9):\n    a0 = float(x.max())\n{names}    if a3000: break\n"
+        f"    b = str(a0){'.strip()' * 500}\n"
+    )
+    found = value_use(f"{program}:2", "float(x.max())")
+    assert found is not None
+    assert found.steers
+    assert len(found.lines) == 3002
+    assert value_use(f"{program}:3004", "str(a0)") is not None
+    assert not only_keeps_value(f"{program}:3004", "str(a0)", [f"{program}:{n}" for n in (2, 3004)])
+
+
 def test_lines_that_use_the_value(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(

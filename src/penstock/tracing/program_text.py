@@ -44,15 +44,14 @@ def value_use(where: str, call: str) -> ValueUse | None:
     if any(_decides(each, call) for each in path if line <= _head_end(each)):
         return ValueUse(True, frozenset(), leaves, loop is not None)
     inside = [] if loop is None else list(ast.walk(loop))
-    while (more := names | _derived(inside, names)) != names:
-        names = more
+    names = _with_derived(inside, names)
     steers = any(_uses(test, names) for node in inside for test in _tests(node))
     lines = {
         node.lineno
         for node in inside
         if isinstance(node, (ast.Name, ast.Attribute))
         and isinstance(node.ctx, ast.Load)
-        and ast.unparse(node) in names
+        and _name(node) in names
     }
     return ValueUse(steers, frozenset(lines), leaves, loop is not None)
 
@@ -192,7 +191,7 @@ def _tests(node: ast.AST) -> list[ast.expr]:
 def _decides(statement: ast.stmt, call: str) -> bool:
     tests = [test for node in (statement, *_heads(statement)) for test in _tests(node)]
     return any(
-        not call or (isinstance(node, ast.Call) and ast.unparse(node) == call)
+        not call or (isinstance(node, ast.Call) and _text(node) == call)
         for test in tests
         for node in ast.walk(test)
     )
@@ -201,20 +200,27 @@ def _decides(statement: ast.stmt, call: str) -> bool:
 def _targets(statement: ast.stmt) -> set[str]:
     """What a statement gives a value to."""
     return {
-        ast.unparse(node)
+        name
         for node in _heads(statement)
         if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Store)
+        if (name := _name(node))
     }
 
 
-def _derived(nodes: list[ast.AST], names: set[str]) -> set[str]:
-    """The names that are given something that is made of others."""
-    return {
-        target
-        for node in nodes
-        if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)) and _uses(node.value, names)
-        for target in _targets(node)
-    }
+def _with_derived(nodes: list[ast.AST], names: set[str]) -> set[str]:
+    """These names, and those that are given something that is made of one of them."""
+    made_of: dict[str, list[set[str]]] = {}
+    for node in nodes:
+        if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)) and node.value:
+            targets = _targets(node)
+            for name in _names(node.value):
+                made_of.setdefault(name, []).append(targets)
+    found, left = set(names), list(names)
+    while left:
+        for targets in made_of.get(left.pop(), ()):
+            left += targets - found
+            found |= targets
+    return found
 
 
 def _keeps(statement: ast.stmt, call: str) -> set[str] | None:
@@ -228,10 +234,10 @@ def _keeps(statement: ast.stmt, call: str) -> set[str] | None:
         case _:
             return None
     calls = [node for node in ast.walk(value) if isinstance(node, ast.Call)]
-    found = [node for node in calls if ast.unparse(node) == call]
+    found = [node for node in calls if _text(node) == call]
     for outer in calls:
         passes = outer not in found and not set(found).isdisjoint(ast.walk(outer))
-        if passes and ast.unparse(outer.func) not in _CONVERSIONS:
+        if passes and _name(outer.func) not in _CONVERSIONS:
             return None
     for node in ast.walk(statement):
         match node:
@@ -262,13 +268,30 @@ def _loads(node: ast.AST, names: set[str]) -> bool:
     return False
 
 
-def _uses(node: ast.AST | None, names: set[str]) -> bool:
-    return node is not None and any(
-        ast.unparse(each) in names
-        for each in ast.walk(node)
-        if isinstance(each, (ast.Name, ast.Attribute))
-    )
+def _uses(node: ast.AST, names: set[str]) -> bool:
+    return not names.isdisjoint(_names(node))
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    return filter(None, map(_name, ast.walk(node)))
+
+
+def _name(node: ast.AST) -> str:
+    """A name, with attributes: `a.b.c`; of any other expression, nothing."""
+    attributes = []
+    while isinstance(node, ast.Attribute):
+        attributes.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(attributes)]) if isinstance(node, ast.Name) else ""
+
+
+def _text(node: ast.AST) -> str:
+    """An expression as text; of one that is nested too deeply, nothing."""
+    try:
+        return ast.unparse(node)
+    except RecursionError:
+        return ""
 
 
 def _is_range(node: ast.expr) -> bool:
-    return isinstance(node, ast.Call) and ast.unparse(node.func) in ("range", "itertools.repeat")
+    return isinstance(node, ast.Call) and _name(node.func) in ("range", "itertools.repeat")
