@@ -19,6 +19,10 @@ from penstock.llm.modelfile import find
 from penstock.llm.progress_bar import Bar
 
 _OTHERS = ("runtime", "mechanisms", "compare", "report")
+_QUICK = (
+    "--quick only tries that everything runs: in so few rounds no effect can be told; leave it out "
+    "to measure"
+)
 _USAGE = """penstock bench MODEL… [-p 512] [-n 128] [-d 0] [-r 5] [-o md] [--ablate] …
        penstock bench runtime [-r 20] [-o md] [--only launch,transfer] …
        penstock bench mechanisms [--only load,access] [--sizes 0.1,2] [--quick] …
@@ -209,7 +213,11 @@ def _mechanisms_options() -> argparse.ArgumentParser:
     _add_common(parser, repetitions=10)
     add = parser.add_argument
     add("--only", help=f"some of: {', '.join(MECHANISMS)} (default: all)", metavar="NAMES")
-    add("--quick", action="store_true", help="small sizes and two rounds: seconds, not figures")
+    add(
+        "--quick",
+        action="store_true",
+        help="only try that everything runs: small sizes, two rounds, no figures",
+    )
     add(
         "--sizes", default="0.1,0.5,2", metavar="GB",
         help="of the model files that are loaded (%(default)s); the disk must hold them all",
@@ -252,6 +260,8 @@ def _mechanisms(words: Sequence[str]) -> int:
         repeat = min(2, asked.repetitions) if asked.quick else asked.repetitions
         plan = Plan(device, directory, sizes, repeat, asked.quick, _progress)
         rows = _print(asked, measuring.measure(plan, mechanisms), document.all_columns())
+    if asked.quick:
+        print(_QUICK, file=sys.stderr)
     for made in _pages(rows, report, asked.docs):
         print(made, file=sys.stderr)
     return 0
@@ -270,9 +280,7 @@ def _gigabytes(given: str) -> list[float]:
 
 
 def _compare_options() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="penstock bench compare", description="Before and after, row by row."
-    )
+    parser = argparse.ArgumentParser(prog="penstock bench compare", description="Before and after, row by row.")
     parser.add_argument("before", type=Path, help="JSON of penstock bench")
     parser.add_argument("after", type=Path, help="JSON of the same, later")
     parser.add_argument(

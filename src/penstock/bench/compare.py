@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.bench.measure import Interval, ratio
+from penstock.bench.measure import FEWEST, Interval, ratio
 from penstock.errors import InvalidValue
 
 Row = dict[str, Any]
@@ -38,7 +38,6 @@ _IDENTITY = (
 _COUNTS = ("waits", "copies", "bytes_copied", "allocations", "submissions", "barriers")
 _WITHIN = 0.95
 _EXACT = 2500  # pairs up to which ranks are counted out
-_FEWEST = 4  # runs before and after that an interval takes
 #: Of these a run may have a few more or less: how far the device got before the host asks.
 _CHANCE = ("waits", "submissions", "barriers")
 
@@ -139,7 +138,7 @@ def as_text(found: Sequence[Difference]) -> str:
     verdicts = [one.verdict for one in found]
     told = [f"{verdicts.count(v)} {v}" for v in VERDICTS[:3]]
     if unknown := verdicts.count("cannot be told"):
-        told.append(f"{unknown} cannot be told (measure at least {_FEWEST} runs: -r {_FEWEST})")
+        told.append(f"{unknown} cannot be told (measure at least {FEWEST} runs: -r {FEWEST})")
     return "\n".join([*lines, "", ", ".join(told)])
 
 

@@ -27,6 +27,9 @@ SHADERS = Path(__file__).with_name("shaders")
 #: several times in a row, and returns the seconds of each.
 Case = Callable[[], float | Sequence[float]]
 
+#: Rounds without which an interval tells nothing.
+FEWEST = 4
+
 _WARM_UP = 3  # rounds that do not count
 _DRAWS = 1000  # of the bootstrap
 _WITHIN = 0.95

@@ -93,10 +93,7 @@ def columns() -> list[forms.Column]:
         ("off", lambda row: duration(row["off_median_ns"])),
         ("off ÷ on", lambda row: times(row["ratio"])),
         ("95 % within", within),
-        (
-            "on with itself",
-            lambda row: f"{times(row['noise_low'])}–{times(row['noise_high'])}",
-        ),
+        ("on with itself", lambda row: within(row, "noise")),
         ("effect of on", lambda row: _EFFECTS[effect(row)]),
         ("device idle", lambda row: pair(duration(row["idle_ns"]), duration(row["off_idle_ns"]))),
         ("counts that differ", _counts),

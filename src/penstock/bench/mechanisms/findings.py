@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from penstock.bench.measure import FEWEST
 from penstock.bench.mechanisms.comparison import Row
 
 Effect = Literal["gain", "loss", "none", "unclear"]
@@ -15,14 +16,22 @@ def effect(row: Row) -> Effect:
     """Whether the mechanism makes a difference.
 
     It does if the interval of off ÷ on excludes 1 and lies beyond that of on with itself. If it
-    does not, and one of the two is wide, the machine was too noisy to tell.
+    does not, and one of the two is wide, the machine was too noisy to tell. Of a few rounds there
+    is no interval, and nothing can be told.
     """
+    if not has_interval(row):
+        return "unclear"
     if row["ratio_low"] > max(1.0, row["noise_high"]):
         return "gain"
     if row["ratio_high"] < min(1.0, row["noise_low"]):
         return "loss"
     intervals = ((row[f"{name}_low"], row[f"{name}_high"]) for name in ("ratio", "noise"))
     return "unclear" if any(high > _SPREAD * low for low, high in intervals) else "none"
+
+
+def has_interval(row: Row) -> bool:
+    """Whether there were enough rounds for an interval."""
+    return min(len(row["samples_ns"]), len(row["off_samples_ns"])) >= FEWEST
 
 
 def largest(rows: Sequence[Row]) -> Row:
@@ -56,7 +65,12 @@ def finding(rows: Sequence[Row]) -> str:
             f"Its price: {rate['what']} per second are fewer with it on in {_of(slower, rows)} "
             f"({_short(rate['on'])} against {_short(rate['off'])}: {most['test']})."
         )
-    if unclear:
+    if few := [row for row in unclear if not has_interval(row)]:
+        parts.append(
+            f"Whether there is an effect cannot be told in {_of(few, rows)}, because there were "
+            f"fewer than {FEWEST} rounds."
+        )
+    if unclear := [row for row in unclear if has_interval(row)]:
         listed = "; ".join(f"{row['test']} ({within(row)})" for row in unclear)
         parts.append(
             f"Whether there is an effect cannot be told in {_of(unclear, rows)}, because the run "
@@ -80,6 +94,8 @@ def headline(title: str, rows: Sequence[Row]) -> str:
         kind = "no gain" if "loss" in found else "no effect"
         if "unclear" in found:
             kind = "the run was too noisy to show an effect"
+        if not all(map(has_interval, rows)):
+            kind = "too few rounds to show an effect"
         return f"{title}: {kind} on {most['gpu_info'].partition(' (')[0]}"
     memory = next((one for one in most["figures"] if one["unit"] == "bytes"), None)
     more = ""
@@ -94,6 +110,8 @@ def summary(groups: Sequence[Sequence[Row]]) -> str:
     """The message of the plot of all mechanisms."""
     shown = [rows for rows in groups if effect(largest(rows)) == "gain"]
     device = groups[0][0]["gpu_info"].partition(" (")[0]
+    if not any(has_interval(row) for rows in groups for row in rows):
+        return f"Too few rounds to tell which mechanisms save time on {device}"
     return f"{len(shown)} of {len(groups)} mechanisms save time on {device} where their effect lies"
 
 
@@ -105,8 +123,11 @@ def _rate_falls(row: Row) -> bool:
 # Figures as text.
 
 
-def within(row: Row) -> str:
-    return f"{times(row['ratio_low'])}–{times(row['ratio_high'])}"
+def within(row: Row, name: str = "ratio") -> str:
+    """The interval of off ÷ on, or with `name` "noise" of on with itself."""
+    if not has_interval(row):
+        return "–"
+    return f"{times(row[f'{name}_low'])}–{times(row[f'{name}_high'])}"
 
 
 def times(ratio: float) -> str:

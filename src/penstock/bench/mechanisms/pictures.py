@@ -15,7 +15,7 @@ from penstock.bench.mechanisms.document import (
     plot_name,
     sections,
 )
-from penstock.bench.mechanisms.findings import effect, summary
+from penstock.bench.mechanisms.findings import effect, has_interval, summary
 from penstock.bench.mechanisms.findings import figure as shown
 from penstock.bench.plots import COLOURS, WIDTH, Panel, Plot
 
@@ -40,7 +40,9 @@ def _ratios(found: Sequence[Section], axes: Any, ink: str) -> None:
         labels.append(each.title)
         for row in each.rows:
             value, number = row["ratio"], len(labels)
-            reach = [[value - row["ratio_low"]], [row["ratio_high"] - value]]
+            reach = None
+            if has_interval(row):
+                reach = [[value - row["ratio_low"]], [row["ratio_high"] - value]]
             colour = {
                 "gain": COLOURS[0],
                 "loss": COLOURS[3],
