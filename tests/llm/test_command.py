@@ -128,6 +128,7 @@ def test_thinking_and_tools(
 def test_what_is_wrong_is_said(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     for words, says in (
         (["no-such.gguf", "-p", "x"], "no-such.gguf does not exist"),
+        (["smollm", "-p", "x"], "names: smollm2; did you mean smollm2?\n"),
         ([model, "-p", "x", "--device", "no such device"], "no device has"),
         ([model, "-f", "nope.txt"], ": --file: there is no file 'nope.txt'\n"),
         ([model, "-p", "x", "--system", "y"], "--system is for --chat"),

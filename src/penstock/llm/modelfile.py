@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -99,9 +100,10 @@ def open_model(path: str | os.PathLike[str]) -> ModelFile:
             return _open_directory(where, [where])
         if not where.exists():
             names = ", ".join(PACKAGED)
+            meant = get_close_matches(str(where), PACKAGED, n=1)
             raise ModelError(
                 f"{where} does not exist; a model is a .gguf file, a directory of safetensors, or "
-                f"one of these names: {names}"
+                f"one of these names: {names}{f'; did you mean {meant[0]}?' if meant else ''}"
             )
     except (OSError, ValueError) as error:
         if isinstance(error, ModelError):
