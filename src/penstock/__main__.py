@@ -10,12 +10,13 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import penstock as ps
 from penstock.array.transfer import MODES
 from penstock.bench import command as bench
 from penstock.cli import script
+from penstock.cli.parser import Parser, did_you_mean
 from penstock.driver import DRIVERS, LISTING
 from penstock.install_hints import advice
 from penstock.llm import command as generate
@@ -41,7 +42,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if arguments.command is None:
+        parser.print_help(sys.stderr)
+        parser.exit(2)
     if arguments.command != "trace":  # there, the output is the traced program's
         _accept_any_text()
     try:
@@ -91,8 +96,7 @@ def _parser() -> argparse.ArgumentParser:
         help="print what makes a shell complete commands",
     )  # fmt: skip
     commands = parser.add_subparsers(
-        dest="command", required=True, title="commands", metavar="COMMAND",
-        parser_class=argparse.ArgumentParser,
+        dest="command", title="commands", metavar="COMMAND", parser_class=Parser
     )  # fmt: skip
     for name, run, about in (
         ("demo", _demo, "run a kernel on an adopted NumPy array and print the receipt"),
@@ -133,14 +137,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-class _Commands(argparse.ArgumentParser):
-    """Shows what each command is for if none, or none that exists, is given."""
+class _Commands(Parser):
+    """Says what a misspelt command may have meant, instead of all that there are."""
 
-    def error(self, message: str) -> NoReturn:
-        if "COMMAND" not in message:
-            super().error(message)
-        self.print_help(sys.stderr)
-        self.exit(2, f"\n{self.prog}: error: {message}\n")
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        known = action.choices or ()
+        if action.dest == "command" and value not in known:
+            error = f"there is no command {value!r}{did_you_mean(value, known)}"
+            self.exit(2, f"penstock: error: {error}\n`penstock --help` lists the commands\n")
+        super()._check_value(action, value)
 
 
 class _Completion(argparse.Action):

@@ -14,6 +14,7 @@ from typing import Any
 import penstock as ps
 from penstock.bench import forms, plots
 from penstock.bench.values import numbers, pairs
+from penstock.cli.parser import Parser
 from penstock.llm.layers import CACHE_TYPES
 from penstock.llm.modelfile import find
 from penstock.llm.progress_bar import Bar
@@ -94,7 +95,7 @@ def _model(words: Sequence[str]) -> int:
 
 
 def _model_options() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="penstock bench", usage=_USAGE, formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Tokens per second, and what a token costs, by llama-bench's rules.",
         epilog="Options that take numbers take lists and ranges, and may be repeated: -p 128,256 "
@@ -170,7 +171,7 @@ def _check(repeat: int, caches: Sequence[str], batches: Sequence[int]) -> None:
 def _runtime_options() -> argparse.ArgumentParser:
     from penstock.bench import runtime
 
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="penstock bench runtime",
         description="What the runtime's own work costs, compared with bare driver calls or NumPy.",
     )
@@ -205,7 +206,7 @@ def _leave_a_core() -> None:
 def _mechanisms_options() -> argparse.ArgumentParser:
     from penstock.bench.mechanisms.measuring import MECHANISMS
 
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="penstock bench mechanisms",
         description="What each mechanism is worth where its effect lies: the same work with it on "
         "and off, in turn. Prints a table, and makes a page and plots of it.",
@@ -280,7 +281,7 @@ def _gigabytes(given: str) -> list[float]:
 
 
 def _compare_options() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="penstock bench compare", description="Before and after, row by row.")
+    parser = Parser(prog="penstock bench compare", description="Before and after, row by row.")
     parser.add_argument("before", type=Path, help="JSON of penstock bench")
     parser.add_argument("after", type=Path, help="JSON of the same, later")
     parser.add_argument(
@@ -307,7 +308,7 @@ def _compare(words: Sequence[str]) -> int:
 
 
 def _report_options() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="penstock bench report",
         description="A page and plots of what was measured. Needs: pip install penstock-gpu[bench]",
     )
