@@ -54,7 +54,10 @@ class Examples(griffe.Extension):
         self._texts: dict[str, str] = {}
         for name, text in sections().items():
             about = named(name)
-            if hasattr(about, "__qualname__"):
+            if hasattr(about, "__code__"):  # arrays' methods are called Array's, wherever they are
+                path = f"{about.__module__}.{about.__code__.co_qualname}"
+                self._texts.setdefault(path, text)
+            elif hasattr(about, "__qualname__"):
                 # A method that several classes inherit has the example of the first one.
                 self._texts.setdefault(f"{about.__module__}.{about.__qualname__}", text)
 

@@ -103,10 +103,19 @@ def test_habits_of_other_libraries(dev: ps.Device) -> None:
         with pytest.raises(AttributeError, match=rf"no attribute '{name}'; use {advice}"):
             getattr(x, name)
     assert not hasattr(x, "nothing_like_it")
+    for name in ("mean", "astype", "reshape", "tolist"):
+        with pytest.raises(TypeError, match=rf"^Array\.{name}\(\) got an unexpected .* 'keepdim'"):
+            getattr(x, name)(keepdim=True)
+    with pytest.raises(ps.ShapeMismatch, match=r"not \(4, 3\) and \(3, 4\); .* use x @ y$"):
+        x.T.dot(x)
     anything: Any = dev
     for name in ("arange", "sin", "where", "pi"):
         with pytest.raises(AttributeError, match=rf"no attribute '{name}'; it is dev\.xp\.{name}$"):
             getattr(anything, name)
+    for namespace in (dev.xp, dev.xp.linalg):
+        with pytest.raises(AttributeError, match="has no 'sqrrt'") as caught:
+            getattr(namespace, "sqrrt")  # noqa: B009
+        assert (caught.value.name, caught.value.obj) == ("sqrrt", namespace)  # Python suggests
     for name in ("nothing_like_it", "__array_api_version__", "_repr_html_"):
         with pytest.raises(AttributeError, match=rf"no attribute '{name}'$"):
             getattr(anything, name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -590,6 +591,12 @@ def _is_basic(index: Any) -> bool:
         return not isinstance(index, _CHOOSING)
     return not any(isinstance(each, (*_CHOOSING, tuple)) for each in index)
 
+
+# Python's own errors name a method by this: its users know `Array.mean()`, not `Reducing.mean()`.
+for _part in (ElementMethods, Reducing, Rearranging, Operators, Conversions):
+    for _method in vars(_part).values():
+        if isinstance(_method, FunctionType):
+            _method.__qualname__ = f"Array.{_method.__name__}"
 
 _CHOOSING = (Array, np.ndarray, list, range)
 

@@ -220,9 +220,10 @@ class Reductions:
         if x.dtype != y.dtype:
             raise DtypeMismatch(f"dot of {x.dtype} and {y.dtype}: nothing is cast")
         if x.ndim != 1 or x.shape != y.shape:
+            advice = "; for products of matrices, use x @ y" if max(x.ndim, y.ndim) > 1 else ""
             raise ShapeMismatch(
                 f"dot takes two arrays of one dimension and the same size, not {x.shape} and "
-                f"{y.shape}"
+                f"{y.shape}{advice}"
             )
         result: Result = self.reduce("dot", x, y, stream)
         return result

@@ -117,7 +117,7 @@ class Namespace:
 
     def __getattr__(self, name: str) -> Any:
         """NumPy's names that the standard has not: the error names what does the same."""
-        raise numpy_calls.no_attribute("dev.xp", name)
+        raise numpy_calls.no_attribute("dev.xp", name, self)
 
 
 def _put(what: str, made: Array, out: Array) -> Array:

@@ -62,15 +62,19 @@ _HERE = {
 }  # fmt: skip
 
 
-def no_attribute(what: str, name: str) -> AttributeError:
-    """The error for a name that the standard does not have: NumPy's names lead to what has."""
+def no_attribute(what: str, name: str, of: object) -> AttributeError:
+    """The error for a name that the standard does not have: NumPy's names lead to what has.
+
+    With the name and the object that lacks it, Python's traceback adds the closest name there is.
+    """
     advice = _HERE.get(name) or _INSTEAD.get(f"np.{name}", "")
     if name in _NAMES:
         advice = f"xp.{_NAMES[name]}"
     return AttributeError(
         f"{what} has no {name!r}; its names are those of the Array API standard"
-        f"{f'. Use {advice}' if advice else ''}"
-    )
+        f"{f'. Use {advice}' if advice else ''}",
+        name=name, obj=of,
+    )  # fmt: skip
 
 
 def call_ufunc(

@@ -40,7 +40,7 @@ class Extension:
 
     def __getattr__(self, name: str) -> Any:
         """NumPy's names that the standard has not: the error names what does the same."""
-        raise no_attribute(self.__name__, name)
+        raise no_attribute(self.__name__, name, self)
 
 
 def as_floats(xp: Namespace, what: str, x: Array, *, small: bool = False) -> Array:
