@@ -375,6 +375,21 @@ KERNELS: dict[str, Case] = {
     "no source": (ps.ArgumentError, "SPIR-V bytes or a path, not int", lambda b: b.dev.kernel(3)),
     "no such file": (ps.CompileError, r"missing\.comp", lambda b: b.dev.kernel("missing.comp")),
     "no such path": (ps.CompileError, "missing", lambda b: b.dev.kernel(Path("/missing/kernel"))),
+    "no such file, short": (
+        ps.CompileError, r"^there is no file 'saxpi\.comp'; a kernel is GLSL text, SPIR-V bytes or",
+        lambda b: b.dev.kernel("saxpi.comp"),
+    ),
+    "a folder": (ps.CompileError, "neither GLSL text nor a file", lambda b: b.dev.kernel("/")),
+    "CUDA": (
+        ps.CompileError, r"^add is CUDA or HIP C\+\+.*GLSL compute shaders with void main\(\)",
+        lambda b: b.dev.kernel("__global__ void f() {}", name="add"),
+    ),
+    "GLSL without semicolons": (
+        ps.CompileError, "x:1: .*undeclared", lambda b: b.dev.kernel("void main(){y}", name="x")
+    ),
+    "half of GLSL": (
+        ps.CompileError, "x:2: .*syntax error", lambda b: b.dev.kernel("void  main(", name="x")
+    ),
     "null byte": (ps.Error, "null|neither GLSL", lambda b: b.dev.kernel("a\0b")),
     "empty text": (ps.CompileError, "GLSL|entry point", lambda b: b.dev.kernel("")),
     "GLSL": (

@@ -7,6 +7,7 @@ the interface that calls are checked against. `load_spirv` does this for drivers
 from __future__ import annotations
 
 import os
+import re
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import replace
@@ -29,6 +30,8 @@ _CODE = (b"\x03\x02\x23\x07", b"\x7fELF", b"__CLANG_OFFLOAD_BUNDLE__", b"CCOB")
 
 #: By what a texel gives: how the names of GLSL's types begin.
 _PREFIXES = {"float": "", "int": "i", "uint": "u"}
+
+_MAIN = re.compile(r"\bvoid\s+main\b")
 
 
 class KernelSource(NamedTuple):
@@ -60,6 +63,11 @@ def load_spirv(source: KernelSource, limits: Mapping[str, Any]) -> LoadedKernel:
         )
     content, name, include_dir = read(source, "GLSL", "SPIR-V bytes")
     if isinstance(content, str):
+        if "__global__" in content and not _MAIN.search(content):
+            raise CompileError(
+                f"{name} is CUDA or HIP C++, with __global__ functions; kernels of this device are "
+                "GLSL compute shaders with void main(): see docs/kernels.md"
+            )
         content = compile_glsl(content, name=name, defines=source.defines, include_dir=include_dir)
     elif source.defines:
         raise ArgumentError("defines= is for GLSL; use constants= with SPIR-V")
@@ -116,6 +124,11 @@ def read(source: KernelSource, language: str, code: str) -> tuple[str | bytes, s
         path = Path(content)
         try:
             found = path.read_bytes()
+        except FileNotFoundError as error:
+            raise CompileError(
+                f"there is no file {str(path)!r}; a kernel is {language} text, {code} or the path "
+                "of a file with either"
+            ) from error
         except (OSError, ValueError) as error:
             raise CompileError(
                 f"{content!r} is neither {language} text nor a file that can be read ({error})"
@@ -153,5 +166,7 @@ def specialised(interface: Interface, given: Mapping[str, Any], name: str) -> di
 
 
 def _is_path(content: str) -> bool:
-    """Whether text is the name of a file rather than a kernel, which contains braces."""
-    return "\n" not in content and not ("{" in content and "}" in content and ";" in content)
+    """Whether text is the name of a file rather than a kernel, which has lines, or a function."""
+    if "\n" in content:
+        return False
+    return not ("{" in content or _MAIN.search(content)) or os.path.exists(content)
