@@ -6,7 +6,7 @@ numbers, of the absolute value) among all special values, their pairs, and `samp
 
 from __future__ import annotations
 
-import sys
+import argparse
 
 import numpy as np
 
@@ -59,4 +59,12 @@ def measure(device: ps.Device, compute: Compute, count: int) -> dict[str, float]
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1 << 16)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.ops.accuracy",
+        description="The largest error of each function, in units in the last place, as a table.",
+    )
+    parser.add_argument(
+        "samples", type=int, nargs="?", default=1 << 16,
+        help="values, besides the special ones (%(default)s)",
+    )  # fmt: skip
+    main(parser.parse_args().samples)

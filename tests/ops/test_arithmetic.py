@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -264,3 +265,12 @@ def test_hip_compiles_every_function(compute: Compute, tmp_path: Path) -> None:
     command = ["c++", "-w", "-std=c++17", "-include", "cmath", "-fsyntax-only", path]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
+
+
+def test_the_table_of_errors_takes_a_number_of_samples() -> None:
+    command = [sys.executable, "-m", "tests.ops.accuracy"]
+    cases = (("--help", 0, "values, besides the special ones"), ("x", 2, "'x'"))
+    for word, code, says in cases:
+        ended = subprocess.run([*command, word], capture_output=True, text=True, check=False)
+        assert ended.returncode == code
+        assert says in ended.stdout + ended.stderr
