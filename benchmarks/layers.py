@@ -21,7 +21,8 @@ from penstock.bench.measure import Case, expect, interleave
 from penstock.llm.device_state import DeviceState
 from penstock.llm.layers import Cache, Layers
 from penstock.llm.random_model import PRESETS
-from penstock.llm.sampling import Sampler, Sampling
+from penstock.llm.sampling import Sampler
+from penstock.llm.sampling_settings import Sampling
 from penstock.llm.weights import Piece, Weight
 
 HIDDEN, VOCABULARY = 1024, 151_936

@@ -28,7 +28,8 @@ from penstock.llm.layers import Cache, Layers, Traits
 from penstock.llm.mixture import Mixture, check_mixture
 from penstock.llm.products import Products
 from penstock.llm.recurrent_memory import Sizes
-from penstock.llm.sampling import Sampler, Sampling, Shape
+from penstock.llm.sampling import Sampler, Shape
+from penstock.llm.sampling_settings import Sampling
 from penstock.llm.weights import Piece, Weight
 from penstock.ops import elementwise, reductions
 from penstock.ops.axes_plan import Grid, plan, walk_of

@@ -17,7 +17,7 @@ from penstock import llm
 from penstock.llm.chat import ChatTemplate
 from penstock.llm.network import Network
 from penstock.llm.optimizations import AHEAD, Mechanisms
-from penstock.llm.sampling import Sampling
+from penstock.llm.sampling_settings import Sampling
 from penstock.llm.variants import Variants
 from tests.llm.model_builders import gguf, miniature
 from tests.llm.reference_model import Reference

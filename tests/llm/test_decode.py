@@ -605,8 +605,8 @@ def test_the_host_draws_no_token(small: llm.Model) -> None:
         (IDS, {"max_tokens": -1}, ps.InvalidValue, "max_tokens"),
         (IDS, {"temperature": -1.0}, ps.InvalidValue, "temperature"),
         (IDS, {"top_p": 2.0}, ps.InvalidValue, "top_p"),
-        (IDS, {"mechanisms": None}, ps.ArgumentError, "mechanisms=None is not .*Mechanisms"),
-        (IDS, {"reader": 5}, ps.ArgumentError, "reader=5 is not .*AnswerReader"),
+        (IDS, {"mechanisms": None}, ps.ArgumentError, "mechanisms=None: it must be llm.Mechanisms"),
+        (IDS, {"reader": 5}, ps.ArgumentError, "reader=5: it must be an AnswerReader, or"),
     ],
 )
 def test_bad_requests(

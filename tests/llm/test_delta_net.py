@@ -21,7 +21,7 @@ from penstock.llm.delta_net import WITH_DELTA_NET, DeltaNet
 from penstock.llm.gguf_writer import NewTensor, write_gguf
 from penstock.llm.optimizations import AHEAD
 from penstock.llm.recurrent_memory import SLOTS, RecurrentMemory, Sizes
-from penstock.llm.sampling import Sampling
+from penstock.llm.sampling_settings import Sampling
 from penstock.llm.traits import Traits
 from tests.llm.model_builders import (
     gguf,

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from penstock.llm import ChatTemplate, ModelError, Tokenizer, open_model
 from penstock.llm.safetensors_file import INDEX
-from penstock.llm.tokens import byte_characters
+from penstock.llm.token_bytes import byte_characters
 from tests.llm.model_builders import hugging_face, miniature, shared
 
 ENOUGH = 32 << 20  # bytes of memory; what is asked for below would be gigabytes

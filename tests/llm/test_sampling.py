@@ -9,7 +9,8 @@ import pytest
 
 import penstock as ps
 from penstock.llm.device_state import NO_TOKEN, DeviceState
-from penstock.llm.sampling import MOST_RANKS, ROW, Sampler, Sampling, Shape, ranks_in
+from penstock.llm.sampling import ROW, Sampler, Shape, ranks_in
+from penstock.llm.sampling_settings import MOST_RANKS, Sampling
 from tests.llm.references import Host
 
 _made: dict[tuple[int, int, str], Drawer] = {}

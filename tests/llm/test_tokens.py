@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.llm import ModelError, Tokenizer, open_model
 from penstock.llm.gguf_writer import NewTensor, write_gguf
-from penstock.llm.tokens import _CUTS, byte_characters
+from penstock.llm.token_bytes import byte_characters
+from penstock.llm.tokens import _CUTS
 from tests.llm.model_builders import hugging_face, miniature, shared, smollm2
 
 TEXTS = ["", " ", "Hello, world!", "  two  spaces\n\n and\tlines\r\n", "naïve café 你好 🙂🙃",

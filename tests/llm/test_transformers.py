@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from penstock import llm
-from penstock.llm.sampling import Sampling
+from penstock.llm.sampling_settings import Sampling
 from tests.llm import gguf_conversion
 
 torch = pytest.importorskip("torch", reason="pip install torch transformers, to compare with them")

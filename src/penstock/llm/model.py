@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
-import operator
 import os
 import secrets
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from functools import cached_property, partial
 from typing import Any, Literal, NoReturn, overload
 
@@ -29,7 +26,17 @@ from penstock.llm.modelfile import ModelFile, open_model
 from penstock.llm.network import Network
 from penstock.llm.network_kernels import Kernels
 from penstock.llm.optimizations import ALL, Mechanisms
-from penstock.llm.sampling import Sampling
+from penstock.llm.requests import (
+    as_count,
+    bias_of,
+    check_options,
+    listed_texts,
+    stop_ids_of,
+    stop_words,
+    template_variables,
+    token_ids,
+)
+from penstock.llm.sampling_settings import Sampling
 from penstock.llm.text_only import check_text_only
 from penstock.llm.tokens import Tokenizer
 from penstock.llm.tools import Tool, schemas_of
@@ -66,10 +73,10 @@ def load(
     """
     file = open_model(path)
     most = file.config.context
-    context = None if context is None else _count("context", context)
+    context = None if context is None else as_count("context", context)
     if context is not None and not 1 <= context <= most:
         raise ps.InvalidValue(f"context={context}; {file.path} was made for up to {most}")
-    batch = _count("batch", batch)
+    batch = as_count("batch", batch)
     if batch < 1:
         raise ps.InvalidValue(f"batch={batch}; at least one token is read at a time")
     check_cache(cache, file.config.head_size)
@@ -192,26 +199,25 @@ class Model:
         the receipt say how busy the device was, which takes the device's timestamps of every step.
         `reader` takes the text apart, as `chat` does.
         """
-        for name, value, kind in (
-            ("mechanisms", mechanisms, Mechanisms), ("reader", reader, AnswerReader | None),
-        ):  # fmt: skip
-            if not isinstance(value, kind):
-                raise ps.ArgumentError(f"{name}={value!r:.40} is not {kind}")
+        if not isinstance(mechanisms, Mechanisms):
+            raise ps.ArgumentError(f"mechanisms={mechanisms!r:.40}: it must be llm.Mechanisms")
+        if not isinstance(reader, AnswerReader | None):
+            raise ps.ArgumentError(f"reader={reader!r:.40}: it must be an AnswerReader, or None")
         settings = Sampling(
             temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
             penalty=repetition_penalty, last_n=penalty_last, presence=presence_penalty,
-            frequency=frequency_penalty, bias=_bias(logit_bias), logprobs=logprobs,
+            frequency=frequency_penalty, bias=bias_of(logit_bias), logprobs=logprobs,
             seed=secrets.randbits(64) if seed is None else seed,
         )  # fmt: skip
         ids = self._ids(prompt)
         room = self.context - len(ids) + 1
-        most = room if max_tokens is None else min(_count("max_tokens", max_tokens), room)
-        words = _stop_words(stop)
+        most = room if max_tokens is None else min(as_count("max_tokens", max_tokens), room)
+        words = stop_words(stop)
         tokenizer = self._tokenizer_or_none
         if words and tokenizer is None:
             raise ModelError(f"{self.file.path} has no tokenizer, so that stop= has no meaning")
         usual = frozenset[int]() if tokenizer is None else tokenizer.stop_ids
-        ends = usual if stop_ids is None else _stop_ids(stop_ids)
+        ends = usual if stop_ids is None else stop_ids_of(stop_ids)
         decoder = None if tokenizer is None else tokenizer.decoder(shown=_tags(tokenizer, reader))
         network = self._take(mechanisms, ids if reuse else ())
         try:
@@ -258,11 +264,11 @@ class Model:
         `.tool_calls` are the calls in it, if tools were given; `.message` is all of it, to append
         to the conversation.
         """
-        _check_options(options)
+        check_options(options, Model.generate)
         messages = complete(messages)
         check_text_only(messages)
         schemas = schemas_of(tools) if tools is not None else []
-        variables = _variables(template_options)
+        variables = template_variables(template_options)
         if schemas:
             variables["tools"] = schemas
         if enable_thinking is not None:
@@ -315,7 +321,7 @@ class Model:
         way = pooling_of(self.file, pooling)
         listed = [
             self._ids(text_ids(self.file, self.tokenizer, one) if isinstance(one, str) else one)
-            for one in _texts(texts)
+            for one in listed_texts(texts)
         ]
         made = np.zeros((len(listed), self.config.hidden), np.float32)
         with self.network() as network:
@@ -371,7 +377,7 @@ class Model:
     # Prompts.
 
     def _ids(self, prompt: Prompt) -> list[int]:
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else _numbers(prompt)
+        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else token_ids(prompt)
         if not ids:
             raise ps.InvalidValue("the prompt has no tokens; give it at least one")
         vocabulary = self.config.vocabulary
@@ -439,81 +445,7 @@ class Model:
         network.close()
 
 
-def _count(name: str, value: Any) -> int:
-    try:
-        count = operator.index(value)
-    except TypeError:
-        raise ps.ArgumentError(f"{name}={value!r:.40}: it must be a whole number") from None
-    if count < 0:
-        raise ps.InvalidValue(f"{name}={count}: it must be 0 or more")
-    return count
-
-
-def _stop_words(stop: Any) -> list[str]:
-    words = [stop] if isinstance(stop, str) else stop
-    if not isinstance(words, Iterable) or isinstance(words, bytes):
-        words = [words]
-    words = list(words)
-    if not all(isinstance(word, str) for word in words):
-        raise ps.ArgumentError(f"stop= is a text, or a list of texts, not {stop!r:.80}")
-    return words
-
-
-def _stop_ids(stop_ids: Any) -> frozenset[int]:
-    try:
-        return frozenset(operator.index(one) for one in stop_ids)
-    except TypeError:
-        raise ps.ArgumentError(f"stop_ids= is a list of token ids, not {stop_ids!r:.80}") from None
-
-
-def _check_options(options: Mapping[str, Any]) -> None:
-    """Refuse options of `chat` that `generate` does not have, or that `chat` sets itself."""
-    known = inspect.signature(Model.generate).parameters.keys() - {"self", "prompt", "reader"}
-    for name in options.keys() - known:
-        meant = get_close_matches(name, known, n=1)
-        raise ps.ArgumentError(
-            f"chat() has no option {name!r}"
-            f"{f'; did you mean {meant[0]!r}?' if meant else ', and neither has generate()'}"
-        )
-
-
-def _variables(options: Any) -> dict[str, Any]:
-    given = {} if options is None else options
-    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
-        raise ps.ArgumentError(
-            f"template_options= is a dict of names and values, not {options!r:.80}"
-        )
-    return dict(given)
-
-
-def _bias(bias: Any) -> dict[int, float]:
-    """A bias by token ids; JSON has them as text."""
-    if bias is None:
-        return {}
-    if not isinstance(bias, Mapping):
-        raise ps.ArgumentError(f"logit_bias is a dict of token ids and numbers, not {bias!s:.80}")
-    return {
-        int(token) if isinstance(token, str) and token.isdecimal() else token: value
-        for token, value in bias.items()
-    }
-
-
 def _tags(tokenizer: Tokenizer, reader: AnswerReader | None) -> list[int]:
     """The tokens of tags in an answer, which are shown to its reader even if control tokens."""
     found = [] if reader is None else [tokenizer.id_of(tag) for tag in reader.tags]
     return [token for token in found if token is not None]
-
-
-def _texts(texts: object) -> list[Any]:
-    if not isinstance(texts, Sequence | np.ndarray) or isinstance(texts, bytes):
-        raise ps.ArgumentError(f"embed() takes texts, or lists of ids, not {type(texts).__name__}")
-    return list(texts)
-
-
-def _numbers(prompt: Sequence[int]) -> list[int]:
-    try:
-        return [operator.index(one) for one in prompt]
-    except TypeError as error:
-        raise ps.ArgumentError(
-            f"a prompt is text or a list of token ids, not {type(prompt).__name__}: {error}"
-        ) from error

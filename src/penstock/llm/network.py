@@ -33,7 +33,8 @@ from penstock.llm.network_kernels import Kernels
 from penstock.llm.network_outputs import Outputs
 from penstock.llm.optimizations import ALL, Mechanisms
 from penstock.llm.recurrent_memory import Held, RecurrentMemory
-from penstock.llm.sampling import ROW, Extra, Sampler, Sampling, ranks_in
+from penstock.llm.sampling import ROW, Sampler, ranks_in
+from penstock.llm.sampling_settings import Extra, Sampling
 from penstock.llm.variants import Variants
 from penstock.llm.weights import Weight
 

@@ -28,7 +28,7 @@ from penstock.llm.kinds import KINDS
 from penstock.llm.mixture import Mixture, check_mixture
 from penstock.llm.modelfile import wanted_tensors
 from penstock.llm.progress_bar import Bar
-from penstock.llm.tokens import byte_characters
+from penstock.llm.token_bytes import byte_characters
 
 TYPES = (
     "F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K_M", "Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS", "MXFP4",

@@ -8,7 +8,8 @@ from penstock.llm.gpu_kernels import gpu_kernels
 from penstock.llm.kernels import Shader, weight_kernels
 from penstock.llm.layers import layer_kernels
 from penstock.llm.routing import routing_kernels
-from penstock.llm.sampling import CONTROL, CURSOR, NONE, ROW, SETTINGS, sampling_kernels
+from penstock.llm.sampling import CONTROL, CURSOR, NONE, ROW, sampling_kernels
+from penstock.llm.sampling_settings import SETTINGS
 
 
 def every_kernel(subgroup_size: int = 64) -> list[Shader]:

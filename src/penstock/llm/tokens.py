@@ -27,6 +27,7 @@ from penstock.llm.errors import ModelError
 from penstock.llm.keys import Keys
 from penstock.llm.modelfile import ModelFile
 from penstock.llm.safetensors_file import gguf_beside, read_json
+from penstock.llm.token_bytes import SPACE, ByteTable
 
 if TYPE_CHECKING:
     import tokenizers
@@ -38,8 +39,6 @@ _ENDS = re.compile(
     r"<\|(im_end|eot_id|endoftext|end_of_text|eom_id|eot|end|eos)\|>|<end_of_turn>|<EOT>"
     "|<\uff5cend\u2581of\u2581sentence\uff5c>"  # DeepSeek's, with fullwidth bars
 )
-_SPACE = "▁"
-
 # By tokenizer.ggml.pre, the expressions that split text into words before bytes are merged. Each
 # splits the pieces that the one before left.
 _WORD = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
@@ -81,7 +80,7 @@ class Tokenizer:
     stop_ids: frozenset[int]
     control_ids: frozenset[int]
     _engine: tokenizers.Tokenizer = field(repr=False)
-    _bytes: _ByteTable = field(repr=False)
+    _bytes: ByteTable = field(repr=False)
     _strips_space: bool  # the tokenizer prepends a space to text, which decoding removes
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -229,7 +228,7 @@ def _from_directory(directory: Path, vocabulary: int) -> Tokenizer:
         ),
         control_ids=control,
         _engine=engine,
-        _bytes=_ByteTable(names, literal, byte_level),
+        _bytes=ByteTable(names, literal, byte_level),
         _strips_space=not byte_level and bool(decoders & {"Strip", "Metaspace"}),
     )
 
@@ -289,7 +288,7 @@ def _from_gguf(where: str, metadata: Mapping[str, Any], vocabulary: int) -> Toke
         stop_ids=frozenset({*_ids(eos, ends), *_ending(literal, control)}),
         control_ids=control,
         _engine=engine,
-        _bytes=_ByteTable(dict(enumerate(names)), literal, not pieces),
+        _bytes=ByteTable(dict(enumerate(names)), literal, not pieces),
         _strips_space=pieces and keys.flag("tokenizer.ggml.add_space_prefix", True),
     )
 
@@ -359,9 +358,9 @@ def _pieces(
             fuse_unk=True,
         )
         engine: tokenizers.Tokenizer = package.Tokenizer(model)
-        spaces: list[Any] = [package.normalizers.Replace(" ", _SPACE)]
+        spaces: list[Any] = [package.normalizers.Replace(" ", SPACE)]
         if prefix:
-            spaces.insert(0, package.normalizers.Prepend(_SPACE))
+            spaces.insert(0, package.normalizers.Prepend(SPACE))
         engine.normalizer = package.normalizers.Sequence(spaces)
         return engine
 
@@ -438,54 +437,6 @@ def _id(keys: Keys, name: str, count: int) -> int | None:
 def _ending(literal: Mapping[int, str], control: frozenset[int]) -> set[int]:
     """Control tokens whose names mark the end of an answer, whether or not the file lists them."""
     return {n for n, name in literal.items() if n in control and _ENDS.fullmatch(name)}
-
-
-class _ByteTable:
-    """The bytes of every token, found when asked for: a text has few of a vocabulary's tokens.
-
-    Control and added tokens stand for their literal names.
-    """
-
-    def __init__(
-        self, names: Mapping[int, str], literal: Mapping[int, str], byte_level: bool
-    ) -> None:
-        self._names = names
-        self._literal = literal
-        self._plain = _byte_level_bytes if byte_level else _piece_bytes
-
-    def get(self, number: int, default: bytes) -> bytes:
-        if number in self._literal:
-            return self._literal[number].encode()
-        name = self._names.get(number)
-        return default if name is None else self._plain(name)
-
-
-def byte_characters() -> dict[str, int]:
-    """The characters that represent bytes: themselves if printable, else from U+0100 on."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {
-        chr(256 + number): byte for number, byte in enumerate(others)
-    }
-
-
-_BYTES = byte_characters()
-
-
-def _byte_level_bytes(name: str) -> bytes:
-    try:
-        return bytes([_BYTES[character] for character in name])
-    except KeyError:
-        return name.encode()  # not in the byte alphabet: take the name literally
-
-
-def _piece_bytes(name: str) -> bytes:
-    if len(name) == 6 and name.startswith("<0x") and name.endswith(">"):
-        try:
-            return bytes([int(name[3:5], 16)])
-        except ValueError:
-            pass
-    return name.replace(_SPACE, " ").encode()
 
 
 def _package() -> Any:

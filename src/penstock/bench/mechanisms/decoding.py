@@ -11,7 +11,7 @@ from penstock.bench.mechanisms.comparison import Plan
 from penstock.llm.model import Model, load
 from penstock.llm.network import Network
 from penstock.llm.optimizations import ALL, Mechanisms
-from penstock.llm.sampling import Sampling
+from penstock.llm.sampling_settings import Sampling
 from penstock.llm.variants import Variants
 
 _START = 3  # any token

@@ -10,7 +10,7 @@
 // same token on every device. Sums have 64 bits, in two words, the low one first.
 //
 //   logits      float32, VOCABULARY of them; loaded EACH at a time, two with WIDE
-//   settings    uint32 or float32 bits by the names of `SETTINGS` in sampling.py
+//   settings    uint32 or float32 bits by the names of `SETTINGS` in sampling_settings.py
 //   control     uint32 by the names of `CONTROL`: PEAK, the key of the highest logit, FLOOR, a key
 //               below which nothing is kept, and two cursors. A cursor is a search for the last token
 //               that is kept: by number of tokens for top-k, by weight for top-p. Its words are
