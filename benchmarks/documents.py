@@ -268,16 +268,34 @@ def _mechanisms(result: Result) -> str:
 
 def _runtime(rows: Result) -> str:
     """Every test but those of how costs grow, which are a plot."""
-    about = rows[0]
     shown = [row for row in rows if row["group"] != "scaling"]
-    loads = sorted(row["load"] for row in rows)
-    said = (
-        f"`penstock bench runtime`: {about['gpu_info']} on {about['cpu_info']} with "
-        f"{about['cpu_count']} cores, load {loads[0]} to {loads[-1]}; {about['settings']}; commit "
+    lines = forms.write("md", shown, forms.runtime_columns())
+    return "\n".join([_about_rows(rows, "penstock bench runtime"), "", *lines])
+
+
+# Decoding.
+
+
+def _ablation(rows: Result) -> str:
+    """A row for each mechanism that decoding goes without."""
+    lines = forms.write("md", rows, forms.ablation_columns())
+    return "\n".join([_about_rows(rows, rows[0]["command"]), "", *lines])
+
+
+def _context(rows: Result) -> str:
+    """A row for each number of tokens in the context before those that are generated."""
+    lines = forms.write("md", rows, forms.model_columns(()))
+    return "\n".join([_about_rows(rows, rows[0]["command"]), "", *lines])
+
+
+def _about_rows(rows: Result, command: str) -> str:
+    about = rows[0]
+    loads = " to ".join(dict.fromkeys(str(pick(r["load"] for r in rows)) for pick in (min, max)))
+    return (
+        f"`{command}`: {about['gpu_info']} on {about['cpu_info']} with "
+        f"{about['cpu_count']} cores, load {loads}; {about['settings']}; commit "
         f"{about['build_commit']}, {about['test_time'][:10]}."
     )
-    lines = forms.write("md", shown, forms.runtime_columns())
-    return "\n".join([said, "", *lines])
 
 
 # What the page on performance, and its part of the README, begin with.
@@ -352,6 +370,8 @@ BLOCKS: dict[str, tuple[str, Callable[[Result], str]]] = {
     "models": ("docs/performance-tables.md", _models),
     "models in short": ("docs/performance.md", _models_in_short),
     "models and kernels": ("docs/performance-tables.md", _model_kernels),
+    "ablation": ("docs/performance-tables.md", _ablation),
+    "context": ("docs/performance-tables.md", _context),
     "mechanisms": ("docs/performance.md", _mechanisms),
     "mechanisms and more": ("docs/performance.md", _findings),
     "mechanisms and more, linked": ("README.md", lambda rows: _findings(rows, "docs/")),
