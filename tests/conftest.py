@@ -39,7 +39,7 @@ _SAMPLE = 10
 _MUCH = 1 << 27  # bytes that a shared device keeps, at most, after a test
 #: By the name of a test: one in n of its mutants runs, since each takes seconds.
 _MUTANTS = {
-    "test_mutant_is_caught": 8,
+    "test_mutant_is_caught": 4,
     "test_programs_fail_without_their_safeguard": 6,
     "test_mutant_of_the_hip_driver_is_caught": 12,
     "test_mutant_of_the_driver_is_caught": 12,
