@@ -370,6 +370,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Result], str]]] = {
     "models": ("docs/performance-tables.md", _models),
     "models in short": ("docs/performance.md", _models_in_short),
     "models and kernels": ("docs/performance-tables.md", _model_kernels),
+    "second host, models": ("docs/performance-tables.md", _models),
     "ablation": ("docs/performance-tables.md", _ablation),
     "context": ("docs/performance-tables.md", _context),
     "mechanisms": ("docs/performance.md", _mechanisms),

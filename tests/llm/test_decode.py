@@ -614,6 +614,9 @@ def test_bad_requests(
 ) -> None:
     with pytest.raises(error, match=says):
         small.generate(prompt, **options)
+    if not options:
+        with pytest.raises(error, match=says):
+            small.logits(prompt)
     assert len(small.generate(IDS, max_tokens=2, stop_ids=[]).ids) == 2
 
 
